@@ -1,0 +1,105 @@
+package driver
+
+import "io"
+
+// Device can hold bytes and let another process use them. All methods are safe for concurrent use.
+type Device interface {
+	// Info describes the device. It never fails and never blocks.
+	Info() Info
+
+	// Alloc returns owned, zeroed memory of the given number of bytes, which may be 0 or odd; the device rounds the
+	// allocation behind it up to its granularity. It fails with [ErrOutOfMemory] where the system refuses the
+	// memory and with [ErrInvalid] for a negative size. The device must outlive the memory.
+	Alloc(bytes int64) (Memory, error)
+
+	// Import maps memory that another process exported. It borrows h: the caller still closes it, and may do so as
+	// soon as Import returns. The mapping is read-only unless opts asks otherwise. Nothing in h is trusted: kind,
+	// device, size and offset are checked against what the system says of the object behind it, and a handle that does
+	// not hold is refused with [ErrHandle] (or an [UnsupportedError] for a kind that this device cannot import).
+	Import(h Handle, opts ImportOptions) (Memory, error)
+
+	// Close releases what the device itself holds. Memory from it must be closed before. A second Close is nil.
+	Close() error
+}
+
+// ImportOptions says how memory of another process is mapped. The zero value maps it read-only.
+type ImportOptions struct {
+	// Writable asks for a mapping that can be written. Frozen memory refuses it.
+	Writable bool
+}
+
+// Memory is a run of bytes on a device. Its methods are safe for concurrent use; concurrent writes to the same bytes
+// are ordered by the callers. After Close every method but Bytes, Device, Writable and Close fails with [os.ErrClosed].
+type Memory interface {
+	// ReadAt copies bytes from the memory to host memory, with the contract of [io.ReaderAt].
+	io.ReaderAt
+	// WriteAt copies bytes from host memory to the memory, with the contract of [io.WriterAt]. It never extends the
+	// memory; a write past its end fails with [ErrRange] and writes nothing. Read-only memory refuses it with [ErrReadOnly].
+	io.WriterAt
+
+	// Device is the device that made this memory. The memory borrows it.
+	Device() Device
+	// Bytes is the size asked for, or, of imported memory, the size that the handle names and the device checked.
+	Bytes() int64
+	// Writable tells whether this mapping may be written.
+	Writable() bool
+	// Export returns a handle, owned by the caller, with which another process can import the memory. Work that
+	// still writes the memory is the caller's to finish first.
+	Export() (Handle, error)
+	// Close gives up this mapping. The bytes live on while anyone else has them mapped or holds a handle. A second
+	// Close is nil.
+	Close() error
+}
+
+// Mapped is memory that the processor addresses directly.
+type Mapped interface {
+	Memory
+	// Data is the memory itself, Bytes long, not a copy; nil after Close. It is valid until Close. Writing to it while
+	// Writable is false kills the process (SIGSEGV).
+	Data() []byte
+}
+
+// Addressable is memory that a device addresses.
+type Addressable interface {
+	Memory
+	// DevicePointer is the address on the device, valid until Close; 0 after it.
+	DevicePointer() uint64
+}
+
+// Freezer is memory that its owner can close against new writers.
+type Freezer interface {
+	Memory
+	// Freeze lets nobody map or write the memory writable from now on. Mappings that exist stay as they are, this
+	// one too. Freezing twice is nil. Export of frozen memory gives handles that only import read-only.
+	Freeze() error
+}
+
+// Loader is memory that has a faster way to be filled from a file than ReadAt into a buffer and WriteAt out of it.
+type Loader interface {
+	Memory
+	// LoadAt copies n bytes of src from offset srcOff to the memory at dstOff and returns when they are there. progress,
+	// if not nil, is told the number of bytes done since it was last called, from one goroutine at a time.
+	LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(bytes int64)) error
+}
+
+// Syncer is a device on which work goes on after the call that started it returned.
+type Syncer interface {
+	Device
+	// Synchronize returns when all work that this process started on the device is done.
+	Synchronize() error
+}
+
+// Support tells whether a handle kind works on this device and host, and why not.
+type Support struct {
+	// Kind is the kind of handle the answer is about.
+	Kind HandleKind
+	// Err is nil where memory can be exported and imported by this kind, else the reason in one sentence.
+	Err error
+}
+
+// Prober is a device that can tell which kinds of handle work on this host.
+type Prober interface {
+	Device
+	// Probe tries each kind that the device knows and reports on all of them.
+	Probe() []Support
+}

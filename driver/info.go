@@ -1,0 +1,103 @@
+package driver
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// DeviceType says what kind of memory a device has, with DLPack's numbers (DLDeviceType in dlpack.h).
+type DeviceType int32
+
+const (
+	// CPU is ordinary host memory.
+	CPU DeviceType = 1
+	// CUDA is memory of an NVIDIA GPU.
+	CUDA DeviceType = 2
+)
+
+// String is "cpu", "cuda", or the number in words for a type this package has no name for.
+func (t DeviceType) String() string {
+	switch t {
+	case CPU:
+		return "cpu"
+	case CUDA:
+		return "cuda"
+	}
+	return "device type " + strconv.Itoa(int(t))
+}
+
+// UUID names a device across processes: a GPU's own UUID, or the boot id of the host for its memory. The zero UUID means
+// not known.
+type UUID [16]byte
+
+// IsZero tells whether the UUID is not known.
+func (u UUID) IsZero() bool { return u == UUID{} }
+
+// String is the usual form, 8-4-4-4-12 hexadecimal digits.
+func (u UUID) String() string {
+	s := hex.EncodeToString(u[:])
+	return s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
+}
+
+// ParseUUID reads the form that String writes, also with NVIDIA's prefixes "GPU-" and "MIG-". Errors are [ErrInvalid].
+func ParseUUID(s string) (UUID, error) {
+	var u UUID
+	t := strings.TrimSpace(s)
+	t = strings.TrimPrefix(strings.TrimPrefix(t, "GPU-"), "MIG-")
+	if len(t) != 36 || t[8] != '-' || t[13] != '-' || t[18] != '-' || t[23] != '-' {
+		return UUID{}, fmt.Errorf("%w: %q is not a UUID", ErrInvalid, s)
+	}
+	if _, err := hex.Decode(u[:], []byte(strings.ReplaceAll(t, "-", ""))); err != nil {
+		return UUID{}, fmt.Errorf("%w: %q is not a UUID", ErrInvalid, s)
+	}
+	return u, nil
+}
+
+// Info describes a device.
+type Info struct {
+	// Type is the kind of memory.
+	Type DeviceType
+	// Index is the device's ordinal in this process; it means nothing in another.
+	Index int
+	// UUID names the device across processes.
+	UUID UUID
+	// Name is what the vendor calls it.
+	Name string
+	// Granularity is what allocations are rounded up to, in bytes.
+	Granularity int64
+	// TotalBytes is the size of the device's memory; 0 where it is not known.
+	TotalBytes int64
+}
+
+// String is the short name by which people ask for the device: "host" or "cuda:0".
+func (i Info) String() string {
+	if i.Type == CPU {
+		return "host"
+	}
+	return i.Type.String() + ":" + strconv.Itoa(i.Index)
+}
+
+// ParseDevice reads the name of a device: "host" or "cpu", "cuda" (the first) or "cuda:N". Errors are [ErrInvalid].
+func ParseDevice(s string) (DeviceType, int, error) {
+	name, number, numbered := strings.Cut(strings.ToLower(strings.TrimSpace(s)), ":")
+	index := 0
+	if numbered {
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil {
+			return 0, 0, fmt.Errorf("%w: device %q: the number after the colon is not one", ErrInvalid, s)
+		}
+		index = int(n)
+	}
+	switch {
+	case name == "host" || name == "cpu":
+		if index != 0 {
+			return 0, 0, fmt.Errorf("%w: device %q: there is one host", ErrInvalid, s)
+		}
+		return CPU, 0, nil
+	case name == "cuda":
+		return CUDA, index, nil
+	}
+	return 0, 0, fmt.Errorf("%w: device %q: use host or cuda:N", ErrInvalid, s)
+}
