@@ -1,6 +1,6 @@
 module github.com/sharedtensor/sharedtensor
 
-go 1.26.0
+go 1.25.0
 
 require (
 	github.com/ebitengine/purego v0.11.3 // indirect
@@ -13,6 +13,6 @@ require (
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/stretchr/testify v1.12.1 // indirect
 	github.com/x448/float16 v0.8.4 // indirect
-	golang.org/x/sys v0.49.0 // indirect
+	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/term v0.44.0 // indirect
 )
