@@ -1,0 +1,184 @@
+package drivertest
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// settle is how long what a test left running may take to end. It is waited for only where something is still there.
+const settle = 5 * time.Second
+
+// Leaks records the descriptors, shared mappings and goroutines of this process and compares at the end of the test, after all
+// cleanups that the test registers later. What is new by then and does not go within a few seconds fails the test and is
+// listed: descriptors with what they point to, mappings with their line of /proc/self/maps, goroutines with their
+// stack. Call it first in a test. It counts the whole process, so neither the test nor one beside it may be parallel.
+//
+// Descriptors and mappings are counted where there is a /proc (Linux), goroutines everywhere. Entries that contain one of
+// the ignore strings are not counted.
+func Leaks(tb testing.TB, ignore ...string) {
+	tb.Helper()
+	before := TakeSnapshot(ignore...)
+	tb.Cleanup(func() {
+		tb.Helper()
+		if left := before.WaitNone(settle); len(left) > 0 {
+			tb.Errorf("the test left %d behind:\n%s", len(left), strings.Join(left, "\n"))
+		}
+	})
+}
+
+// Snapshot is what a process held at one moment.
+type Snapshot struct {
+	ignore     []string
+	files      map[string]bool
+	mappings   map[string]int
+	goroutines map[string]string
+}
+
+// TakeSnapshot records the descriptors, shared mappings and goroutines of this process. Entries that contain one of the
+// ignore strings are left out, now and in comparisons with the snapshot.
+func TakeSnapshot(ignore ...string) *Snapshot {
+	startPoller()
+	return capture(ignore)
+}
+
+// Left lists what the process holds now and did not hold at the time of the snapshot.
+func (s *Snapshot) Left() []string {
+	now := capture(s.ignore)
+	var left []string
+	for _, f := range slices.Sorted(maps.Keys(now.files)) {
+		if !s.files[f] {
+			left = append(left, "descriptor "+f)
+		}
+	}
+	for _, m := range slices.Sorted(maps.Keys(now.mappings)) {
+		if more := now.mappings[m] - s.mappings[m]; more > 0 {
+			left = append(left, fmt.Sprintf("mapping %s (%d more)", m, more))
+		}
+	}
+	for id, stack := range now.goroutines {
+		if _, old := s.goroutines[id]; !old {
+			left = append(left, stack)
+		}
+	}
+	return left
+}
+
+// WaitNone is Left, but what ends on its own accord, such as a goroutine on its way out, is given until limit to do so.
+func (s *Snapshot) WaitNone(limit time.Duration) []string {
+	deadline := time.Now().Add(limit)
+	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		left := s.Left()
+		if len(left) == 0 || time.Now().After(deadline) {
+			return left
+		}
+		time.Sleep(pause)
+	}
+}
+
+// OpenFiles is the number of descriptors this process has open, or -1 where there is no /proc.
+func OpenFiles() int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return -1
+	}
+	return len(entries) - 1 // the one that read the directory
+}
+
+// SharedMappings is the number of shared mappings this process has, or -1 where there is no /proc.
+func SharedMappings() int {
+	if _, err := os.Stat("/proc/self/maps"); err != nil {
+		return -1
+	}
+	n := 0
+	for _, c := range sharedMappings() {
+		n += c
+	}
+	return n
+}
+
+func capture(ignore []string) *Snapshot {
+	s := &Snapshot{ignore: ignore, files: openFiles(), mappings: sharedMappings(), goroutines: goroutines()}
+	ignored := func(entry string) bool {
+		return slices.ContainsFunc(ignore, func(part string) bool { return strings.Contains(entry, part) })
+	}
+	maps.DeleteFunc(s.files, func(k string, _ bool) bool { return ignored(k) })
+	maps.DeleteFunc(s.mappings, func(k string, _ int) bool { return ignored(k) })
+	maps.DeleteFunc(s.goroutines, func(_, stack string) bool { return ignored(stack) })
+	return s
+}
+
+// startPoller makes the runtime open its epoll and event descriptors, which it keeps, before they could be taken for a leak.
+func startPoller() {
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+}
+
+func openFiles() map[string]bool {
+	files := map[string]bool{}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return files
+	}
+	for _, e := range entries {
+		// The descriptor that read the directory is closed by now, so its link is gone.
+		if target, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name())); err == nil {
+			files[e.Name()+" -> "+target] = true
+		}
+	}
+	return files
+}
+
+// sharedMappings counts the mappings whose permissions end in s. Private ones come and go with the Go heap, thread
+// stacks and loaded libraries. The address is left out of the key: the kernel joins and splits neighbours.
+func sharedMappings() map[string]int {
+	mappings := map[string]int{}
+	data, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return mappings
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(data)); lines.Scan(); {
+		// address permissions offset device inode path
+		fields := strings.Fields(lines.Text())
+		if len(fields) >= 5 && strings.HasSuffix(fields[1], "s") {
+			mappings[strings.Join(fields[1:], " ")]++
+		}
+	}
+	return mappings
+}
+
+// systemGoroutines are frames of goroutines that the standard library starts once and keeps.
+var systemGoroutines = []string{"os/signal.signal_recv", "os/signal.loop", "runtime.ensureSigM", "testing.(*M).startAlarm", "runtime.runFinalizers", "runtime.runCleanups"}
+
+// goroutines maps the numbers of the goroutines to their stacks.
+func goroutines() map[string]string {
+	buf := make([]byte, 1<<16)
+	for {
+		n := runtime.Stack(buf, true)
+		if n < len(buf) {
+			buf = buf[:n]
+			break
+		}
+		buf = make([]byte, 2*len(buf))
+	}
+	found := map[string]string{}
+	for stack := range strings.SplitSeq(string(buf), "\n\n") {
+		rest, ok := strings.CutPrefix(stack, "goroutine ")
+		id, _, split := strings.Cut(rest, " ")
+		system := slices.ContainsFunc(systemGoroutines, func(f string) bool { return strings.Contains(stack, f) })
+		if ok && split && !system {
+			found[id] = stack
+		}
+	}
+	return found
+}
