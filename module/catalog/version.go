@@ -1,0 +1,82 @@
+package catalog
+
+import (
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// entry is a name. Its versions are in the order of their numbers, and those that are freed are not in it.
+type entry struct {
+	last     uint64 // the highest number given so far
+	current  *version
+	versions []*version
+}
+
+// version is one published state dict. All fields but withdrawn and leases are set once.
+type version struct {
+	name    string
+	number  uint64
+	sd      *module.StateDict
+	bytes   int64
+	tensors int
+	origin  Origin
+	at      time.Time
+
+	withdrawn bool
+	leases    map[uint64]*Lease
+}
+
+// settleLocked takes the versions of e that nobody can reach any more off the books and returns them: unheld ones that
+// are withdrawn, and unheld old ones beyond the retention. It is called after every change, and the caller frees what it
+// returns outside the lock.
+func (c *Catalog) settleLocked(name string, e *entry) []*version {
+	retain := c.opts.Retain
+	var freed []*version
+	for i := len(e.versions) - 1; i >= 0; i-- {
+		v := e.versions[i]
+		switch {
+		case v == e.current || len(v.leases) > 0:
+		case !v.withdrawn && retain > 0:
+			retain--
+		default:
+			freed = append(freed, v)
+		}
+	}
+	if len(freed) > 0 {
+		e.remove(freed)
+		c.forgetLocked(name, e)
+	}
+	return freed
+}
+
+// remove drops the versions in gone, which are in the reverse order of e.versions.
+func (e *entry) remove(gone []*version) {
+	kept := e.versions[:0]
+	for _, v := range e.versions {
+		if n := len(gone); n > 0 && gone[n-1] == v {
+			gone = gone[:n-1]
+			continue
+		}
+		kept = append(kept, v)
+	}
+	clear(e.versions[len(kept):])
+	e.versions = kept
+}
+
+// forgetLocked notes that e has no version left, and forgets all such entries once there are too many of them.
+func (c *Catalog) forgetLocked(name string, e *entry) {
+	if len(e.versions) > 0 {
+		return
+	}
+	if c.empty++; c.empty <= rememberedNames {
+		return
+	}
+	for n, e := range c.entries {
+		if len(e.versions) == 0 {
+			c.floor = max(c.floor, e.last)
+			delete(c.entries, n)
+		}
+	}
+	c.empty = 0
+}
