@@ -1,0 +1,168 @@
+package safetensors
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+const (
+	// MaxHeaderBytes is the longest header that is read or written: the reference implementation's limit.
+	MaxHeaderBytes = 100_000_000
+
+	prefixBytes = 8
+	metadataKey = "__metadata__"
+	// A header is an object of entries, an entry an object, and a shape an array.
+	headerDepth = 3
+)
+
+// TensorInfo is what a header says of one tensor.
+type TensorInfo struct {
+	// Name is unique in the file.
+	Name string
+	// DType is the type of the elements.
+	DType tensor.DType
+	// Shape is the number of elements in each dimension; empty for a scalar.
+	Shape tensor.Shape
+	// Begin and End are the half-open range of the tensor's bytes, counted from Header.DataOffset.
+	Begin, End int64
+}
+
+// Bytes is the length of the tensor in the file.
+func (t TensorInfo) Bytes() int64 { return t.End - t.Begin }
+
+// Header is the header of one file, checked. It is a plain value; nothing in it refers to the file.
+type Header struct {
+	// Tensors are in the order of their bytes in the file: by Begin, then End, then Name.
+	Tensors []TensorInfo
+	// Metadata is the file's __metadata__, nil where it has none.
+	Metadata map[string]string
+	// DataOffset is where the data section begins in the file, in bytes.
+	DataOffset int64
+	// FileBytes is the length of the whole file.
+	FileBytes int64
+}
+
+// DataBytes is the length of the data section.
+func (h *Header) DataBytes() int64 { return h.FileBytes - h.DataOffset }
+
+// ReadHeader reads and checks the header of a file of size bytes. It borrows r and reads nothing behind the header. The
+// header's length is checked before memory is taken for it. What is not valid fails with the error of the rule that it
+// breaks, such as [ErrHole]; errors of r come wrapped.
+func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
+	if size < prefixBytes {
+		return nil, fmt.Errorf("%w: %d bytes are too few for the header's length", ErrTruncated, size)
+	}
+	var prefix [prefixBytes]byte
+	if err := readFull(r, prefix[:], 0); err != nil {
+		return nil, err
+	}
+	length := binary.LittleEndian.Uint64(prefix[:])
+	switch {
+	case length > MaxHeaderBytes:
+		return nil, fmt.Errorf("%w: %d bytes; the limit is %d", ErrHeaderTooLarge, length, MaxHeaderBytes)
+	case int64(length) > size-prefixBytes:
+		return nil, fmt.Errorf("%w: header of %d bytes in a file of %d", ErrTruncated, length, size)
+	}
+	text := make([]byte, length)
+	if err := readFull(r, text, prefixBytes); err != nil {
+		return nil, err
+	}
+	h, err := parseHeader(text)
+	if err != nil {
+		return nil, err
+	}
+	h.DataOffset, h.FileBytes = prefixBytes+int64(length), size
+	return h, h.check()
+}
+
+// readFull fills p from offset off.
+func readFull(r io.ReaderAt, p []byte, off int64) error {
+	n, err := r.ReadAt(p, off)
+	switch {
+	case n == len(p):
+		return nil
+	case err == nil || errors.Is(err, io.EOF):
+		return fmt.Errorf("%w: ends inside the header", ErrTruncated)
+	}
+	return fmt.Errorf("read the header: %w", err)
+}
+
+// check holds the tensors, sorted by their place in the file, to the rules on ranges.
+func (h *Header) check() error {
+	var at int64
+	for i := range h.Tensors {
+		t := &h.Tensors[i]
+		switch {
+		case t.Begin < at:
+			return fmt.Errorf("tensor %s: %w: begins at %d, the one before ends at %d", quote(t.Name), ErrOverlap, t.Begin, at)
+		case t.Begin > at:
+			return fmt.Errorf("tensor %s: %w: begins at %d, the one before ends at %d", quote(t.Name), ErrHole, t.Begin, at)
+		}
+		at = t.End
+	}
+	switch data := h.DataBytes(); {
+	case at > data:
+		return fmt.Errorf("%w: the tensors have %d bytes, the file holds %d of them", ErrTruncated, at, data)
+	case at < data:
+		return fmt.Errorf("%w: the tensors have %d bytes, the file holds %d", ErrTrailingData, at, data)
+	}
+	return nil
+}
+
+// sortByPlace puts tensors into the order of their bytes. One without elements comes before the one it shares its
+// beginning with, or it would seem to overlap it.
+func sortByPlace(tensors []TensorInfo) {
+	slices.SortFunc(tensors, func(a, b TensorInfo) int {
+		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), strings.Compare(a.Name, b.Name))
+	})
+}
+
+// byteLen is the number of bytes that a tensor takes in a file.
+func byteLen(dt tensor.DType, shape tensor.Shape) (int64, error) {
+	n, err := shape.NumElements()
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrOverflow, err)
+	}
+	bits := int64(dt.BitSize())
+	if n > math.MaxInt64/bits {
+		return 0, fmt.Errorf("%w: %d elements of %s", ErrOverflow, n, dt)
+	}
+	if n*bits%8 != 0 {
+		return 0, fmt.Errorf("%w: %d elements of %d bits", ErrMisaligned, n, bits)
+	}
+	return n * bits / 8, nil
+}
+
+// parseHeader reads the JSON of a header. The ranges of its tensors are each right by themselves and sorted; how they
+// lie to each other is for check.
+func parseHeader(text []byte) (*Header, error) {
+	if len(text) == 0 || text[0] != '{' {
+		return nil, ErrHeaderStart
+	}
+	if !utf8.Valid(text) {
+		return nil, fmt.Errorf("header: %w", ErrUTF8)
+	}
+	p := parser{
+		scanner: scanner{text: string(text), maxDepth: headerDepth, syntax: ErrHeaderJSON},
+		header:  &Header{},
+		seen:    map[string]struct{}{},
+	}
+	if err := p.object(p.member); err != nil {
+		return nil, err
+	}
+	if err := p.end(); err != nil {
+		return nil, err
+	}
+	p.cutShapes()
+	sortByPlace(p.header.Tensors)
+	return p.header, nil
+}

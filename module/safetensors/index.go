@@ -1,0 +1,167 @@
+package safetensors
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// indexDepth bounds the values inside an index that are skipped; the index itself uses two levels.
+const indexDepth = 32
+
+// Index says which file holds which tensor of a model that is sharded over several: the content of
+// model.safetensors.index.json.
+type Index struct {
+	// Shards are the files' names, sorted, each once. They are plain names in the directory of the index.
+	Shards []string
+	// Tensors are all tensors, sorted by name.
+	Tensors []IndexEntry
+	// TotalSize is metadata.total_size, which should be the length of all tensors in bytes, and -1 where it is missing. It is a
+	// claim: tools that write it differ over tied tensors, so it is not held against the shards.
+	TotalSize int64
+}
+
+// IndexEntry places one tensor.
+type IndexEntry struct {
+	// Name is the tensor's name.
+	Name string
+	// Shard is a position in Index.Shards.
+	Shard int
+}
+
+// ParseIndex reads an index. weight_map must map strings to plain file names, and no name may occur twice; a shard with a
+// path fails with [ErrShardName]. Keys besides weight_map and metadata are skipped.
+func ParseIndex(text []byte) (*Index, error) {
+	if len(text) > MaxHeaderBytes {
+		return nil, fmt.Errorf("%w: %d bytes; the limit is %d", ErrIndexTooLarge, len(text), MaxHeaderBytes)
+	}
+	if !utf8.Valid(text) {
+		return nil, fmt.Errorf("index: %w", ErrUTF8)
+	}
+	p := indexParser{
+		scanner: scanner{text: string(text), maxDepth: indexDepth, syntax: ErrIndexJSON},
+		index:   &Index{TotalSize: -1},
+		shards:  map[string]int{},
+	}
+	if err := p.unique(p.member); err != nil {
+		return nil, fmt.Errorf("index: %w", err)
+	}
+	if err := p.end(); err != nil {
+		return nil, fmt.Errorf("index: %w", err)
+	}
+	if !p.mapped {
+		return nil, fmt.Errorf("index: %w: weight_map", ErrMissingKey)
+	}
+	p.sort()
+	return p.index, nil
+}
+
+type indexParser struct {
+	scanner
+	index *Index
+	// shards numbers the files in the order in which they occur.
+	shards map[string]int
+	mapped bool
+}
+
+// unique walks an object whose keys may occur once only.
+func (p *indexParser) unique(member func(key string) error) error {
+	seen := map[string]struct{}{}
+	return p.object(func(key string) error {
+		if _, twice := seen[key]; twice {
+			return fmt.Errorf("%w: %s", ErrDuplicateKey, quote(key))
+		}
+		seen[key] = struct{}{}
+		return member(key)
+	})
+}
+
+func (p *indexParser) member(key string) error {
+	switch key {
+	case "weight_map":
+		p.mapped = true
+		return p.unique(p.place)
+	case "metadata":
+		return p.unique(p.claim)
+	}
+	return p.skip()
+}
+
+// place reads one entry of weight_map.
+func (p *indexParser) place(name string) error {
+	shard, err := p.string()
+	if err == nil && !plainName(shard) {
+		err = fmt.Errorf("%w: %s", ErrShardName, quote(shard))
+	}
+	if err != nil {
+		return fmt.Errorf("tensor %s: %w", quote(name), err)
+	}
+	number, known := p.shards[shard]
+	if !known {
+		number = len(p.index.Shards)
+		p.shards[shard] = number
+		p.index.Shards = append(p.index.Shards, shard)
+	}
+	p.index.Tensors = append(p.index.Tensors, IndexEntry{Name: name, Shard: number})
+	return nil
+}
+
+// plainName tells whether a name stays in its directory, on every system.
+func plainName(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\\:\x00")
+}
+
+// claim reads one entry of metadata.
+func (p *indexParser) claim(key string) error {
+	if key != "total_size" {
+		return p.skip()
+	}
+	number, err := p.number()
+	if err != nil {
+		return fmt.Errorf("total_size: %w", err)
+	}
+	// Some tools write it as 1.0e9.
+	size, err := strconv.ParseFloat(number, 64)
+	switch {
+	case err != nil && !errors.Is(err, strconv.ErrRange), size < 0, size != math.Trunc(size):
+		return fmt.Errorf("total_size: %w: %s", ErrType, quote(number))
+	case size >= math.MaxInt64:
+		return fmt.Errorf("total_size: %w: %s", ErrOverflow, quote(number))
+	}
+	p.index.TotalSize = int64(size)
+	if exact, err := strconv.ParseInt(number, 10, 64); err == nil {
+		p.index.TotalSize = exact
+	}
+	return nil
+}
+
+// sort brings shards and tensors into the order of their names.
+func (p *indexParser) sort() {
+	x := p.index
+	asRead := slices.Clone(x.Shards)
+	slices.Sort(x.Shards)
+	for i, shard := range x.Shards {
+		p.shards[shard] = i
+	}
+	for i := range x.Tensors {
+		x.Tensors[i].Shard = p.shards[asRead[x.Tensors[i].Shard]]
+	}
+	slices.SortFunc(x.Tensors, func(a, b IndexEntry) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// readIndex reads a whole index file of size bytes.
+func readIndex(r io.Reader, size int64) (*Index, error) {
+	if size > MaxHeaderBytes {
+		return nil, fmt.Errorf("%w: %d bytes; the limit is %d", ErrIndexTooLarge, size, MaxHeaderBytes)
+	}
+	text, err := io.ReadAll(io.LimitReader(r, MaxHeaderBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	return ParseIndex(text)
+}

@@ -1,0 +1,260 @@
+package safetensors
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	// fileName and indexName are what Transformers calls a model's only file, and the index of one with shards.
+	fileName  = "model.safetensors"
+	indexName = "model.safetensors.index.json"
+)
+
+// Model is a model on disk: one file, or several with an index. It holds the files open and no tensor's bytes.
+type Model struct {
+	// Path is the file or index that the model was opened by.
+	Path string
+	// Files are the model's files; those of an index are sorted by name.
+	Files []*File
+	// Tensors are the tensors of all files: in the order of Files, and inside a file in the order of their bytes.
+	Tensors []ModelTensor
+	// Metadata is the __metadata__ of all files; where two files differ over a key, the first file's value.
+	Metadata map[string]string
+	// Index is the index, nil for a model of one file.
+	Index *Index
+
+	byName map[string]int
+}
+
+// ModelTensor is a tensor of a model.
+type ModelTensor struct {
+	TensorInfo
+	// File is a position in Model.Files.
+	File int
+}
+
+// File is one open file of a model.
+type File struct {
+	// Path is where the file was opened.
+	Path string
+	// Header is the file's header.
+	Header *Header
+
+	f *os.File
+}
+
+// Source is the open file, borrowed, for readers that can do more with a file than with an io.ReaderAt.
+func (f *File) Source() *os.File { return f.f }
+
+// Open opens a model: a safetensors file, an index (a name that ends in .json), or a directory with one of the two. Of a
+// directory with both model.safetensors and an index the former is taken, as Transformers does. All headers are read and
+// checked, and held against the index. The caller closes the model. Errors name the file and the tensor, and are those of
+// [ReadHeader], [ParseIndex], [ErrNoModel], [ErrAmbiguous], [ErrNotRegular], [ErrNotInShard], [ErrNotInIndex] and
+// [ErrDuplicateName].
+func Open(path string) (*Model, error) {
+	file, err := resolve(path)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{Path: file}
+	if strings.HasSuffix(file, ".json") {
+		err = m.openShards()
+	} else {
+		err = m.openFile(file)
+	}
+	if err == nil {
+		err = m.merge()
+	}
+	if err == nil && m.Index != nil {
+		err = m.checkIndex()
+	}
+	if err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// resolve finds the file that a path means.
+func resolve(path string) (string, error) {
+	info, err := os.Stat(path)
+	if err != nil || !info.IsDir() {
+		return path, err
+	}
+	for _, name := range [...]string{fileName, indexName} {
+		file := filepath.Join(path, name)
+		if _, err := os.Stat(file); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return file, err
+		}
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return "", err
+	}
+	// An index names all of its shards, so where there is one, the files beside it are not models.
+	for _, suffix := range [...]string{".safetensors.index.json", ".safetensors"} {
+		var found []string
+		for _, entry := range entries {
+			if strings.HasSuffix(entry.Name(), suffix) && !strings.HasPrefix(entry.Name(), ".") {
+				found = append(found, entry.Name())
+			}
+		}
+		switch {
+		case len(found) == 1:
+			return filepath.Join(path, found[0]), nil
+		case len(found) > 1:
+			return "", fmt.Errorf("%s: %w: %s and %s; name one", path, ErrAmbiguous, found[0], found[1])
+		}
+	}
+	return "", fmt.Errorf("%s: %w", path, ErrNoModel)
+}
+
+// openRegular opens a file that must be a regular one, or a link to one: opening a pipe would wait for a writer.
+func openRegular(path string) (*os.File, int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, 0, fmt.Errorf("%s: %w", path, ErrNotRegular)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	if info, err = f.Stat(); err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+// openFile opens one file of the model and reads its header.
+func (m *Model) openFile(path string) error {
+	f, size, err := openRegular(path)
+	if err != nil {
+		return err
+	}
+	h, err := ReadHeader(f, size)
+	if err != nil {
+		f.Close()
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	m.Files = append(m.Files, &File{Path: path, Header: h, f: f})
+	return nil
+}
+
+// openShards reads the index at m.Path and opens the files that it names.
+func (m *Model) openShards() error {
+	f, size, err := openRegular(m.Path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if m.Index, err = readIndex(f, size); err != nil {
+		return fmt.Errorf("%s: %w", m.Path, err)
+	}
+	for _, shard := range m.Index.Shards {
+		if err := m.openFile(filepath.Join(filepath.Dir(m.Path), shard)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// merge makes one list of the tensors of all files.
+func (m *Model) merge() error {
+	count := 0
+	for _, f := range m.Files {
+		count += len(f.Header.Tensors)
+	}
+	m.Tensors = make([]ModelTensor, 0, count)
+	m.byName = make(map[string]int, count)
+	for i, f := range m.Files {
+		for _, t := range f.Header.Tensors {
+			if other, twice := m.byName[t.Name]; twice {
+				return fmt.Errorf("%s: %w: %s is in %s too", f.Path, ErrDuplicateName, quote(t.Name),
+					filepath.Base(m.Files[m.Tensors[other].File].Path))
+			}
+			m.byName[t.Name] = len(m.Tensors)
+			m.Tensors = append(m.Tensors, ModelTensor{TensorInfo: t, File: i})
+		}
+		for key, value := range f.Header.Metadata {
+			if m.Metadata == nil {
+				m.Metadata = map[string]string{}
+			}
+			if _, known := m.Metadata[key]; !known {
+				m.Metadata[key] = value
+			}
+		}
+	}
+	return nil
+}
+
+// checkIndex holds the tensors of the files against those of the index. Both are without duplicates.
+func (m *Model) checkIndex() error {
+	for _, entry := range m.Index.Tensors {
+		i, found := m.byName[entry.Name]
+		if !found || m.Tensors[i].File != entry.Shard {
+			return fmt.Errorf("%s: tensor %s: %w: %s", m.Path, quote(entry.Name), ErrNotInShard, m.Index.Shards[entry.Shard])
+		}
+	}
+	if len(m.Index.Tensors) == len(m.Tensors) {
+		return nil
+	}
+	for _, t := range m.Tensors {
+		_, listed := slices.BinarySearchFunc(m.Index.Tensors, t.Name, func(e IndexEntry, name string) int {
+			return strings.Compare(e.Name, name)
+		})
+		if !listed {
+			return fmt.Errorf("%s: tensor %s: %w %s", m.Files[t.File].Path, quote(t.Name), ErrNotInIndex, filepath.Base(m.Path))
+		}
+	}
+	return nil
+}
+
+// Lookup finds a tensor by its name.
+func (m *Model) Lookup(name string) (ModelTensor, bool) {
+	i, found := m.byName[name]
+	if !found {
+		return ModelTensor{}, false
+	}
+	return m.Tensors[i], true
+}
+
+// Bytes is the length of all tensors.
+func (m *Model) Bytes() int64 {
+	var sum int64
+	for _, f := range m.Files {
+		sum += f.Header.DataBytes()
+	}
+	return sum
+}
+
+// Reader reads the bytes of t, which is one of m.Tensors, as long as the model is open.
+func (m *Model) Reader(t ModelTensor) *io.SectionReader {
+	f := m.Files[t.File]
+	return io.NewSectionReader(f.f, f.Header.DataOffset+t.Begin, t.Bytes())
+}
+
+// Close closes the files. Headers and the lists of tensors stay usable. A second Close is nil.
+func (m *Model) Close() error {
+	var first error
+	for _, f := range m.Files {
+		if f.f == nil {
+			continue
+		}
+		if err := f.f.Close(); err != nil && first == nil {
+			first = err
+		}
+		f.f = nil
+	}
+	return first
+}
