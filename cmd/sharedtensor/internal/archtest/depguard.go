@@ -1,0 +1,37 @@
+package archtest
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Depguard is the table as the rules of golangci-lint's depguard, indented as they stand in .golangci.yml. Rows that may import
+// everything of ours allow the module as a whole. Test files are left to the test in this package, which knows floors.
+func Depguard() string {
+	var b strings.Builder
+	for _, r := range Table {
+		tree, isTree := strings.CutSuffix(r.Package, "/...")
+		glob := "*.go"
+		if isTree {
+			glob = "**/*.go"
+		}
+		fmt.Fprintf(&b, "        %s:\n", strings.ReplaceAll(tree, "/", "-"))
+		fmt.Fprintf(&b, "          list-mode: strict\n")
+		fmt.Fprintf(&b, "          files: [\"**/%s/%s\", \"!$test\"]\n", tree, glob)
+		fmt.Fprintf(&b, "          allow:\n            - $gostd\n")
+		for _, p := range r.Ours {
+			if p == everything {
+				fmt.Fprintf(&b, "            - %s\n", Module)
+				continue
+			}
+			fmt.Fprintf(&b, "            - %s/%s$\n", Module, p)
+		}
+		if !isTree {
+			fmt.Fprintf(&b, "            - %s/%s/internal\n", Module, tree)
+		}
+		for _, m := range r.Theirs {
+			fmt.Fprintf(&b, "            - %s\n", m)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,97 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/token"
+)
+
+// checkDocs finds exported identifiers without a doc comment. Constants and variables may share the comment of their
+// group; fields may have theirs at the end of the line.
+func checkDocs(s *source) []Violation {
+	var found []Violation
+	missing := func(pos token.Pos, kind, name string) {
+		found = append(found, s.at(pos, "exported %s %s has no doc comment", kind, name))
+	}
+	for _, decl := range s.file.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			if d.Name.IsExported() && d.Doc == nil && receiverExported(d) {
+				missing(d.Pos(), "function", d.Name.Name)
+			}
+		case *ast.GenDecl:
+			checkGroup(d, missing)
+		}
+	}
+	return found
+}
+
+// checkGroup looks at the types, constants and variables of one declaration.
+func checkGroup(d *ast.GenDecl, missing func(token.Pos, string, string)) {
+	for _, spec := range d.Specs {
+		switch sp := spec.(type) {
+		case *ast.TypeSpec:
+			if !sp.Name.IsExported() {
+				continue
+			}
+			if sp.Doc == nil && (d.Lparen.IsValid() || d.Doc == nil) {
+				missing(sp.Pos(), "type", sp.Name.Name)
+			}
+			checkMembers(sp, missing)
+		case *ast.ValueSpec:
+			if d.Doc != nil || sp.Doc != nil || sp.Comment != nil {
+				continue
+			}
+			for _, name := range sp.Names {
+				if name.IsExported() {
+					missing(name.Pos(), d.Tok.String(), name.Name)
+				}
+			}
+		}
+	}
+}
+
+// checkMembers looks at the fields of a struct and the methods of an interface.
+func checkMembers(sp *ast.TypeSpec, missing func(token.Pos, string, string)) {
+	var members *ast.FieldList
+	kind := "field"
+	switch t := sp.Type.(type) {
+	case *ast.StructType:
+		members = t.Fields
+	case *ast.InterfaceType:
+		members, kind = t.Methods, "method"
+	default:
+		return
+	}
+	for _, f := range members.List {
+		if f.Doc != nil || f.Comment != nil {
+			continue
+		}
+		for _, name := range f.Names { // an embedded one has none: it is documented where it is declared
+			if name.IsExported() {
+				missing(name.Pos(), kind, sp.Name.Name+"."+name.Name)
+			}
+		}
+	}
+}
+
+// receiverExported tells whether a function is one, or a method of an exported type.
+func receiverExported(d *ast.FuncDecl) bool {
+	if d.Recv == nil || len(d.Recv.List) == 0 {
+		return true
+	}
+	t := d.Recv.List[0].Type
+	for {
+		switch x := t.(type) {
+		case *ast.StarExpr:
+			t = x.X
+		case *ast.IndexExpr:
+			t = x.X
+		case *ast.IndexListExpr:
+			t = x.X
+		case *ast.Ident:
+			return x.IsExported()
+		default:
+			return true
+		}
+	}
+}

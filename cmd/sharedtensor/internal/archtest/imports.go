@@ -1,0 +1,84 @@
+package archtest
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// checkImports holds one file's imports against the table.
+func checkImports(s *source) []Violation {
+	r, floor, ok := row(s.pkg)
+	if !ok {
+		return []Violation{s.at(s.file.Package, "package %s has no row in the import table", s.pkg)}
+	}
+	var found []Violation
+	for _, spec := range s.file.Imports {
+		name, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			continue // the parser took it, so it cannot happen
+		}
+		if reason := refuse(s, r, floor, name); reason != "" {
+			found = append(found, s.at(spec.Pos(), "%s may not import %s: %s", s.pkg, name, reason))
+		}
+	}
+	return found
+}
+
+// refuse says why the file may not import name; "" where it may.
+func refuse(s *source, r Row, floor int, name string) string {
+	if name == "unsafe" && !unsafeAllowed(s.pkg, s.path) {
+		return "only driver/cuda/cu and files named *_unsafe.go may"
+	}
+	if name == "C" {
+		return "there is no cgo in this module"
+	}
+	if name == Module {
+		return "there is no package at the root"
+	}
+	if ours, ok := strings.CutPrefix(name, Module+"/"); ok {
+		if !oursAllowed(s, r, floor, ours) {
+			return "not in its row of the import table"
+		}
+		return ""
+	}
+	if standard(name) || theirsAllowed(s, r, name) {
+		return ""
+	}
+	return "not in its row of the import table"
+}
+
+// oursAllowed tells whether the file may import a package of this module.
+func oursAllowed(s *source, r Row, floor int, pkg string) bool {
+	if slices.Contains(r.Ours, everything) || slices.Contains(r.Ours, pkg) || sameHouse(s.pkg, pkg) {
+		return true
+	}
+	if !s.test {
+		return false
+	}
+	_, lower, ok := row(pkg)
+	return s.pkg == pkg || slices.Contains(testDevices, pkg) || ok && lower < floor
+}
+
+// sameHouse tells whether one package is an internal one of the other, or both are of a third; Go itself keeps others out.
+func sameHouse(a, b string) bool {
+	house := func(p string) string {
+		house, _, _ := strings.Cut(p, "/internal/")
+		return house
+	}
+	return a != b && (a != house(a) || b != house(b)) && house(a) == house(b)
+}
+
+// theirsAllowed tells whether the file may import a package of another module.
+func theirsAllowed(s *source, r Row, name string) bool {
+	if s.test && within(name, testify) {
+		return true
+	}
+	return slices.ContainsFunc(r.Theirs, func(m string) bool { return within(name, m) })
+}
+
+// standard tells whether an import path is of the standard library: its first element has no dot.
+func standard(name string) bool {
+	first, _, _ := strings.Cut(name, "/")
+	return !strings.Contains(first, ".")
+}

@@ -1,0 +1,159 @@
+package archtest
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+)
+
+// Violation is one rule broken in one place.
+type Violation struct {
+	// File is the path below the root, with slashes.
+	File string
+	// Line is where, or 0 for the file as a whole.
+	Line int
+	// Text says what is wrong.
+	Text string
+}
+
+// String is the usual file:line: text.
+func (v Violation) String() string {
+	if v.Line == 0 {
+		return v.File + ": " + v.Text
+	}
+	return fmt.Sprintf("%s:%d: %s", v.File, v.Line, v.Text)
+}
+
+// source is one Go file of the root module.
+type source struct {
+	path string // below the root, with slashes
+	pkg  string // the folder it is in
+	test bool
+	file *ast.File
+	fset *token.FileSet
+	size int // in lines
+}
+
+// at makes a violation at a position of the file.
+func (s *source) at(pos token.Pos, format string, args ...any) Violation {
+	return Violation{File: s.path, Line: s.fset.Position(pos).Line, Text: fmt.Sprintf(format, args...)}
+}
+
+// generated tells whether the file says that a program wrote it.
+func (s *source) generated() bool { return ast.IsGenerated(s.file) }
+
+// Check reads the module at root and returns everything that breaks a rule, in order of path. Modules inside the module
+// are left out.
+func Check(root string) ([]Violation, error) {
+	sources, texts, err := read(root)
+	if err != nil {
+		return nil, err
+	}
+	var found []Violation
+	for _, s := range sources {
+		found = append(found, checkImports(s)...)
+		found = append(found, checkSize(s)...)
+		if !s.test {
+			found = append(found, checkDocs(s)...)
+		}
+	}
+	found = append(found, checkPackages(sources)...)
+	for _, t := range texts {
+		found = append(found, checkText(t)...)
+	}
+	return found, nil
+}
+
+// text is any file that people read.
+type text struct {
+	path string
+	data []byte
+}
+
+// textSuffixes are the names of files that checkText looks at.
+var textSuffixes = []string{
+	".go", ".md", ".mod", ".sum", ".yml", ".yaml", ".json", ".cddl", ".c", ".h", ".cu", ".ptx", ".py", ".sh", ".txt", "/run", "LICENSE",
+}
+
+// read parses the Go files and collects the text files below root.
+func read(root string) (sources []*source, texts []text, err error) {
+	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		if err != nil {
+			return err
+		}
+		rel = filepath.ToSlash(rel)
+		if d.IsDir() {
+			return enter(name, rel)
+		}
+		if !d.Type().IsRegular() || !isText(rel) {
+			return nil
+		}
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		texts = append(texts, text{path: rel, data: data})
+		if !strings.HasSuffix(rel, ".go") || hidden(rel) {
+			return nil
+		}
+		s, err := parse(rel, data)
+		sources = append(sources, s)
+		return err
+	})
+	return sources, texts, err
+}
+
+// enter decides whether a folder belongs to the module's sources.
+func enter(name, rel string) error {
+	switch {
+	case rel == ".":
+		return nil
+	case rel == ".git" || rel == "bin" || rel == "gpu_test/bin":
+		return fs.SkipDir
+	}
+	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
+		return fs.SkipDir // a module of its own
+	}
+	return nil
+}
+
+// hidden tells whether the go command ignores the file because of its folder.
+func hidden(rel string) bool {
+	for part := range strings.SplitSeq(rel, "/") {
+		if part == "testdata" || strings.HasPrefix(part, ".") || strings.HasPrefix(part, "_") {
+			return true
+		}
+	}
+	return false
+}
+
+func isText(rel string) bool {
+	for _, suffix := range textSuffixes {
+		if strings.HasSuffix(rel, suffix) {
+			return true
+		}
+	}
+	return false
+}
+
+func parse(rel string, data []byte) (*source, error) {
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, rel, data, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	return &source{
+		path: rel, pkg: path.Dir(rel), test: strings.HasSuffix(rel, "_test.go"),
+		file: f, fset: fset, size: strings.Count(string(data), "\n"),
+	}, nil
+}

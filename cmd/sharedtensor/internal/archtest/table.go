@@ -1,0 +1,93 @@
+package archtest
+
+import "strings"
+
+// Module is the path of the root module.
+const Module = "github.com/sharedtensor/sharedtensor"
+
+// Third-party modules that the root module uses.
+const (
+	cbor        = "github.com/fxamacker/cbor/v2"
+	cobra       = "github.com/spf13/cobra"
+	progressbar = "github.com/schollz/progressbar/v3"
+	purego      = "github.com/ebitengine/purego"
+	testify     = "github.com/stretchr/testify"
+	xsys        = "golang.org/x/sys"
+)
+
+// everything in a row's Ours stands for all packages of the module.
+const everything = "..."
+
+// Row says what one package may import outside the standard library.
+type Row struct {
+	// Package is a path below the module; it ends in "/..." where the row is for everything below it too.
+	Package string
+	// Ours are the packages of the module that it may import.
+	Ours []string
+	// Theirs are the modules of others that it may import.
+	Theirs []string
+}
+
+// Table is the floor plan, lowest floor first. A package may import what its row names. The internal packages below a
+// package share its row unless they have one, and may be imported by it. Test files may also import testify, the
+// package under test, every lower floor, and the devices in testDevices.
+var Table = []Row{
+	{Package: "driver"},
+	{Package: "cache"},
+	{Package: "task"},
+	{Package: "wire", Theirs: []string{cbor, xsys}},
+	{Package: "driver/drivertest", Ours: []string{"driver"}, Theirs: []string{testify}},
+	{Package: "driver/host", Ours: []string{"driver"}, Theirs: []string{xsys}},
+	{Package: "driver/cuda/cu", Theirs: []string{purego}},
+	{Package: "driver/cuda/cu/internal/gen"},
+	{Package: "driver/cuda", Ours: []string{"driver", "driver/cuda/cu"}, Theirs: []string{xsys}},
+	{Package: "driver/cuda/cudatest", Ours: []string{"driver", "driver/cuda", "driver/cuda/cu"}, Theirs: []string{testify}},
+	{Package: "tensor", Ours: []string{"driver"}},
+	{Package: "tensor/dlpack", Ours: []string{"driver", "tensor"}},
+	{Package: "tensor/torchipc", Ours: []string{"driver", "driver/cuda", "tensor"}, Theirs: []string{xsys}},
+	{Package: "module/safetensors", Ours: []string{"tensor"}, Theirs: []string{xsys}},
+	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors"}},
+	{Package: "module/catalog", Ours: []string{"module"}},
+	{Package: "endpoint", Ours: []string{"driver", "tensor", "module", "module/catalog", "wire", "cache", "task"}},
+	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},
+	{Package: "endpoint/bin", Ours: belowEndpoint, Theirs: []string{xsys}},
+	{Package: "cmd/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
+	{Package: "examples/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
+	{Package: "gpu_test/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
+}
+
+// belowEndpoint is endpoint and what it may import.
+var belowEndpoint = []string{
+	"endpoint", "driver", "tensor", "module", "module/safetensors", "module/catalog", "wire", "cache", "task",
+}
+
+// testDevices may be imported by the test files of every package: the devices that tests run on, and their suite.
+var testDevices = []string{"driver", "driver/host", "driver/drivertest", "driver/cuda", "driver/cuda/cudatest"}
+
+// unsafeAllowed tells whether a file may import unsafe: in the binding, and elsewhere in files that say so by name.
+func unsafeAllowed(pkg, file string) bool {
+	return within(pkg, "driver/cuda/cu") || strings.HasSuffix(strings.TrimSuffix(file, ".go"), "_unsafe") ||
+		strings.HasSuffix(file, "_unsafe_test.go")
+}
+
+// row finds the row of a package: its own, that of the package whose internal one it is, or that of a tree it is in.
+// floor is the row's number.
+func row(pkg string) (r Row, floor int, ok bool) {
+	owner := pkg
+	for {
+		for i, r := range Table {
+			tree, isTree := strings.CutSuffix(r.Package, "/...")
+			if r.Package == owner || isTree && within(owner, tree) {
+				return r, i, true
+			}
+		}
+		cut := strings.LastIndex("/"+owner, "/internal/")
+		if cut <= 0 {
+			return Row{}, 0, false
+		}
+		owner = owner[:cut-1]
+	}
+}
+
+// within tells whether pkg is tree or below it.
+func within(pkg, tree string) bool { return pkg == tree || strings.HasPrefix(pkg, tree+"/") }
