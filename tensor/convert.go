@@ -1,0 +1,150 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+)
+
+// Float32s returns the elements of a real tensor in row-major order as float32, copied from memory of any device. The small
+// floats convert exactly; Float64 and the large integers are rounded to the nearest, ties to even; Bool gives 0 and 1.
+// Complex types are [ErrDType]; other errors are those of ReadBytes.
+func Float32s(t *Tensor) ([]float32, error) {
+	if !t.spec.DType.Valid() || t.spec.DType.IsComplex() {
+		return nil, fmt.Errorf("%w: %v does not convert to float32", ErrDType, t.spec.DType)
+	}
+	if err := t.copyable(); err != nil {
+		return nil, err
+	}
+	var out []float32
+	err := t.held(func() error {
+		r, err := newReader(t)
+		if err != nil {
+			return err
+		}
+		out = make([]float32, t.elements)
+		return readFloats(out, r, t.spec.DType)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// convertPiece is how many elements are converted at a time; a multiple of 8, so that packed ones end on a byte.
+const convertPiece = 16 << 10
+
+func readFloats(out []float32, r io.Reader, dt DType) error {
+	size, _ := dt.bytesFor(int64(min(len(out), convertPiece)))
+	raw := make([]byte, size)
+	for len(out) > 0 {
+		n := min(len(out), convertPiece)
+		size, _ = dt.bytesFor(int64(n))
+		if _, err := io.ReadFull(r, raw[:size]); err != nil {
+			return err
+		}
+		toFloats(out[:n], raw[:size], dt)
+		out = out[n:]
+	}
+	return nil
+}
+
+// toFloats converts elements that lie side by side.
+func toFloats(out []float32, raw []byte, dt DType) {
+	le := binary.LittleEndian
+	switch dt {
+	case Float32:
+		for i := range out {
+			out[i] = math.Float32frombits(le.Uint32(raw[4*i:]))
+		}
+	case BFloat16:
+		for i := range out {
+			out[i] = BF16(le.Uint16(raw[2*i:])).Float32()
+		}
+	case Float16:
+		for i := range out {
+			out[i] = F16(le.Uint16(raw[2*i:])).Float32()
+		}
+	case Float6E2M3FN, Float6E3M2FN, Float4E2M1FN:
+		codes := make([]byte, len(out))
+		unpack(codes, raw, int64(dt.BitSize()))
+		lookUp(out, codes, smallTable(dt))
+	case Float8E4M3FN, Float8E5M2, Float8E8M0FNU, Float8E4M3FNUZ, Float8E5M2FNUZ:
+		lookUp(out, raw, smallTable(dt))
+	default:
+		size := dt.BitSize() / 8
+		for i := range out {
+			out[i] = readScalar(dt, raw[i*size:]).float32()
+		}
+	}
+}
+
+func lookUp(out []float32, codes []byte, table *[256]float32) {
+	for i, c := range codes[:len(out)] {
+		out[i] = table[c]
+	}
+}
+
+// scalar is the value of one element. Which fields hold it depends on the kind.
+type scalar struct {
+	kind kind
+	i    int64
+	u    uint64 // also Bool
+	f    float64
+	im   float64
+}
+
+// readScalar reads the element at the beginning of raw; for packed types that is its code, in the low bits of a byte.
+func readScalar(dt DType, raw []byte) scalar {
+	le := binary.LittleEndian
+	s := scalar{kind: dtypes[dt].kind}
+	switch dt {
+	case Bool:
+		if raw[0] != 0 {
+			s.u = 1
+		}
+	case Uint8:
+		s.u = uint64(raw[0])
+	case Uint16:
+		s.u = uint64(le.Uint16(raw))
+	case Uint32:
+		s.u = uint64(le.Uint32(raw))
+	case Uint64:
+		s.u = le.Uint64(raw)
+	case Int8:
+		s.i = int64(int8(raw[0]))
+	case Int16:
+		s.i = int64(int16(le.Uint16(raw)))
+	case Int32:
+		s.i = int64(int32(le.Uint32(raw)))
+	case Int64:
+		s.i = int64(le.Uint64(raw))
+	case Float64:
+		s.f = math.Float64frombits(le.Uint64(raw))
+	case Complex64:
+		s.f = float64(math.Float32frombits(le.Uint32(raw)))
+		s.im = float64(math.Float32frombits(le.Uint32(raw[4:])))
+	case Complex128:
+		s.f, s.im = math.Float64frombits(le.Uint64(raw)), math.Float64frombits(le.Uint64(raw[8:]))
+	case Float32:
+		s.f = float64(math.Float32frombits(le.Uint32(raw)))
+	case Float16:
+		s.f = float64(F16(le.Uint16(raw)).Float32())
+	case BFloat16:
+		s.f = float64(BF16(le.Uint16(raw)).Float32())
+	default:
+		s.f = float64(smallTable(dt)[raw[0]])
+	}
+	return s
+}
+
+func (s scalar) float32() float32 {
+	switch s.kind {
+	case kindInt:
+		return float32(s.i)
+	case kindFloat:
+		return float32(s.f)
+	}
+	return float32(s.u)
+}

@@ -1,0 +1,199 @@
+package tensor
+
+import (
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// Element is a Go type that holds one element of a data type, bit for bit. There is none for the packed types. A Bool
+// tensor is read as uint8: its bytes may come from another process, and a Go bool other than 0 or 1 is undefined.
+type Element interface {
+	uint8 | int8 | int16 | uint16 | int32 | uint32 | int64 | uint64 | float32 | float64 | complex64 | complex128 |
+		F16 | BF16 | F8E4M3FN | F8E5M2 | F8E8M0FNU | F8E4M3FNUZ | F8E5M2FNUZ
+}
+
+// DTypeOf is the data type that T holds.
+func DTypeOf[T Element]() DType {
+	var zero T
+	switch any(zero).(type) {
+	case uint8:
+		return Uint8
+	case int8:
+		return Int8
+	case int16:
+		return Int16
+	case uint16:
+		return Uint16
+	case int32:
+		return Int32
+	case uint32:
+		return Uint32
+	case int64:
+		return Int64
+	case uint64:
+		return Uint64
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	case complex64:
+		return Complex64
+	case complex128:
+		return Complex128
+	case F16:
+		return Float16
+	case BF16:
+		return BFloat16
+	case F8E4M3FN:
+		return Float8E4M3FN
+	case F8E5M2:
+		return Float8E5M2
+	case F8E8M0FNU:
+		return Float8E8M0FNU
+	case F8E4M3FNUZ:
+		return Float8E4M3FNUZ
+	default:
+		return Float8E5M2FNUZ
+	}
+}
+
+// holds is the error of reading t as elements of T, nil where they match.
+func holds[T Element](t *Tensor) error {
+	want := DTypeOf[T]()
+	if want == t.spec.DType || (want == Uint8 && t.spec.DType == Bool) {
+		return nil
+	}
+	return fmt.Errorf("%w: a %v tensor is not read as %v", ErrDType, t.spec.DType, want)
+}
+
+// RawData returns the bytes of a contiguous tensor in host memory, not a copy; for packed types the last byte may hold bits
+// behind the last element. It is valid until t is closed; using it later crashes the process, and so does writing it where
+// the memory is not Writable. Errors are [ErrNotContiguous], [os.ErrClosed], and [driver.UnsupportedError] for memory that
+// the processor does not address.
+func RawData(t *Tensor) ([]byte, error) {
+	if err := t.hold(); err != nil {
+		return nil, err
+	}
+	data, err := t.rawHeld()
+	if closeErr := t.storage.Close(); err == nil {
+		err = closeErr
+	}
+	return data, err
+}
+
+// rawHeld is RawData for a caller that holds the storage.
+func (t *Tensor) rawHeld() ([]byte, error) {
+	if !t.Contiguous() {
+		return nil, fmt.Errorf("%w: shape %v with strides %v; Copy it first", ErrNotContiguous, t.spec.Shape, t.spec.Strides)
+	}
+	mapped, ok := t.storage.mem.(driver.Mapped)
+	if !ok {
+		return nil, &driver.UnsupportedError{
+			Feature:  "direct access to memory of " + t.Device().Info().String(),
+			Requires: "host memory; use WriteTo, ReadBytes or Copy",
+		}
+	}
+	data, err := mappedData(mapped, t.storage.bytes)
+	if err != nil {
+		return nil, err
+	}
+	return data[t.spec.ByteOffset : t.spec.ByteOffset+t.bytes : t.spec.ByteOffset+t.bytes], nil
+}
+
+// FromSlice returns an owned tensor of new memory on dev with a copy of values, row-major. Errors are [ErrShape] where shape
+// has another number of elements, and those of [Empty].
+func FromSlice[T Element](dev driver.Device, shape Shape, values []T) (*Tensor, error) {
+	n, err := shape.NumElements()
+	if err != nil {
+		return nil, err
+	}
+	if n != int64(len(values)) {
+		return nil, fmt.Errorf("%w: %d values for shape %v", ErrShape, len(values), shape)
+	}
+	raw, err := bytesOf(values)
+	if err != nil {
+		return nil, err
+	}
+	t, err := Empty(dev, DTypeOf[T](), shape)
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) == 0 {
+		return t, nil
+	}
+	if _, err := t.storage.mem.WriteAt(raw, 0); err != nil {
+		_ = t.Close() // the write's error is the one to tell
+		return nil, err
+	}
+	return t, nil
+}
+
+// FromBools is FromSlice for the data type Bool.
+func FromBools(dev driver.Device, shape Shape, values []bool) (*Tensor, error) {
+	bytes := make([]uint8, len(values))
+	for i, v := range values {
+		if v {
+			bytes[i] = 1
+		}
+	}
+	raw, err := FromSlice(dev, shape, bytes)
+	if err != nil {
+		return nil, err
+	}
+	raw.spec.DType = Bool // nobody else has seen it yet
+	return raw, nil
+}
+
+// At returns one element; negative indices count from the end. It reads memory of any device, one element a call. Errors
+// are [ErrIndex], [ErrDType] and [os.ErrClosed].
+func At[T Element](t *Tensor, index ...int64) (T, error) {
+	var value T
+	if err := holds[T](t); err != nil {
+		return value, err
+	}
+	offset, err := t.elementOffset(index)
+	if err != nil {
+		return value, err
+	}
+	if err := t.hold(); err != nil {
+		return value, err
+	}
+	buf := make([]T, 1)
+	raw, err := bytesOf(buf)
+	if err == nil {
+		err = readFull(t.storage.mem, raw, t.spec.ByteOffset+offset*int64(len(raw)))
+	}
+	if closeErr := t.storage.Close(); err == nil {
+		err = closeErr
+	}
+	return buf[0], err
+}
+
+// Item returns the element of a tensor that has only one, whatever its rank. Errors are those of [At].
+func Item[T Element](t *Tensor) (T, error) {
+	if t.elements != 1 {
+		var zero T
+		return zero, fmt.Errorf("%w: a tensor of shape %v has %d elements, not one", ErrShape, t.spec.Shape, t.elements)
+	}
+	return At[T](t, make([]int64, t.Rank())...)
+}
+
+// elementOffset is where an element is, in elements from the first one.
+func (t *Tensor) elementOffset(index []int64) (int64, error) {
+	if len(index) != t.Rank() {
+		return 0, fmt.Errorf("%w: %d indices for shape %v", ErrIndex, len(index), t.spec.Shape)
+	}
+	offset, strides := int64(0), t.spec.filled()
+	for d, i := range index {
+		size := t.spec.Shape[d]
+		if i < -size || i >= size {
+			return 0, fmt.Errorf("%w: index %d in dimension %d of shape %v", ErrIndex, i, d, t.spec.Shape)
+		}
+		if i < 0 {
+			i += size
+		}
+		offset += i * strides[d]
+	}
+	return offset, nil
+}

@@ -1,0 +1,101 @@
+package tensor
+
+import "io"
+
+// stagePacked is how many bytes of a packed tensor that is not staged whole are read at a time.
+const stagePacked = 4 << 10
+
+// packedReader reads the elements of a packed type in row-major order and packs them anew, lowest bits first.
+type packedReader struct {
+	src   *source
+	walk  *walker
+	run   run
+	first int64 // bit of the first element in the storage
+	bits  int64 // of an element
+	acc   uint  // bits that do not fill a byte yet
+	held  int64 // how many
+}
+
+func newPackedReader(t *Tensor) (*packedReader, error) {
+	r := &packedReader{walk: newWalker(&t.spec, true), first: t.spec.ByteOffset * 8, bits: int64(t.spec.DType.BitSize())}
+	var err error
+	r.src, err = newSource(t, 1)
+	return r, err
+}
+
+// Read fills p as far as there are elements; the last byte is filled up with zero bits.
+func (r *packedReader) Read(p []byte) (int, error) {
+	for n := range p {
+		for r.held < 8 {
+			code, err := r.next()
+			if err == io.EOF && r.held > 0 {
+				r.held = 8
+				break
+			}
+			if err != nil {
+				return n, err
+			}
+			r.acc |= uint(code) << r.held
+			r.held += r.bits
+		}
+		p[n] = byte(r.acc)
+		r.acc >>= 8
+		r.held -= 8
+	}
+	return len(p), nil
+}
+
+// next returns the code of the next element.
+func (r *packedReader) next() (byte, error) {
+	if r.run.count == 0 {
+		var ok bool
+		if r.run, ok = r.walk.next(); !ok {
+			return 0, io.EOF
+		}
+	}
+	code, err := r.src.code(r.first+r.run.offset*r.bits, r.bits)
+	r.run.offset += r.run.stride
+	r.run.count--
+	return code, err
+}
+
+// code reads the element of a packed type at a bit of the storage.
+func (s *source) code(bit, bits int64) (byte, error) {
+	first, last := bit/8, (bit+bits-1)/8
+	at, err := s.window(first, last-first+1)
+	if err != nil {
+		return 0, err
+	}
+	both := uint(at[0])
+	if last > first {
+		both |= uint(at[1]) << 8
+	}
+	return byte(both>>(bit%8)) & (1<<bits - 1), nil
+}
+
+// window returns at least n bytes from off on. Where the processor cannot address the memory a few more are read at once:
+// the next element is mostly near.
+func (s *source) window(off, n int64) ([]byte, error) {
+	if s.data == nil || off < s.base || off+n > s.base+int64(len(s.data)) {
+		piece := make([]byte, max(n, min(stagePacked, s.mem.Bytes()-off)))
+		if err := readFull(s.mem, piece, off); err != nil {
+			return nil, err
+		}
+		s.data, s.base = piece, off
+	}
+	return s.data[off-s.base:], nil
+}
+
+// unpack takes packed codes of so many bits apart, one a byte. dst is as long as there are codes.
+func unpack(dst, packed []byte, bits int64) {
+	acc, held := uint(0), int64(0)
+	for i := range dst {
+		if held < bits {
+			acc |= uint(packed[0]) << held
+			packed, held = packed[1:], held+8
+		}
+		dst[i] = byte(acc) & (1<<bits - 1)
+		acc >>= bits
+		held -= bits
+	}
+}

@@ -1,0 +1,87 @@
+package tensor
+
+import "io"
+
+// rowReader reads a tensor's bytes in row-major order, whatever its strides. The tensor's storage is held by whoever made it.
+type rowReader struct {
+	src    *source
+	walk   *walker
+	base   int64 // the tensor's byte offset
+	size   int64 // bytes of an element
+	run    run   // what is left of the current run: offset and count move on
+	inside int64 // bytes of the current block that were read
+	tail   byte  // bits of the last byte that are the tensor's
+	left   int64 // bytes that are not read yet
+}
+
+// newReader returns a reader of all bytes of t, which the caller holds until it is done reading. Bits behind the last element
+// of a packed type are read as 0.
+func newReader(t *Tensor) (io.Reader, error) {
+	packed := t.spec.DType.packed()
+	if packed && !t.Contiguous() {
+		return newPackedReader(t)
+	}
+	r := &rowReader{base: t.spec.ByteOffset, size: 1, tail: 0xFF, left: t.bytes}
+	if packed { // without gaps, so it is read as bytes
+		r.tail, r.walk = t.tailMask(), newWalker(&Spec{Shape: Shape{t.bytes}}, false)
+	} else {
+		r.size, r.walk = int64(t.spec.DType.BitSize())/8, newWalker(&t.spec, false)
+	}
+	var err error
+	r.src, err = newSource(t, r.walk.run.block*r.size)
+	return r, err
+}
+
+// tailMask has the bits of the last byte that belong to a contiguous tensor.
+func (t *Tensor) tailMask() byte {
+	if bits := t.elements % 8 * int64(t.spec.DType.BitSize()) % 8; bits != 0 {
+		return 1<<bits - 1
+	}
+	return 0xFF
+}
+
+// Read fills p as far as there are bytes.
+func (r *rowReader) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) {
+		if r.run.count == 0 {
+			var ok bool
+			if r.run, ok = r.walk.next(); !ok {
+				return n, io.EOF
+			}
+		}
+		k, err := r.step(p[n:])
+		if err != nil {
+			return n, err
+		}
+		n += k
+		if r.left -= int64(k); r.left == 0 {
+			p[n-1] &= r.tail
+		}
+	}
+	return n, nil
+}
+
+// step reads whole blocks of the current run, or a part of one where p is too short or a part was read before.
+func (r *rowReader) step(p []byte) (int, error) {
+	block, off := r.run.block*r.size, r.base+r.run.offset*r.size
+	if r.inside > 0 || int64(len(p)) < block {
+		n := min(int64(len(p)), block-r.inside)
+		if err := r.src.read(p[:n], off+r.inside); err != nil {
+			return 0, err
+		}
+		if r.inside += n; r.inside == block {
+			r.inside = 0
+			r.run.offset += r.run.stride
+			r.run.count--
+		}
+		return int(n), nil
+	}
+	n := min(int64(len(p))/block, r.run.count)
+	if err := r.src.gather(p[:n*block], off, r.run.stride*r.size, block); err != nil {
+		return 0, err
+	}
+	r.run.offset += n * r.run.stride
+	r.run.count -= n
+	return int(n * block), nil
+}

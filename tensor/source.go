@@ -1,0 +1,143 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+const (
+	// stageWhole is the largest strided tensor that is copied to the host whole, to be rearranged there: memory that the
+	// processor does not address is read far faster in one piece than in many.
+	stageWhole = 64 << 20
+	// stagePiece is how much of a larger one is copied at a time.
+	stagePiece = 4 << 20
+	// stageBlock is the size of a block from which on it is read by itself.
+	stageBlock = 64 << 10
+)
+
+// source reads a tensor's storage. Offsets are in bytes of the storage.
+type source struct {
+	mem   driver.Memory
+	data  []byte // bytes of the memory from base on, where the processor can address them or they were staged
+	base  int64
+	piece []byte
+}
+
+// newSource opens the memory behind t, which the caller holds. block is the size of the blocks that will be read, in bytes.
+func newSource(t *Tensor, block int64) (*source, error) {
+	s := &source{mem: t.storage.mem}
+	if mapped, ok := s.mem.(driver.Mapped); ok {
+		var err error
+		s.data, err = mappedData(mapped, t.storage.bytes)
+		return s, err
+	}
+	span, err := t.spec.Extent()
+	if err != nil || t.Contiguous() || block >= stageBlock || span > stageWhole || span == 0 {
+		return s, err
+	}
+	s.data, s.base = make([]byte, span), t.spec.ByteOffset
+	return s, readFull(s.mem, s.data, s.base)
+}
+
+// mappedData is the memory itself. It has to have the size that the storage was checked with.
+func mappedData(m driver.Mapped, bytes int64) ([]byte, error) {
+	data := m.Data()
+	if int64(len(data)) != bytes {
+		return nil, fmt.Errorf("memory of %d bytes: %w", bytes, os.ErrClosed)
+	}
+	return data, nil
+}
+
+// readFull fills p from memory.
+func readFull(r io.ReaderAt, p []byte, off int64) error {
+	if len(p) == 0 {
+		return nil
+	}
+	n, err := r.ReadAt(p, off)
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("read %d bytes at offset %d: %w", len(p), off, err)
+}
+
+// read fills p from one offset.
+func (s *source) read(p []byte, off int64) error {
+	if s.data != nil {
+		copy(p, s.data[off-s.base:])
+		return nil
+	}
+	return readFull(s.mem, p, off)
+}
+
+// gather fills p with blocks that lie stride bytes apart, the first at off.
+func (s *source) gather(p []byte, off, stride, block int64) error {
+	if s.data != nil {
+		gather(p, s.data[off-s.base:], stride, block)
+		return nil
+	}
+	per := int64(1)
+	switch {
+	case stride == 0:
+		per = int64(len(p)) / block
+	case block < stageBlock:
+		per += (stagePiece - block) / stride
+	}
+	for len(p) > 0 {
+		n := min(per, int64(len(p))/block)
+		if err := s.gatherPiece(p[:n*block], off, stride, block, n); err != nil {
+			return err
+		}
+		p, off = p[n*block:], off+n*stride
+	}
+	return nil
+}
+
+func (s *source) gatherPiece(p []byte, off, stride, block, n int64) error {
+	if n == 1 {
+		return readFull(s.mem, p, off)
+	}
+	span := (n-1)*stride + block
+	if int64(cap(s.piece)) < span {
+		s.piece = make([]byte, max(span, min(stagePiece, span*2)))
+	}
+	if err := readFull(s.mem, s.piece[:span], off); err != nil {
+		return err
+	}
+	gather(p, s.piece[:span], stride, block)
+	return nil
+}
+
+// gather copies blocks that lie stride bytes apart in src side by side into dst. The usual element sizes are moved as
+// numbers, which is several times as fast as a copy of so few bytes.
+func gather(dst, src []byte, stride, block int64) {
+	switch block {
+	case 1:
+		for i, o := 0, int64(0); i < len(dst); i, o = i+1, o+stride {
+			dst[i] = src[o]
+		}
+	case 2:
+		for o := int64(0); len(dst) >= 2; dst, o = dst[2:], o+stride {
+			binary.NativeEndian.PutUint16(dst, binary.NativeEndian.Uint16(src[o:]))
+		}
+	case 4:
+		for o := int64(0); len(dst) >= 4; dst, o = dst[4:], o+stride {
+			binary.NativeEndian.PutUint32(dst, binary.NativeEndian.Uint32(src[o:]))
+		}
+	case 8:
+		for o := int64(0); len(dst) >= 8; dst, o = dst[8:], o+stride {
+			binary.NativeEndian.PutUint64(dst, binary.NativeEndian.Uint64(src[o:]))
+		}
+	default:
+		for o := int64(0); len(dst) > 0; dst, o = dst[block:], o+stride {
+			copy(dst[:block], src[o:])
+		}
+	}
+}
