@@ -1,0 +1,94 @@
+package wire
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Conn sends and receives frames over a Unix stream socket. Send may be called from any goroutine, Receive from one at a
+// time. A waiting Conn holds no buffer. Close it when done, also after an error.
+type Conn struct {
+	conn   *net.UnixConn
+	limits Limits
+	peer   Credentials
+
+	reader reader
+	writer writer
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// NewConn takes c, a connected Unix stream socket of which nothing was read yet, and asks the kernel who is at the other
+// end. It checks neither that nor anything else: see [Credentials.SameUser] and [ServerHandshake]. On systems other than
+// Linux it fails with [errors.ErrUnsupported].
+func NewConn(c *net.UnixConn, limits Limits) (*Conn, error) {
+	conn := &Conn{conn: c, limits: limits.withDefaults()}
+	if err := conn.init(); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("wire connection: %w", err)
+	}
+	return conn, nil
+}
+
+// Peer says who is at the other end.
+func (c *Conn) Peer() Credentials { return c.peer }
+
+// Limits are the limits in force, defaults filled in.
+func (c *Conn) Limits() Limits { return c.limits }
+
+// Send sends one frame with its descriptors. It borrows body, which must be one CBOR item ([Marshal]) or nil for an empty
+// map, and files, which must stay open until it returns. More descriptors than a frame can carry go ahead in frames of
+// their own.
+//
+// Frames of concurrent Sends do not mix. Send waits only while the socket is full, and no longer than
+// [Limits.WriteTimeout]: then, or when the write fails for another reason within a frame, it closes the connection, since
+// the peer could not find the next frame. What is larger than the limits is [ErrTooLarge] and sends nothing.
+func (c *Conn) Send(kind Kind, id uint64, body []byte, files ...*os.File) error {
+	if body == nil {
+		body = emptyMap
+	}
+	switch {
+	case !kind.Valid() || kind == KindFiles || len(body) == 0:
+		return fmt.Errorf("send %s frame of %d bytes: %w", kind, len(body), os.ErrInvalid)
+	case int64(len(body)) > c.limits.Frame:
+		return fmt.Errorf("send %s frame of %d bytes, the limit is %d: %w", kind, len(body), c.limits.Frame, ErrTooLarge)
+	case len(files) > c.limits.Files:
+		return fmt.Errorf("send %s frame with %d descriptors, the limit is %d: %w", kind, len(files), c.limits.Files, ErrTooLarge)
+	}
+	fatal, err := c.writer.send(kind, id, body, files)
+	if err != nil {
+		if fatal {
+			c.Close()
+		}
+		return fmt.Errorf("send %s frame: %w", kind, err)
+	}
+	return nil
+}
+
+var emptyMap = []byte{0xa0}
+
+// Receive returns the next frame. It waits for as long as the peer is silent; [Conn.SetReadDeadline] bounds that. The
+// frame's body and descriptors are the caller's. Between two frames the end of the connection is io.EOF. Any error is
+// final: descriptors that came are closed, and Receive returns the same error again.
+func (c *Conn) Receive() (Frame, error) { return c.reader.receive() }
+
+// SetReadDeadline bounds Receive as [net.Conn] does; the zero time ends the bound. A deadline that passes makes Receive fail
+// with [os.ErrDeadlineExceeded], for good if a frame had begun.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.conn.SetReadDeadline(t) }
+
+// CloseWrite says that nothing more is sent: the peer's Receive gets io.EOF. Receive goes on.
+func (c *Conn) CloseWrite() error { return c.conn.CloseWrite() }
+
+// Close closes the socket and every descriptor that was received but not yet returned by Receive, which ends with
+// [net.ErrClosed]. A second Close returns what the first did.
+func (c *Conn) Close() error {
+	c.closeOnce.Do(func() {
+		c.closeErr = c.conn.Close()
+		c.reader.close()
+	})
+	return c.closeErr
+}

@@ -1,0 +1,72 @@
+package wire
+
+import (
+	"os"
+	"runtime"
+	"sync"
+)
+
+// Files are descriptors that came with a frame. They are close-on-exec. They stay plain descriptors until taken. All
+// methods are safe for concurrent use and on a nil *Files, which has none.
+type Files struct {
+	set     *descriptors
+	cleanup runtime.Cleanup
+}
+
+// descriptors is what Files holds, apart so that the cleanup does not keep Files alive.
+type descriptors struct {
+	mu sync.Mutex
+	fd []int // -1 where taken or closed
+}
+
+// newFiles takes the descriptors.
+func newFiles(fds []int) *Files {
+	f := &Files{set: &descriptors{fd: fds}}
+	f.cleanup = runtime.AddCleanup(f, func(d *descriptors) { d.close() }, f.set)
+	return f
+}
+
+// Len is how many descriptors came, taken ones included.
+func (f *Files) Len() int {
+	if f == nil {
+		return 0
+	}
+	f.set.mu.Lock()
+	defer f.set.mu.Unlock()
+	return len(f.set.fd)
+}
+
+// Take returns descriptor i, owned by the caller. It is nil where there is no such descriptor, or it was taken or closed
+// before: an index that came from the peer needs no other check.
+func (f *Files) Take(i int) *os.File {
+	if f == nil {
+		return nil
+	}
+	f.set.mu.Lock()
+	defer f.set.mu.Unlock()
+	if i < 0 || i >= len(f.set.fd) || f.set.fd[i] < 0 {
+		return nil
+	}
+	fd := f.set.fd[i]
+	f.set.fd[i] = -1
+	return os.NewFile(uintptr(fd), "received")
+}
+
+// Close closes what was not taken. A second Close is nil.
+func (f *Files) Close() error {
+	if f == nil {
+		return nil
+	}
+	f.cleanup.Stop()
+	return f.set.close()
+}
+
+func (d *descriptors) close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	err := closeDescriptors(d.fd)
+	for i := range d.fd {
+		d.fd[i] = -1
+	}
+	return err
+}

@@ -1,0 +1,145 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Agreement is what two hellos have in common.
+type Agreement struct {
+	// Peer is the other side's hello.
+	Peer Hello
+	// Protocol is the version that both speak from here on.
+	Protocol uint32
+	// Features are those that both named, sorted.
+	Features []string
+}
+
+// Has tells whether both sides have the feature.
+func (a *Agreement) Has(feature string) bool { return slices.Contains(a.Features, feature) }
+
+// ClientHandshake sends mine and waits for the server's hello. Zero Protocol and Oldest mean this package's. If the server
+// refuses, the error is its *[Error]. The caller closes c on an error.
+func ClientHandshake(c *Conn, mine Hello) (*Agreement, error) {
+	mine = mine.withDefaults()
+	if err := sendHello(c, mine); err != nil {
+		return nil, err
+	}
+	theirs, err := receiveHello(c)
+	if err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	return agree(mine, theirs)
+}
+
+// ServerHandshake waits for the client's hello and answers with mine. Zero Protocol and Oldest mean this package's. A
+// client that sends anything else first, or speaks no common version, is told so and is an error. check, if not nil, may
+// refuse the client: its error is sent as it is if it is an *[Error], else as [CodePermissionDenied]. The caller closes c
+// on an error.
+func ServerHandshake(c *Conn, mine Hello, check func(*Hello) error) (*Agreement, error) {
+	mine = mine.withDefaults()
+	theirs, err := receiveHello(c)
+	if err != nil {
+		if errors.Is(err, ErrProtocol) || errors.Is(err, ErrEncoding) {
+			refuse(c, CodeProtocol, err)
+		}
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	a, err := agree(mine, theirs)
+	if err != nil {
+		refuse(c, CodeProtocol, err)
+		return nil, err
+	}
+	if check != nil {
+		if err := check(&theirs); err != nil {
+			refuse(c, CodePermissionDenied, err)
+			return nil, fmt.Errorf("handshake: %w", err)
+		}
+	}
+	return a, sendHello(c, mine)
+}
+
+func (h Hello) withDefaults() Hello {
+	if h.Protocol == 0 {
+		h.Protocol = Protocol
+	}
+	if h.Oldest == 0 {
+		h.Oldest = min(OldestProtocol, h.Protocol)
+	}
+	h.Features = slices.Clone(h.Features)
+	slices.Sort(h.Features)
+	return h
+}
+
+// agree finds what two hellos have in common, or why there is nothing.
+func agree(mine, theirs Hello) (*Agreement, error) {
+	version := min(mine.Protocol, theirs.Protocol)
+	if version < max(mine.Oldest, theirs.Oldest) {
+		return nil, fmt.Errorf("handshake: %w: this side speaks versions %d to %d, the peer %d to %d",
+			ErrProtocol, mine.Oldest, mine.Protocol, theirs.Oldest, theirs.Protocol)
+	}
+	a := &Agreement{Peer: theirs, Protocol: version}
+	for _, f := range mine.Features {
+		if slices.Contains(theirs.Features, f) {
+			a.Features = append(a.Features, f)
+		}
+	}
+	return a, nil
+}
+
+func sendHello(c *Conn, h Hello) error {
+	body, err := Marshal(h)
+	if err != nil {
+		return err
+	}
+	return c.Send(KindHello, 0, body)
+}
+
+// receiveHello waits for the first frame, no longer than the limits say.
+func receiveHello(c *Conn) (Hello, error) {
+	if c.limits.HandshakeTimeout > 0 {
+		if err := c.SetReadDeadline(time.Now().Add(c.limits.HandshakeTimeout)); err != nil {
+			return Hello{}, err
+		}
+	}
+	f, err := c.Receive()
+	if err != nil {
+		return Hello{}, err
+	}
+	if f.Files != nil {
+		f.Files.Close()
+		return Hello{}, fmt.Errorf("%w: %s frame with descriptors before the hello", ErrProtocol, f.Kind)
+	}
+	switch {
+	case f.Kind == KindError:
+		e := new(Error)
+		if err := Unmarshal(f.Body, e); err != nil {
+			return Hello{}, err
+		}
+		return Hello{}, e
+	case f.Kind != KindHello || f.ID != 0:
+		return Hello{}, fmt.Errorf("%w: the first frame is a %s of %d, not a hello", ErrProtocol, f.Kind, f.ID)
+	}
+	var h Hello
+	if err := Unmarshal(f.Body, &h); err != nil {
+		return Hello{}, err
+	}
+	if h.Protocol == 0 || h.Oldest == 0 || h.Oldest > h.Protocol {
+		return Hello{}, fmt.Errorf("%w: hello with versions %d to %d", ErrProtocol, h.Oldest, h.Protocol)
+	}
+	return h, c.SetReadDeadline(time.Time{})
+}
+
+// refuse tells the peer why the connection ends, if it still listens.
+func refuse(c *Conn, code Code, err error) {
+	e := &Error{Code: code, Message: err.Error()}
+	var given *Error
+	if errors.As(err, &given) {
+		e = given
+	}
+	if body, err := Marshal(e); err == nil {
+		c.Send(KindError, 0, body) // the handshake has failed already
+	}
+}

@@ -1,0 +1,44 @@
+package wire
+
+import (
+	"math"
+	"time"
+)
+
+// Limits bound what one peer can cost. A zero field means its default.
+type Limits struct {
+	// Frame is the most bytes a frame's body may have, sent or received; default 64 MiB, at most 4 GiB - 1.
+	Frame int64
+	// Files is the most descriptors a message may have, those in files frames included; default 4096.
+	Files int
+	// WriteTimeout is how long one Send may wait for a peer that does not read before the connection is closed;
+	// default 10 s. It starts when the socket is found full. Negative means no limit.
+	WriteTimeout time.Duration
+	// HandshakeTimeout is how long [ServerHandshake] and [ClientHandshake] wait for the peer; default 5 s. Negative
+	// means no limit.
+	HandshakeTimeout time.Duration
+}
+
+const (
+	defaultFrame            = 64 << 20
+	defaultFiles            = 4096
+	defaultWriteTimeout     = 10 * time.Second
+	defaultHandshakeTimeout = 5 * time.Second
+)
+
+func (l Limits) withDefaults() Limits {
+	if l.Frame <= 0 {
+		l.Frame = defaultFrame
+	}
+	l.Frame = min(l.Frame, math.MaxUint32)
+	if l.Files <= 0 {
+		l.Files = defaultFiles
+	}
+	if l.WriteTimeout == 0 {
+		l.WriteTimeout = defaultWriteTimeout
+	}
+	if l.HandshakeTimeout == 0 {
+		l.HandshakeTimeout = defaultHandshakeTimeout
+	}
+	return l
+}

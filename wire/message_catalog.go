@@ -1,0 +1,221 @@
+package wire
+
+// Ping asks for a [Pong].
+type Ping struct {
+	// Timestamp is anything the client likes, usually nanoseconds of its own clock.
+	Timestamp int64 `cbor:"1,keyasint,omitempty"`
+}
+
+// Pong answers a [Ping].
+type Pong struct {
+	// Timestamp is that of the ping.
+	Timestamp int64 `cbor:"1,keyasint,omitempty"`
+}
+
+// Acquire asks for a lease on a version of a name.
+type Acquire struct {
+	// Name is the published name.
+	Name string `cbor:"1,keyasint"`
+	// Version is the version, or 0 for the newest.
+	Version uint64 `cbor:"2,keyasint,omitempty"`
+	// Writable asks for memory that may be mapped writable. Frozen memory refuses it.
+	Writable bool `cbor:"3,keyasint,omitempty"`
+}
+
+// Acquired answers an [Acquire]. Its frame carries the descriptors that Handles name.
+type Acquired struct {
+	// Lease is what [Release] gives back. It belongs to the session and ends with it.
+	Lease uint64 `cbor:"1,keyasint"`
+	// Name is the published name.
+	Name string `cbor:"2,keyasint"`
+	// Version is the version that was leased.
+	Version uint64 `cbor:"3,keyasint"`
+	// Manifest says which tensors lie where.
+	Manifest Manifest `cbor:"4,keyasint"`
+	// Handles are the manifest's storages, in its order.
+	Handles []Handle `cbor:"5,keyasint"`
+}
+
+// Release gives leases back. Leases of other sessions are refused with [CodePermissionDenied], unknown ones with
+// [CodeNotFound]; the others of the same message are released all the same.
+type Release struct {
+	// Leases are the leases.
+	Leases []uint64 `cbor:"1,keyasint"`
+}
+
+// Released answers a [Release].
+type Released struct {
+	// Count is how many leases were released.
+	Count uint64 `cbor:"1,keyasint"`
+}
+
+// Publish publishes memory of the client as the next version of a name. Its frame carries the descriptors that Handles
+// name.
+type Publish struct {
+	// Name is the name to publish under.
+	Name string `cbor:"1,keyasint"`
+	// Manifest says which tensors lie where.
+	Manifest Manifest `cbor:"2,keyasint"`
+	// Handles are the manifest's storages, in its order.
+	Handles []Handle `cbor:"3,keyasint"`
+	// Source says where the tensors come from, for people; it may be empty.
+	Source string `cbor:"4,keyasint,omitempty"`
+}
+
+// Published answers a [Publish].
+type Published struct {
+	// Version is the version that the name now has.
+	Version uint64 `cbor:"1,keyasint"`
+}
+
+// Withdraw takes a name off the catalog. Who holds a version keeps it.
+type Withdraw struct {
+	// Name is the published name.
+	Name string `cbor:"1,keyasint"`
+}
+
+// Withdrawn answers a [Withdraw].
+type Withdrawn struct{}
+
+// List asks what is published.
+type List struct{}
+
+// Listed answers a [List].
+type Listed struct {
+	// Models are the names, sorted.
+	Models []ModelInfo `cbor:"1,keyasint"`
+}
+
+// Info asks about one name.
+type Info struct {
+	// Name is the published name.
+	Name string `cbor:"1,keyasint"`
+	// Version is the version whose manifest is asked for, or 0 for the newest.
+	Version uint64 `cbor:"2,keyasint,omitempty"`
+	// Manifest asks for the manifest too.
+	Manifest bool `cbor:"3,keyasint,omitempty"`
+}
+
+// InfoResult answers an [Info].
+type InfoResult struct {
+	// Model describes the name.
+	Model ModelInfo `cbor:"1,keyasint"`
+	// Manifest is the manifest that was asked for, else nil. It takes no lease.
+	Manifest *Manifest `cbor:"2,keyasint,omitempty"`
+}
+
+// ModelInfo describes a published name.
+type ModelInfo struct {
+	// Name is the name.
+	Name string `cbor:"1,keyasint"`
+	// Versions are the versions that still have memory, oldest first.
+	Versions []VersionInfo `cbor:"2,keyasint"`
+	// Withdrawn tells that there is no current version.
+	Withdrawn bool `cbor:"3,keyasint,omitempty"`
+}
+
+// VersionInfo describes one version of a name.
+type VersionInfo struct {
+	// Version is the version.
+	Version uint64 `cbor:"1,keyasint"`
+	// Bytes is the memory it has, every storage counted once.
+	Bytes uint64 `cbor:"2,keyasint"`
+	// Tensors is how many names it has.
+	Tensors uint64 `cbor:"3,keyasint"`
+	// Current tells that new readers get this version.
+	Current bool `cbor:"4,keyasint,omitempty"`
+	// PublishedAt is when, in nanoseconds since 1970, UTC.
+	PublishedAt int64 `cbor:"5,keyasint,omitempty"`
+	// Origin is who published it.
+	Origin Origin `cbor:"6,keyasint"`
+	// Holders are the leases on it.
+	Holders []Holder `cbor:"7,keyasint,omitempty"`
+	// Devices are the devices its memory is on, each once.
+	Devices []DeviceInfo `cbor:"8,keyasint,omitempty"`
+}
+
+// Origin is who published a version.
+type Origin struct {
+	// PID is the process.
+	PID int32 `cbor:"1,keyasint,omitempty"`
+	// UID is its user.
+	UID uint32 `cbor:"2,keyasint,omitempty"`
+	// Label is its name for people.
+	Label string `cbor:"3,keyasint,omitempty"`
+	// Source is where the tensors came from, usually a file.
+	Source string `cbor:"4,keyasint,omitempty"`
+}
+
+// Holder is a lease as others see it.
+type Holder struct {
+	// Session numbers the holder's connection within the server's life.
+	Session uint64 `cbor:"1,keyasint"`
+	// Lease is the lease.
+	Lease uint64 `cbor:"2,keyasint"`
+	// PID is the process.
+	PID int32 `cbor:"3,keyasint,omitempty"`
+	// UID is its user.
+	UID uint32 `cbor:"4,keyasint,omitempty"`
+	// Label is its name for people.
+	Label string `cbor:"5,keyasint,omitempty"`
+	// Since is when the lease was taken, in nanoseconds since 1970, UTC.
+	Since int64 `cbor:"6,keyasint,omitempty"`
+}
+
+// Watch asks for an event for each change of the names, or of all where there are none. The events' frames have the ID of
+// this request. The current version of each name is reported first.
+type Watch struct {
+	// Names are the names to watch; they need not exist yet.
+	Names []string `cbor:"1,keyasint,omitempty"`
+}
+
+// Watching answers a [Watch], before its first event.
+type Watching struct{}
+
+// Unwatch ends a watch. After its answer no event of that watch comes.
+type Unwatch struct {
+	// Watch is the ID of the watch's request.
+	Watch uint64 `cbor:"1,keyasint"`
+}
+
+// Unwatched answers an [Unwatch].
+type Unwatched struct{}
+
+// EventKind says what happened.
+type EventKind uint8
+
+// The kinds of events. Numbers are stable; a client ignores those it does not know.
+const (
+	// EventPublished is a new current version.
+	EventPublished EventKind = 1
+	// EventWithdrawn is a name that has no current version any more.
+	EventWithdrawn EventKind = 2
+	// EventFreed is a version whose memory the owner has given back.
+	EventFreed EventKind = 3
+)
+
+// String is "published", "withdrawn", "freed" or "event".
+func (k EventKind) String() string {
+	switch k {
+	case EventPublished:
+		return "published"
+	case EventWithdrawn:
+		return "withdrawn"
+	case EventFreed:
+		return "freed"
+	}
+	return "event"
+}
+
+// Event reports a change to a watch. A slow reader gets fewer of them, never stale ones: of several published versions
+// of a name only the newest is sure to be reported.
+type Event struct {
+	// Seq counts the server's events upwards; gaps are changes that were not reported.
+	Seq uint64 `cbor:"1,keyasint"`
+	// Kind says what happened.
+	Kind EventKind `cbor:"2,keyasint"`
+	// Name is the name that it happened to.
+	Name string `cbor:"3,keyasint"`
+	// Version is the version that it happened to.
+	Version uint64 `cbor:"4,keyasint,omitempty"`
+}

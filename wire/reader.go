@@ -1,0 +1,256 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+)
+
+// bufferBytes is how much one read takes at most. Frames that fit are cut out of the buffer, so that many small frames cost
+// one system call; larger bodies are read straight into their own memory.
+const bufferBytes = 8 << 10
+
+// firstBody is how much is allocated for a large body before any of it has come. The allocation then grows by
+// bodyGrowth as bytes arrive, so that announcing 64 MiB and sending nothing costs the receiver only this.
+const (
+	firstBody  = 256 << 10
+	bodyGrowth = 4
+)
+
+// batch is the descriptors of one read, with the stretch of the stream that came with them. The kernel ends a read after
+// the segment that carried descriptors, so that segment begins inside the stretch and no other in it has any.
+// RATIONALE.md has the argument.
+type batch struct {
+	start, end uint64
+	fds        []int
+}
+
+// reader cuts frames and their descriptors out of the stream.
+type reader struct {
+	mu     sync.Mutex
+	limits *Limits
+	src    source
+	err    error // what ended the reader
+
+	// start and end bound the bytes of src.buf that no frame has taken yet. pos is the offset in the stream of the byte
+	// that the next read brings.
+	start, end int
+	pos        uint64
+
+	// batches are descriptors that no frame has taken yet. Two are the most an honest sender can cause: one whose frame
+	// has not all of its header yet, and one of the read that completed that header.
+	batches [2]batch
+	pending int
+
+	// ahead are the descriptors of the frame in progress, those of files frames before it included; aheadID is its ID.
+	ahead   []int
+	aheadID uint64
+
+	// inFrame tells that a header was taken and its frame is not complete.
+	inFrame bool
+}
+
+func (r *reader) receive() (Frame, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return Frame{}, r.err
+	}
+	f, err := r.next()
+	if err != nil {
+		// A deadline between two frames loses nothing: the next Receive goes on.
+		if r.idle() && errors.Is(err, os.ErrDeadlineExceeded) {
+			return Frame{}, err
+		}
+		r.fail(err)
+		return Frame{}, err
+	}
+	return f, nil
+}
+
+// close ends the reader once Receive, which the closed socket has ended, is out of the way.
+func (r *reader) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail(errClosed)
+}
+
+// fail makes err final and gives back what the reader holds.
+func (r *reader) fail(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+	for i := range r.pending {
+		closeDescriptors(r.batches[i].fds)
+		r.batches[i] = batch{}
+	}
+	r.pending = 0
+	closeDescriptors(r.ahead)
+	r.ahead = nil
+	r.start, r.end = 0, 0
+	r.src.release()
+}
+
+// idle tells that no byte and no descriptor of a frame in progress is held.
+func (r *reader) idle() bool {
+	return !r.inFrame && r.start == r.end && r.pending == 0 && r.ahead == nil
+}
+
+// next returns the next frame, with the descriptors of the files frames before it.
+func (r *reader) next() (Frame, error) {
+	for {
+		h, err := r.frameHeader()
+		if err != nil {
+			return Frame{}, err
+		}
+		if h.kind == KindFiles {
+			continue
+		}
+		body, err := r.body(int(h.length))
+		if err != nil {
+			return Frame{}, err
+		}
+		if err := r.refuseSurplus(r.offset()); err != nil {
+			return Frame{}, err
+		}
+		r.inFrame = false
+		f := Frame{Kind: h.kind, ID: h.id, Body: body}
+		if r.ahead != nil {
+			f.Files = newFiles(r.ahead)
+			r.ahead = nil
+		}
+		return f, nil
+	}
+}
+
+// frameHeader takes the next header off the stream, checks it, and adds the frame's descriptors to ahead.
+func (r *reader) frameHeader() (header, error) {
+	if err := r.fill(HeaderBytes); err != nil {
+		return header{}, err
+	}
+	begin := r.offset()
+	h := parseHeader(r.src.buf.data[r.start:])
+	r.start += HeaderBytes
+	r.inFrame = true
+	if err := h.check(r.limits); err != nil {
+		return header{}, err
+	}
+	if r.ahead != nil && h.id != r.aheadID {
+		return header{}, fmt.Errorf("%w: descriptors were sent ahead for %d, but a %s frame of %d follows", ErrProtocol, r.aheadID, h.kind, h.id)
+	}
+	if n := len(r.ahead) + int(h.files); n > r.limits.Files {
+		return header{}, fmt.Errorf("%w: %w: %s frame with %d descriptors or more, the limit is %d", ErrProtocol, ErrTooLarge, h.kind, n, r.limits.Files)
+	}
+	if h.files > 0 {
+		if err := r.take(begin, h); err != nil {
+			return header{}, err
+		}
+		r.aheadID = h.id
+	}
+	return h, r.refuseSurplus(begin + HeaderBytes + uint64(h.length))
+}
+
+// take moves the descriptors that a frame announces from their batch to ahead.
+func (r *reader) take(begin uint64, h header) error {
+	b := r.batches[0]
+	if r.pending == 0 || begin < b.start || begin >= b.end {
+		return fmt.Errorf("%w: %s frame announces %d descriptors, none came with it", ErrProtocol, h.kind, h.files)
+	}
+	if len(b.fds) != int(h.files) {
+		return fmt.Errorf("%w: %s frame announces %d descriptors, %d came with it", ErrProtocol, h.kind, h.files, len(b.fds))
+	}
+	if r.ahead == nil {
+		r.ahead = b.fds
+	} else {
+		r.ahead = append(r.ahead, b.fds...)
+	}
+	r.batches[0], r.batches[1] = r.batches[1], batch{}
+	r.pending--
+	return nil
+}
+
+// refuseSurplus refuses descriptors that no frame can claim: those of a read that ended at or before the end of this frame,
+// where the next one begins.
+func (r *reader) refuseSurplus(frameEnd uint64) error {
+	if r.pending > 0 && r.batches[0].end <= frameEnd {
+		return fmt.Errorf("%w: %d descriptors came that no frame announces", ErrProtocol, len(r.batches[0].fds))
+	}
+	return nil
+}
+
+// body returns the next n bytes of the stream in memory of their own.
+func (r *reader) body(n int) ([]byte, error) {
+	if HeaderBytes+n <= bufferBytes {
+		if err := r.fill(n); err != nil {
+			return nil, err
+		}
+		body := make([]byte, n)
+		copy(body, r.src.buf.data[r.start:])
+		r.start += n
+		return body, nil
+	}
+	body := make([]byte, min(n, firstBody))
+	have := copy(body, r.src.buf.data[r.start:r.end])
+	r.start += have
+	for have < n {
+		if have == len(body) {
+			grown := make([]byte, min(n, bodyGrowth*len(body)))
+			copy(grown, body)
+			body = grown
+		}
+		got, err := r.read(body[have:])
+		if err != nil {
+			return nil, err
+		}
+		have += got
+	}
+	return body, nil
+}
+
+// fill reads until at least n bytes wait in the buffer; n is at most bufferBytes.
+func (r *reader) fill(n int) error {
+	if r.start == r.end {
+		r.start, r.end = 0, 0
+	} else if r.start+n > bufferBytes {
+		r.end = copy(r.src.buf.data[:], r.src.buf.data[r.start:r.end])
+		r.start = 0
+	}
+	for r.end-r.start < n {
+		var dst []byte // nil lets the source borrow a buffer once there is something to read
+		if r.end > 0 || !r.idle() {
+			dst = r.src.buf.data[r.end:]
+		}
+		got, err := r.read(dst)
+		if err != nil {
+			return err
+		}
+		r.end += got
+	}
+	return nil
+}
+
+// read makes one read and keeps the descriptors that came with it.
+func (r *reader) read(dst []byte) (int, error) {
+	n, fds, err := r.src.read(dst)
+	if len(fds) > 0 {
+		if r.pending == len(r.batches) {
+			closeDescriptors(fds)
+			return 0, fmt.Errorf("%w: descriptors came that no frame announces", ErrProtocol)
+		}
+		r.batches[r.pending] = batch{start: r.pos, end: r.pos + uint64(n), fds: fds}
+		r.pending++
+	}
+	r.pos += uint64(n)
+	if err == io.EOF && !r.idle() {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return 0, fmt.Errorf("receive: %w", err)
+	}
+	return n, nil
+}
+
+// offset is the place in the stream of the next byte that no frame has taken.
+func (r *reader) offset() uint64 { return r.pos - uint64(r.end-r.start) }
