@@ -171,9 +171,13 @@ func (m *Model) openShards() error {
 
 // merge makes one list of the tensors of all files.
 func (m *Model) merge() error {
-	count := 0
+	count, bytes := 0, int64(0)
 	for _, f := range m.Files {
 		count += len(f.Header.Tensors)
+		// Sparse files can claim any size.
+		if bytes += f.Header.DataBytes(); bytes < 0 {
+			return fmt.Errorf("%s: %w: the files have too many bytes in total", m.Path, ErrOverflow)
+		}
 	}
 	m.Tensors = make([]ModelTensor, 0, count)
 	m.byName = make(map[string]int, count)

@@ -1,0 +1,160 @@
+package module
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// Manifest describes a state dict as a plain value: what another process needs besides the storages themselves.
+type Manifest struct {
+	// Storages are the storages, in the order in which they are handed over.
+	Storages []StorageSpec
+	// Tensors are the names in order, each a view of a storage.
+	Tensors []TensorSpec
+	// Metadata is the state dict's; it may be nil.
+	Metadata map[string]string
+}
+
+// StorageSpec describes a storage.
+type StorageSpec struct {
+	// Bytes is its size.
+	Bytes int64
+	// Device is the device that holds it; zero where that is not known.
+	Device driver.UUID
+	// DeviceType is the kind of that device.
+	DeviceType driver.DeviceType
+}
+
+// TensorSpec describes a named tensor.
+type TensorSpec struct {
+	// Name is unique in the manifest, not empty, and UTF-8.
+	Name string
+	// Storage is a position in Manifest.Storages.
+	Storage uint32
+	// Spec places the tensor in that storage.
+	tensor.Spec
+}
+
+// Manifest describes the state dict, and returns the storages in the manifest's order, borrowed. The manifest shares shapes
+// and strides with the tensors and is valid for as long as nobody changes those.
+func (sd *StateDict) Manifest() (*Manifest, []*tensor.Storage) {
+	storages, index := sd.storages()
+	m := &Manifest{
+		Storages: make([]StorageSpec, len(storages)),
+		Tensors:  make([]TensorSpec, len(sd.tensors)),
+		Metadata: maps.Clone(sd.Metadata),
+	}
+	for i, s := range storages {
+		m.Storages[i] = specOf(s)
+	}
+	for i, t := range sd.tensors {
+		m.Tensors[i] = TensorSpec{Name: sd.names[i], Storage: index[i], Spec: t.Spec()}
+	}
+	return m, storages
+}
+
+// specOf describes a storage.
+func specOf(s *tensor.Storage) StorageSpec {
+	info := s.Memory().Device().Info()
+	return StorageSpec{Bytes: s.Bytes(), Device: info.UUID, DeviceType: info.Type}
+}
+
+// Validate checks the manifest by itself: names are unique, not empty and UTF-8, and every tensor lies inside the
+// storage that it names. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] and those of [tensor.Spec.Validate], and
+// name the tensor.
+func (m *Manifest) Validate() error {
+	if _, err := m.names(); err != nil {
+		return err
+	}
+	for i, s := range m.Storages {
+		if s.Bytes < 0 {
+			return fmt.Errorf("%w: storage %d has %d bytes", ErrManifest, i, s.Bytes)
+		}
+	}
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		if int64(t.Storage) >= int64(len(m.Storages)) {
+			return fmt.Errorf("tensor %s: %w: storage %d of %d", quote(t.Name), ErrManifest, t.Storage, len(m.Storages))
+		}
+		if err := t.Spec.Validate(m.Storages[t.Storage].Bytes); err != nil {
+			return fmt.Errorf("tensor %s: %w", quote(t.Name), err)
+		}
+	}
+	return nil
+}
+
+// names checks the names and returns where each tensor is.
+func (m *Manifest) names() (map[string]int32, error) {
+	index := make(map[string]int32, len(m.Tensors))
+	for i := range m.Tensors {
+		name := m.Tensors[i].Name
+		if err := checkName(name); err != nil {
+			return nil, fmt.Errorf("tensor %d: %w", i, err)
+		}
+		index[name] = int32(i)
+		if len(index) != i+1 {
+			return nil, fmt.Errorf("%w: %s", ErrDuplicateName, quote(name))
+		}
+	}
+	return index, nil
+}
+
+// FromManifest makes a state dict over storages that were mapped for m, which is not trusted: everything that Validate
+// checks is checked, and each storage has to be exactly what m says it is. It borrows the storages and adds references;
+// the state dict shares the strings and slices of m, which must not change afterwards. Errors are those of Validate.
+func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
+	if len(storages) != len(m.Storages) {
+		return nil, fmt.Errorf("%w: it has %d storages, %d came with it", ErrManifest, len(m.Storages), len(storages))
+	}
+	for i, s := range storages {
+		if err := m.Storages[i].check(s); err != nil {
+			return nil, fmt.Errorf("storage %d: %w", i, err)
+		}
+	}
+	index, err := m.names()
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(m.Tensors))
+	where := make([]uint32, len(m.Tensors))
+	specs := make([]tensor.Spec, len(m.Tensors))
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		if int64(t.Storage) >= int64(len(storages)) {
+			return nil, fmt.Errorf("tensor %s: %w: storage %d of %d", quote(t.Name), ErrManifest, t.Storage, len(storages))
+		}
+		names[i], where[i], specs[i] = t.Name, t.Storage, t.Spec
+	}
+	tensors, err := tensor.NewViews(storages, where, specs)
+	if err != nil {
+		return nil, m.nameError(err)
+	}
+	return &StateDict{Metadata: m.Metadata, names: names, tensors: tensors, index: index}, nil
+}
+
+// check holds a storage against what the manifest says of it.
+func (want StorageSpec) check(s *tensor.Storage) error {
+	got := specOf(s)
+	switch {
+	case got.Bytes != want.Bytes:
+		return fmt.Errorf("%w: it has %d bytes, not %d", ErrManifest, got.Bytes, want.Bytes)
+	case got.DeviceType != want.DeviceType:
+		return fmt.Errorf("%w: it is memory of a %v, not %v", ErrManifest, got.DeviceType, want.DeviceType)
+	case got.Device != want.Device && !want.Device.IsZero():
+		return fmt.Errorf("%w: it is on device %v, not %v", ErrManifest, got.Device, want.Device)
+	}
+	return nil
+}
+
+// nameError puts the tensor's name in the place of its number.
+func (m *Manifest) nameError(err error) error {
+	var which *tensor.ViewsError
+	if errors.As(err, &which) {
+		return fmt.Errorf("tensor %s: %w", quote(m.Tensors[which.Index].Name), which.Err)
+	}
+	return err
+}

@@ -1,0 +1,140 @@
+package module
+
+import (
+	"fmt"
+	"iter"
+
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// StateDict is the named tensors of a module, in the order in which they were set. It owns its tensors. Methods that only
+// read are safe for concurrent use; Set and Close need the state dict for themselves.
+type StateDict struct {
+	// Metadata is what the file or the publisher said about the whole; it may be nil.
+	Metadata map[string]string
+
+	names   []string
+	tensors []*tensor.Tensor
+	index   map[string]int32
+}
+
+// NewStateDict returns an empty state dict.
+func NewStateDict() *StateDict { return &StateDict{index: map[string]int32{}} }
+
+// Set puts t under a new name. It takes t: on error t is closed. Errors are [ErrName] and [ErrDuplicateName].
+func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
+	err := checkName(name)
+	if _, twice := sd.index[name]; err == nil && twice {
+		err = fmt.Errorf("%w: %s", ErrDuplicateName, quote(name))
+	}
+	if err != nil {
+		// The reason why the name was refused says more than what Close may add.
+		_ = t.Close()
+		return err
+	}
+	sd.index[name] = int32(len(sd.names))
+	sd.names = append(sd.names, name)
+	sd.tensors = append(sd.tensors, t)
+	return nil
+}
+
+// Get returns the tensor under a name, borrowed: the caller does not close it, and clones it to keep it longer than the
+// state dict.
+func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
+	i, found := sd.index[name]
+	if !found {
+		return nil, false
+	}
+	return sd.tensors[i], true
+}
+
+// Len is the number of names.
+func (sd *StateDict) Len() int { return len(sd.names) }
+
+// Names returns the names in order. The slice is the caller's.
+func (sd *StateDict) Names() []string { return append([]string(nil), sd.names...) }
+
+// All yields names and tensors in order; the tensors are borrowed.
+func (sd *StateDict) All() iter.Seq2[string, *tensor.Tensor] {
+	return func(yield func(string, *tensor.Tensor) bool) {
+		for i, name := range sd.names {
+			if !yield(name, sd.tensors[i]) {
+				return
+			}
+		}
+	}
+}
+
+// Storages returns the distinct storages behind the tensors, borrowed, in the order of their first use.
+func (sd *StateDict) Storages() []*tensor.Storage {
+	storages, _ := sd.storages()
+	return storages
+}
+
+// storages also returns each tensor's position in that list.
+func (sd *StateDict) storages() ([]*tensor.Storage, []uint32) {
+	var storages []*tensor.Storage
+	position := map[*tensor.Storage]uint32{}
+	index := make([]uint32, len(sd.tensors))
+	for i, t := range sd.tensors {
+		s := t.Storage()
+		// Most often all tensors are in one slab.
+		if i > 0 && s == storages[index[i-1]] {
+			index[i] = index[i-1]
+			continue
+		}
+		p, known := position[s]
+		if !known {
+			p = uint32(len(storages))
+			position[s] = p
+			storages = append(storages, s)
+		}
+		index[i] = p
+	}
+	return storages, index
+}
+
+// Bytes is the size of all tensors, in bytes, with tied ones counted once.
+func (sd *StateDict) Bytes() int64 {
+	var sum int64
+	for _, t := range sd.tensors {
+		sum += t.Bytes()
+	}
+	for _, group := range sd.aliases() {
+		sum -= sd.tensors[group[0]].Bytes() * int64(len(group)-1)
+	}
+	return sum
+}
+
+// Clone returns another owned state dict over the same storages, with the same names and metadata.
+func (sd *StateDict) Clone() *StateDict {
+	c := &StateDict{
+		Metadata: make(map[string]string, len(sd.Metadata)),
+		names:    sd.Names(),
+		tensors:  make([]*tensor.Tensor, len(sd.tensors)),
+		index:    make(map[string]int32, len(sd.names)),
+	}
+	for key, value := range sd.Metadata {
+		c.Metadata[key] = value
+	}
+	for i, t := range sd.tensors {
+		c.tensors[i] = t.Clone()
+		c.index[sd.names[i]] = int32(i)
+	}
+	return c
+}
+
+// Close closes all tensors, and with the last tensor of each storage its memory; it returns the first error. Names and specs
+// can still be read. A second Close, and Close of nil, are nil.
+func (sd *StateDict) Close() error {
+	if sd == nil {
+		return nil
+	}
+	var first error
+	for _, t := range sd.tensors {
+		if err := t.Close(); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
