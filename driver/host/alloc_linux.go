@@ -1,0 +1,174 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+const (
+	// reservePiece bounds one call that takes pages. Older kernels give up such a call when a signal arrives and undo all of
+	// it, so a large one might never finish in a program that has a profiler or a preempting scheduler.
+	reservePiece = 64 << 20
+	// checkedBytes is the size from which an allocation is compared with the memory that the system has. Below it the
+	// comparison costs more than it protects.
+	checkedBytes = 16 << 20
+
+	sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
+)
+
+func (d *Device) alloc(bytes int64) (_ *memory, err error) {
+	if d.closed.Load() {
+		return nil, os.ErrClosed
+	}
+	size, err := d.checkSize(bytes)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := createMemfd(size)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	mapping, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, refused("mmap", size, err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Munmap(mapping)
+		}
+	}()
+	if size >= hugePageBytes {
+		// Only advice: a kernel built without huge pages refuses it, and nothing is lost but speed.
+		_ = unix.Madvise(mapping, unix.MADV_HUGEPAGE)
+	}
+	if !d.options.lazy {
+		if err := d.reserve(fd, mapping); err != nil {
+			return nil, refused("fallocate", size, err)
+		}
+	}
+	return newMemory(d, resources{mapping: mapping, fd: fd}, span{bytes: bytes}, true), nil
+}
+
+// checkSize returns the size of the memfd behind an allocation, or why it cannot be had. It looks before anything is made.
+func (d *Device) checkSize(bytes int64) (int64, error) {
+	if bytes < 0 {
+		return 0, fmt.Errorf("%w: %d bytes", driver.ErrInvalid, bytes)
+	}
+	size, ok := roundUp(max(bytes, 1), d.info.Granularity)
+	if !ok || size > math.MaxInt {
+		return 0, fmt.Errorf("%w: %d bytes are more than this system can address", driver.ErrOutOfMemory, bytes)
+	}
+	// The kernel answers a file past this limit with SIGXFSZ, which ends a Go program, so it must not be asked.
+	if limit := fileSizeLimit(); size > limit {
+		return 0, fmt.Errorf("%w: %d bytes are more than the %d that this process may give a file (RLIMIT_FSIZE, ulimit -f)",
+			driver.ErrOutOfMemory, size, limit)
+	}
+	if size >= checkedBytes {
+		if available, source := d.system.available(); size > available {
+			return 0, fmt.Errorf("%w: %d bytes asked for, %d available (%s)", driver.ErrOutOfMemory, size, available, source)
+		}
+	}
+	return size, nil
+}
+
+// createMemfd returns an owned descriptor of a memfd of the given size, sealed against any other.
+func createMemfd(size int64) (fd int, err error) {
+	fd, err = memfdCreate()
+	if err != nil {
+		return -1, refused("memfd_create", size, err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(fd)
+		}
+	}()
+	if err := unix.Ftruncate(fd, size); err != nil {
+		return -1, refused("ftruncate", size, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals); err != nil {
+		return -1, os.NewSyscallError("fcntl F_ADD_SEALS", err)
+	}
+	return fd, nil
+}
+
+func memfdCreate() (int, error) {
+	const name, flags = "sharedtensor", unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(name, flags|unix.MFD_NOEXEC_SEAL)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	return fd, err
+}
+
+// reserve takes the pages of a new memfd.
+func (d *Device) reserve(fd int, mapping []byte) error {
+	if d.huge == hugeAdvise && len(mapping) >= hugePageBytes {
+		// The advice stands on the mapping, and fallocate does not see it: only a touch of the mapping gets a huge page.
+		err := populate(mapping)
+		if !errors.Is(err, unix.EINVAL) { // before Linux 5.14
+			return err
+		}
+	}
+	for off := int64(0); off < int64(len(mapping)); {
+		n := min(reservePiece, int64(len(mapping))-off)
+		switch err := unix.Fallocate(fd, 0, off, n); err {
+		case nil:
+			off += n
+		case unix.EINTR:
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+func populate(mapping []byte) error {
+	for len(mapping) > 0 {
+		n := min(reservePiece, len(mapping))
+		switch err := unix.Madvise(mapping[:n], unix.MADV_POPULATE_WRITE); err {
+		case nil:
+			mapping = mapping[n:]
+		case unix.EINTR, unix.EAGAIN:
+		case unix.EFAULT: // what the kernel answers where a touch would have been SIGBUS
+			return unix.ENOMEM
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// refused says what the kernel's errno means for memory of the given size.
+func refused(call string, size int64, err error) error {
+	cause := os.NewSyscallError(call, err)
+	switch {
+	case errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EFBIG):
+		return fmt.Errorf("%w: %d bytes: %w", driver.ErrOutOfMemory, size, cause)
+	case errors.Is(err, unix.EMFILE):
+		return fmt.Errorf("no descriptor left in this process (RLIMIT_NOFILE, ulimit -n): %w", cause)
+	case errors.Is(err, unix.ENFILE):
+		return fmt.Errorf("no descriptor left on this host (fs.file-max): %w", cause)
+	case errors.Is(err, unix.ENOSYS):
+		return &driver.UnsupportedError{Feature: call, Requires: "Linux 3.17 or newer, and a sandbox that lets the call through"}
+	}
+	return cause
+}
+
+func fileSizeLimit() int64 {
+	var r unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_FSIZE, &r) != nil || r.Cur > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return int64(r.Cur)
+}

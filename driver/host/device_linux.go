@@ -1,0 +1,114 @@
+package host
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+const (
+	bootIDPath    = "/proc/sys/kernel/random/boot_id"
+	hugePageBytes = 2 << 20
+)
+
+// Device is the memory of this host. It implements [driver.Device] and [driver.Prober]; its memory implements
+// [driver.Mapped], [driver.Freezer] and [driver.Loader]. Devices hold no resources of their own, and every Device of a host is
+// the same one to other processes: they have the same UUID.
+type Device struct {
+	info    driver.Info
+	options options
+	system  system
+	huge    hugePolicy
+	closed  atomic.Bool
+}
+
+var (
+	_ driver.Device = (*Device)(nil)
+	_ driver.Prober = (*Device)(nil)
+)
+
+// Open returns the host's device, owned by the caller. Its UUID is the kernel's boot id, so that a handle from another host, or from
+// before a restart, is recognised as foreign. It fails where /proc is not there to tell it.
+func Open(opts ...Option) (*Device, error) {
+	id, err := os.ReadFile(bootIDPath)
+	if err != nil {
+		return nil, &driver.OpError{Op: "open", Device: "host", Err: err}
+	}
+	uuid, err := driver.ParseUUID(string(id))
+	if err != nil {
+		return nil, &driver.OpError{Op: "open", Device: "host", Err: fmt.Errorf("%s: %w", bootIDPath, err)}
+	}
+	d := &Device{
+		info: driver.Info{
+			Type:        driver.CPU,
+			UUID:        uuid,
+			Name:        "host memory",
+			Granularity: int64(os.Getpagesize()),
+			TotalBytes:  totalBytes(),
+		},
+		system: systemFrom("/"),
+	}
+	for _, o := range opts {
+		o(&d.options)
+	}
+	d.huge = d.system.hugePolicy()
+	return d, nil
+}
+
+// Info describes the device. Granularity is the page size.
+func (d *Device) Info() driver.Info { return d.info }
+
+// Close makes Alloc and Import fail with [os.ErrClosed]. Memory that exists stays usable until it is closed itself.
+func (d *Device) Close() error {
+	d.closed.Store(true)
+	return nil
+}
+
+// Alloc returns owned, zeroed memory: a new memfd, sealed against shrinking and growing and mapped. Size 0 has one page
+// behind it. Memory that the system does not have, or that a limit of this process forbids, is [driver.ErrOutOfMemory] with the reason;
+// no descriptor left is [syscall.EMFILE] or [syscall.ENFILE]. On failure nothing is left behind.
+func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
+	m, err := d.alloc(bytes)
+	if err != nil {
+		return nil, d.opError("alloc", err)
+	}
+	return m, nil
+}
+
+// Import maps a memfd of another process, or of this one, without copying or touching its bytes. It checks what the kernel says
+// of the descriptor, not what the handle claims: a descriptor that is no memfd, is not sealed against shrinking and growing, or is
+// smaller than the handle says is refused with [driver.ErrHandle], as is a handle of another host. Frozen memory, and a
+// descriptor opened read-only, refuse a writable mapping with [driver.ErrReadOnly]. The memory keeps a descriptor of its
+// own, so that it can be exported again.
+func (d *Device) Import(h driver.Handle, opts driver.ImportOptions) (driver.Memory, error) {
+	m, err := d.importHandle(h, opts)
+	if err != nil {
+		return nil, d.opError("import", err)
+	}
+	return m, nil
+}
+
+func (d *Device) opError(op string, err error) error {
+	return &driver.OpError{Op: op, Device: "host", Err: err}
+}
+
+// roundUp rounds n up to a multiple of the power of two unit; ok is false where the result does not fit.
+func roundUp(n, unit int64) (rounded int64, ok bool) {
+	if n > math.MaxInt64-unit+1 {
+		return 0, false
+	}
+	return (n + unit - 1) &^ (unit - 1), true
+}
+
+func totalBytes() int64 {
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) != nil {
+		return 0
+	}
+	return int64(si.Totalram) * int64(si.Unit)
+}

@@ -1,0 +1,114 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+const writeSeals = unix.F_SEAL_WRITE | unix.F_SEAL_FUTURE_WRITE
+
+func (d *Device) importHandle(h driver.Handle, opts driver.ImportOptions) (*memory, error) {
+	if d.closed.Load() {
+		return nil, os.ErrClosed
+	}
+	if err := d.checkHandle(h); err != nil {
+		return nil, err
+	}
+	conn, err := h.File.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var m *memory
+	var importErr error
+	// Control holds the file open against a Close of it elsewhere.
+	if err := conn.Control(func(fd uintptr) { m, importErr = d.importFile(int(fd), h, opts.Writable) }); err != nil {
+		return nil, fmt.Errorf("%w: %w", driver.ErrHandle, err)
+	}
+	return m, importErr
+}
+
+// checkHandle is what can be said without asking the kernel.
+func (d *Device) checkHandle(h driver.Handle) error {
+	if err := h.Validate(); err != nil {
+		return err
+	}
+	if h.Kind != driver.Memfd {
+		return &driver.UnsupportedError{
+			Feature:  fmt.Sprintf("handle kind %q on host memory", string(h.Kind)),
+			Requires: "a handle of kind memfd",
+		}
+	}
+	if h.Device != d.info.UUID {
+		return fmt.Errorf("%w: it is of device %s, this host's memory is %s", driver.ErrHandle, h.Device, d.info.UUID)
+	}
+	return nil
+}
+
+func (d *Device) importFile(fd int, h driver.Handle, writable bool) (*memory, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: the descriptor is no memfd: %w", driver.ErrHandle, os.NewSyscallError("fcntl F_GET_SEALS", err))
+	}
+	if seals&sizeSeals != sizeSeals {
+		return nil, fmt.Errorf("%w: the memfd is not sealed against shrinking and growing", driver.ErrHandle)
+	}
+	if writable && seals&writeSeals != 0 {
+		return nil, fmt.Errorf("%w: the memory is frozen", driver.ErrReadOnly)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, os.NewSyscallError("fstat", err)
+	}
+	if h.Offset+h.Bytes > st.Size { // Validate made sure that the sum does not overflow
+		return nil, fmt.Errorf("%w: %d bytes at offset %d of a memfd of %d bytes", driver.ErrHandle, h.Bytes, h.Offset, st.Size)
+	}
+	r, s, err := mapRange(fd, &st, seals, h, writable)
+	if err != nil {
+		return nil, err
+	}
+	return newMemory(d, r, s, writable), nil
+}
+
+// mapRange maps the pages that hold the handle's bytes and duplicates the descriptor. The resources are owned by the caller.
+func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool) (resources, span, error) {
+	// Of hugetlbfs the block size is the size of its pages, and only whole ones map.
+	page := int64(os.Getpagesize())
+	if b := int64(st.Blksize); b > page && b&(b-1) == 0 {
+		page = b
+	}
+	offset := h.Offset
+	if h.Bytes == 0 {
+		offset = 0 // nothing may begin at the very end, where nothing maps
+	}
+	start := offset &^ (page - 1)
+	length, ok := roundUp(max(offset-start+h.Bytes, 1), page)
+	if !ok || length > math.MaxInt {
+		return resources{}, span{}, fmt.Errorf("%w: %d bytes are more than this system can address", driver.ErrOutOfMemory, h.Bytes)
+	}
+	prot, flags := unix.PROT_READ, unix.MAP_SHARED
+	if writable {
+		prot |= unix.PROT_WRITE
+	} else if seals&unix.F_SEAL_WRITE != 0 {
+		// Nobody writes these bytes any more, so private is the same memory; before Linux 6.7 shared is refused.
+		flags = unix.MAP_PRIVATE
+	}
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return resources{}, span{}, refused("fcntl F_DUPFD_CLOEXEC", length, err)
+	}
+	mapping, err := unix.Mmap(own, start, int(length), prot, flags)
+	if err != nil {
+		unix.Close(own)
+		if writable && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
+			return resources{}, span{}, fmt.Errorf("%w: the descriptor does not allow writing: %w", driver.ErrReadOnly, os.NewSyscallError("mmap", err))
+		}
+		return resources{}, span{}, refused("mmap", length, err)
+	}
+	return resources{mapping: mapping, fd: own}, span{bytes: h.Bytes, fileOffset: h.Offset, skip: int(offset - start)}, nil
+}

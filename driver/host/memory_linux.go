@@ -1,0 +1,198 @@
+package host
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// resources is what a memory owns.
+type resources struct {
+	mapping []byte // whole pages
+	fd      int
+}
+
+func (r resources) release() error {
+	err := os.NewSyscallError("munmap", unix.Munmap(r.mapping))
+	if closeErr := unix.Close(r.fd); err == nil {
+		err = os.NewSyscallError("close", closeErr)
+	}
+	return err
+}
+
+// span is where a memory's bytes lie.
+type span struct {
+	bytes      int64
+	fileOffset int64 // from the beginning of the memfd
+	skip       int   // from the beginning of the mapping
+}
+
+// collected counts the memories that the garbage collector had to release. A test that leaves one has a leak.
+var collected atomic.Int64
+
+// memory is one mapping of a memfd.
+type memory struct {
+	device   *Device
+	span     span
+	writable bool
+	cleanup  runtime.Cleanup
+
+	// mu is read-locked while the mapping or the descriptor is in use, so that Close waits for copies under way.
+	mu        sync.RWMutex
+	closed    bool
+	resources resources
+	data      []byte
+}
+
+var (
+	_ driver.Mapped  = (*memory)(nil)
+	_ driver.Freezer = (*memory)(nil)
+	_ driver.Loader  = (*memory)(nil)
+)
+
+// newMemory takes r.
+func newMemory(d *Device, r resources, s span, writable bool) *memory {
+	end := s.skip + int(s.bytes)
+	m := &memory{device: d, span: s, writable: writable, resources: r, data: r.mapping[s.skip:end:end]}
+	m.cleanup = runtime.AddCleanup(m, func(r resources) {
+		collected.Add(1)
+		_ = r.release() // nobody is left to be told
+	}, r)
+	return m
+}
+
+func (m *memory) Device() driver.Device { return m.device }
+func (m *memory) Bytes() int64          { return m.span.bytes }
+func (m *memory) Writable() bool        { return m.writable }
+
+// Data implements [driver.Mapped].
+func (m *memory) Data() []byte {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.data
+}
+
+// ReadAt implements [driver.Memory].
+func (m *memory) ReadAt(p []byte, off int64) (int, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	switch {
+	case m.closed:
+		return 0, m.device.opError("read", os.ErrClosed)
+	case off < 0:
+		return 0, m.device.opError("read", fmt.Errorf("%w: offset %d", driver.ErrRange, off))
+	case off >= m.span.bytes && len(p) > 0:
+		return 0, io.EOF
+	case len(p) == 0:
+		return 0, nil
+	}
+	n := copy(p, m.data[off:])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// WriteAt implements [driver.Memory].
+func (m *memory) WriteAt(p []byte, off int64) (int, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if err := m.checkWriteLocked(off, int64(len(p))); err != nil {
+		return 0, m.device.opError("write", err)
+	}
+	return copy(m.data[off:], p), nil
+}
+
+func (m *memory) checkWriteLocked(off, n int64) error {
+	switch {
+	case m.closed:
+		return os.ErrClosed
+	case !m.writable:
+		return driver.ErrReadOnly
+	case off < 0 || n < 0 || off > m.span.bytes || n > m.span.bytes-off:
+		return fmt.Errorf("%w: %d bytes at offset %d of %d", driver.ErrRange, n, off, m.span.bytes)
+	}
+	return nil
+}
+
+// Export implements [driver.Memory]. The handle's descriptor is a duplicate, owned by the caller.
+func (m *memory) Export() (driver.Handle, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return driver.Handle{}, m.device.opError("export", os.ErrClosed)
+	}
+	fd, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return driver.Handle{}, m.device.opError("export", refused("fcntl F_DUPFD_CLOEXEC", m.span.bytes, err))
+	}
+	return driver.Handle{
+		Kind:   driver.Memfd,
+		Device: m.device.info.UUID,
+		Bytes:  m.span.bytes,
+		Offset: m.span.fileOffset,
+		File:   os.NewFile(uintptr(fd), "memfd:sharedtensor"),
+	}, nil
+}
+
+// Freeze implements [driver.Freezer]. Memory that is itself mapped read-only cannot be frozen: that is its owner's decision. Before
+// Linux 5.1 it fails with an error that answers for [errors.ErrUnsupported].
+func (m *memory) Freeze() error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return m.device.opError("freeze", os.ErrClosed)
+	}
+	if err := freeze(m.resources.fd, m.writable); err != nil {
+		return m.device.opError("freeze", err)
+	}
+	return nil
+}
+
+func freeze(fd int, writable bool) error {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	switch {
+	case err != nil:
+		return os.NewSyscallError("fcntl F_GET_SEALS", err)
+	case seals&writeSeals != 0:
+		return nil
+	case !writable:
+		return driver.ErrReadOnly
+	}
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SEAL)
+	switch err {
+	case nil:
+		return nil
+	case unix.EINVAL:
+		return &driver.UnsupportedError{Feature: "closing memory against new writers", Requires: "Linux 5.1 or newer"}
+	case unix.EPERM: // another thread or process was first
+		if now, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0); err == nil && now&writeSeals != 0 {
+			return nil
+		}
+	}
+	return os.NewSyscallError("fcntl F_ADD_SEALS", err)
+}
+
+// Close implements [driver.Memory]. It waits for copies that are under way.
+func (m *memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
+	m.closed = true
+	m.cleanup.Stop()
+	r := m.resources
+	m.resources, m.data = resources{fd: -1}, nil
+	if err := r.release(); err != nil {
+		return m.device.opError("close", err)
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package host
+
+import (
+	"fmt"
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// Probe tries the one kind of handle that this device has: it makes a page of memory, seals, exports and imports it.
+func (d *Device) Probe() []driver.Support {
+	return []driver.Support{{Kind: driver.Memfd, Err: d.tryShare()}}
+}
+
+func (d *Device) tryShare() error {
+	m, err := d.Alloc(1)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	h, err := m.Export()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	peer, err := d.Import(h, driver.ImportOptions{})
+	if err != nil {
+		return err
+	}
+	return peer.Close()
+}
+
+// Features reports on what sharing host memory builds on, for people who ask why it does not work or is slow here. It makes one
+// page of memory and gives it back.
+func (d *Device) Features() []Feature {
+	return append([]Feature{memfdFeature()}, d.system.features()...)
+}
+
+// Features is [Device.Features] for a host on which Open fails.
+func Features() []Feature { return append([]Feature{memfdFeature()}, systemFrom("/").features()...) }
+
+func (s system) features() []Feature {
+	return []Feature{freezeFeature(), s.bootIDFeature(), s.hugeFeature(), s.memoryFeature(), fileSizeFeature(), descriptorFeature(), addressFeature()}
+}
+
+func memfdFeature() Feature {
+	f := Feature{Name: "sealed memfd", Required: true}
+	fd, err := createMemfd(int64(os.Getpagesize()))
+	if err != nil {
+		f.Err = fmt.Errorf("this host gives no sealed shared memory: %w", err)
+		return f
+	}
+	unix.Close(fd)
+	return f
+}
+
+func freezeFeature() Feature {
+	f := Feature{Name: "read-only by the owner (F_SEAL_FUTURE_WRITE)", Required: true}
+	fd, err := memfdCreate()
+	if err != nil {
+		f.Err = refused("memfd_create", 0, err)
+		return f
+	}
+	defer unix.Close(fd)
+	f.Err = freeze(fd, true)
+	return f
+}
+
+func (s system) bootIDFeature() Feature {
+	f := Feature{Name: "boot id", Required: true}
+	id, err := driver.ParseUUID(s.read(bootIDPath[1:]))
+	if err != nil {
+		f.Err = fmt.Errorf("%s does not tell which host this is, so handles cannot be told from another host's: mount /proc", bootIDPath)
+		return f
+	}
+	f.Detail = id.String()
+	return f
+}
+
+func (s system) hugeFeature() Feature {
+	f := Feature{Name: "huge pages", Detail: s.hugeSetting()}
+	switch {
+	case f.Detail == "":
+		f.Err = &driver.UnsupportedError{Feature: "huge pages for shared memory", Requires: "a kernel with transparent huge pages"}
+	case s.hugePolicy() == hugeNever:
+		f.Err = fmt.Errorf("the kernel gives shared memory no huge pages (%s): write advise to /%s as root for faster access to large models", f.Detail, shmemEnabled)
+	}
+	return f
+}
+
+func (s system) memoryFeature() Feature {
+	bytes, source := s.available()
+	f := Feature{Name: "memory", Detail: fmt.Sprintf("%d bytes available (%s)", bytes, source)}
+	if bytes < checkedBytes {
+		f.Err = fmt.Errorf("only %d bytes of memory are available (%s)", bytes, source)
+	}
+	return f
+}
+
+func fileSizeFeature() Feature {
+	f := Feature{Name: "file size limit"}
+	if limit := fileSizeLimit(); limit < math.MaxInt64 {
+		f.Detail = fmt.Sprintf("%d bytes", limit)
+		f.Err = fmt.Errorf("one allocation is bounded to %d bytes by RLIMIT_FSIZE: raise ulimit -f", limit)
+	}
+	return f
+}
+
+// fewDescriptors is a soft limit under which an owner with many slabs and clients runs out.
+const fewDescriptors = 1024
+
+func descriptorFeature() Feature {
+	f := Feature{Name: "descriptors"}
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		f.Err = os.NewSyscallError("getrlimit", err)
+		return f
+	}
+	f.Detail = fmt.Sprintf("limit %d", r.Cur)
+	if r.Cur < fewDescriptors {
+		f.Err = fmt.Errorf("a process may have only %d descriptors open, one for every slab and client: raise ulimit -n", r.Cur)
+	}
+	return f
+}
+
+func addressFeature() Feature {
+	f := Feature{Name: "address space"}
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_AS, &r); err != nil {
+		f.Err = os.NewSyscallError("getrlimit", err)
+		return f
+	}
+	if r.Cur != unix.RLIM_INFINITY {
+		f.Detail = fmt.Sprintf("%d bytes", r.Cur)
+		f.Err = fmt.Errorf("this process may map %d bytes in all (RLIMIT_AS): raise ulimit -v", r.Cur)
+	}
+	return f
+}
