@@ -1,0 +1,93 @@
+package module
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// KeyError says how a state dict differs from the one that was wanted. Lists are sorted by name.
+type KeyError struct {
+	// Missing are wanted and not there.
+	Missing []string
+	// Unexpected are there and not wanted.
+	Unexpected []string
+	// Mismatched have another dtype or shape.
+	Mismatched []Mismatch
+}
+
+// Mismatch is a tensor of another dtype or shape.
+type Mismatch struct {
+	// Name is the tensor's name.
+	Name string
+	// Want and Got are the two descriptions.
+	Want, Got tensor.Spec
+}
+
+// Error counts and names what differs, the first few of each kind.
+func (e *KeyError) Error() string {
+	var parts []string
+	add := func(what string, names []string) {
+		if len(names) > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s: %s", len(names), what, few(names)))
+		}
+	}
+	add("missing", quoteAll(e.Missing))
+	add("unexpected", quoteAll(e.Unexpected))
+	mismatched := make([]string, len(e.Mismatched))
+	for i, m := range e.Mismatched {
+		mismatched[i] = fmt.Sprintf("%s is %v%v, not %v%v", quote(m.Name), m.Got.DType, m.Got.Shape, m.Want.DType, m.Want.Shape)
+	}
+	add("mismatched", mismatched)
+	return "state dict differs: " + strings.Join(parts, "; ")
+}
+
+func quoteAll(names []string) []string {
+	quoted := make([]string, len(names))
+	for i, name := range names {
+		quoted[i] = quote(name)
+	}
+	return quoted
+}
+
+// few joins the first items of a list.
+func few(items []string) string {
+	const shown = 5
+	if len(items) <= shown {
+		return strings.Join(items, ", ")
+	}
+	return strings.Join(items[:shown], ", ") + fmt.Sprintf(" and %d more", len(items)-shown)
+}
+
+// Compare tells whether got has the names of want, each with the same dtype and shape, and returns nil or a [*KeyError].
+// Where tensors lie, and their order, does not matter.
+func Compare(want, got *Manifest) error {
+	var diff KeyError
+	have := make(map[string]*TensorSpec, len(got.Tensors))
+	for i := range got.Tensors {
+		have[got.Tensors[i].Name] = &got.Tensors[i]
+	}
+	for i := range want.Tensors {
+		w := &want.Tensors[i]
+		g, found := have[w.Name]
+		delete(have, w.Name)
+		switch {
+		case !found:
+			diff.Missing = append(diff.Missing, w.Name)
+		case g.DType != w.DType || !g.Shape.Equal(w.Shape):
+			diff.Mismatched = append(diff.Mismatched, Mismatch{Name: w.Name, Want: w.Spec, Got: g.Spec})
+		}
+	}
+	for name := range have {
+		diff.Unexpected = append(diff.Unexpected, name)
+	}
+	if len(diff.Missing)+len(diff.Unexpected)+len(diff.Mismatched) == 0 {
+		return nil
+	}
+	slices.Sort(diff.Missing)
+	slices.Sort(diff.Unexpected)
+	slices.SortFunc(diff.Mismatched, func(a, b Mismatch) int { return strings.Compare(a.Name, b.Name) })
+	return &diff
+}

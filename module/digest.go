@@ -1,0 +1,89 @@
+package module
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// Digest is the SHA-256 of a tensor's elements, row-major, as they stand in a safetensors file. Shape and dtype are not part
+// of it.
+type Digest [sha256.Size]byte
+
+// String is the digest in hexadecimal.
+func (d Digest) String() string { return hex.EncodeToString(d[:]) }
+
+// TensorDigest computes the digest of one tensor, whatever its strides and device. It borrows t.
+func TensorDigest(ctx context.Context, t *tensor.Tensor) (Digest, error) {
+	h := sha256.New()
+	if _, err := t.WriteTo(&stream{ctx: ctx, w: h}); err != nil {
+		return Digest{}, err
+	}
+	return Digest(h.Sum(nil)), nil
+}
+
+// Digests computes the digests of all tensors, several at a time: workers of them, or one a processor where workers is not
+// positive. Tied tensors are read once. It borrows sd. The first error ends the work and names the tensor.
+func Digests(ctx context.Context, sd *StateDict, workers int) (map[string]Digest, error) {
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	todo, sameAs := sd.distinct()
+	digests := make([]Digest, sd.Len())
+	var next atomic.Int64
+	var group sync.WaitGroup
+	for range min(workers, len(todo)) {
+		group.Go(func() {
+			for {
+				n := next.Add(1) - 1
+				if n >= int64(len(todo)) {
+					return
+				}
+				i := todo[n]
+				d, err := TensorDigest(ctx, sd.tensors[i])
+				if err != nil {
+					// Only the first cause stays; the other workers stop with it.
+					cancel(fmt.Errorf("tensor %s: %w", quote(sd.names[i]), err))
+					return
+				}
+				digests[i] = d
+			}
+		})
+	}
+	group.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	named := make(map[string]Digest, sd.Len())
+	for i, name := range sd.names {
+		named[name] = digests[sameAs[i]]
+	}
+	return named, nil
+}
+
+// distinct returns the positions of the tensors with tied ones once, and for every position the one that stands for it.
+func (sd *StateDict) distinct() (once, sameAs []int) {
+	sameAs = make([]int, sd.Len())
+	for i := range sameAs {
+		sameAs[i] = i
+	}
+	for _, group := range sd.aliases() {
+		for _, i := range group {
+			sameAs[i] = group[0]
+		}
+	}
+	for i, j := range sameAs {
+		if i == j {
+			once = append(once, i)
+		}
+	}
+	return once, sameAs
+}

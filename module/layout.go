@@ -1,0 +1,160 @@
+package module
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// Alignment is what the offset of every tensor in a slab is a multiple of, in bytes: what cudaMalloc aligns to, and enough
+// for every vector load there is.
+const Alignment = 256
+
+// Layout says where each tensor of a model goes in one slab of device memory, and where its bytes come from. It is a plain
+// value.
+type Layout struct {
+	// SlabBytes is the size of the slab, a multiple of the device's granularity; 0 where no tensor has elements.
+	SlabBytes int64
+	// Tensors are those of the model, in its order, each at an offset of its own; tied names follow, sorted.
+	Tensors []Placement
+	// Metadata is the model's; it may be nil.
+	Metadata map[string]string
+}
+
+// Placement is one tensor of a layout.
+type Placement struct {
+	// Name is the tensor's name.
+	Name string
+	// Spec places the tensor in the slab, row-major.
+	Spec tensor.Spec
+	// TiedTo is the name whose bytes the tensor shares, empty for a tensor with bytes of its own.
+	TiedTo string
+	// File is the file of the model that holds the bytes.
+	File int
+	// FileOffset is where they begin, counted from the beginning of the file.
+	FileOffset int64
+	// Bytes is how many there are.
+	Bytes int64
+}
+
+// PlanLayout plans one slab for a model, rounded up to granularity bytes. It borrows the model and shares its shapes. A
+// metadata entry from a name that the model does not store to one that it does makes the former a tied name, as written by
+// [Save] and by the Python library's save_model. Errors are [ErrName], [ErrTooLarge] and those of [tensor.Spec.Validate].
+func PlanLayout(model *safetensors.Model, granularity int64) (*Layout, error) {
+	l := &Layout{Tensors: make([]Placement, 0, len(model.Tensors)), Metadata: maps.Clone(model.Metadata)}
+	var end int64
+	for i := range model.Tensors {
+		t := &model.Tensors[i]
+		if err := checkName(t.Name); err != nil {
+			return nil, fmt.Errorf("%s: %w", model.Files[t.File].Path, err)
+		}
+		p := Placement{Name: t.Name, File: t.File, Bytes: t.Bytes()}
+		p.FileOffset = model.Files[t.File].Header.DataOffset + t.Begin
+		p.Spec = tensor.Spec{DType: t.DType, Shape: t.Shape}
+		var ok bool
+		if p.Spec.ByteOffset, ok = roundUp(end, Alignment); !ok || p.Spec.ByteOffset > math.MaxInt64-p.Bytes {
+			return nil, fmt.Errorf("%s: %w: no room for tensor %s", model.Path, ErrTooLarge, quote(t.Name))
+		}
+		end = p.Spec.ByteOffset + p.Bytes
+		l.Tensors = append(l.Tensors, p)
+	}
+	var ok bool
+	if l.SlabBytes, ok = roundUp(end, max(granularity, Alignment)); !ok {
+		return nil, fmt.Errorf("%s: %w", model.Path, ErrTooLarge)
+	}
+	l.tie()
+	for i := range l.Tensors {
+		if err := l.Tensors[i].Spec.Validate(l.SlabBytes); err != nil {
+			return nil, fmt.Errorf("%s: tensor %s: %w", model.Path, quote(l.Tensors[i].Name), err)
+		}
+	}
+	return l, nil
+}
+
+// tie appends the names that the metadata ties to a stored one.
+func (l *Layout) tie() {
+	if len(l.Metadata) == 0 {
+		return
+	}
+	stored := make(map[string]int, len(l.Tensors))
+	for i := range l.Tensors {
+		stored[l.Tensors[i].Name] = i
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.Metadata)) {
+		kept, known := stored[l.Metadata[name]]
+		if _, own := stored[name]; !known || own || checkName(name) != nil {
+			continue
+		}
+		p := l.Tensors[kept]
+		p.Name, p.TiedTo = name, p.Name
+		l.Tensors = append(l.Tensors, p)
+	}
+}
+
+// roundUp rounds n, which is not negative, up to a multiple of unit; ok is false where that overflows.
+func roundUp(n, unit int64) (rounded int64, ok bool) {
+	rest := n % unit
+	if rest == 0 {
+		return n, true
+	}
+	if n > math.MaxInt64-(unit-rest) {
+		return 0, false
+	}
+	return n + unit - rest, true
+}
+
+// DataBytes is the number of bytes to be read from the files.
+func (l *Layout) DataBytes() int64 {
+	var sum int64
+	for i := range l.Tensors {
+		if l.Tensors[i].TiedTo == "" {
+			sum += l.Tensors[i].Bytes
+		}
+	}
+	return sum
+}
+
+// Manifest describes the state dict that the layout becomes on a device.
+func (l *Layout) Manifest(device driver.Info) *Manifest {
+	m := &Manifest{Tensors: make([]TensorSpec, len(l.Tensors)), Metadata: l.Metadata}
+	if len(l.Tensors) > 0 {
+		m.Storages = []StorageSpec{{Bytes: l.SlabBytes, Device: device.UUID, DeviceType: device.Type}}
+	}
+	for i := range l.Tensors {
+		m.Tensors[i] = TensorSpec{Name: l.Tensors[i].Name, Spec: l.Tensors[i].Spec}
+	}
+	return m
+}
+
+// extent is a run of bytes that is as long in a file as in the slab.
+type extent struct {
+	file     int
+	src, dst int64
+	bytes    int64
+}
+
+// extents returns what has to be copied, in the order of the slab. Neighbours in file and slab become one extent: a model
+// whose tensors are all multiples of Alignment is one extent a file.
+func (l *Layout) extents() []extent {
+	var all []extent
+	for i := range l.Tensors {
+		p := &l.Tensors[i]
+		if p.TiedTo != "" || p.Bytes == 0 {
+			continue
+		}
+		if n := len(all) - 1; n >= 0 {
+			last := &all[n]
+			if last.file == p.File && last.src+last.bytes == p.FileOffset && last.dst+last.bytes == p.Spec.ByteOffset {
+				last.bytes += p.Bytes
+				continue
+			}
+		}
+		all = append(all, extent{file: p.File, src: p.FileOffset, dst: p.Spec.ByteOffset, bytes: p.Bytes})
+	}
+	return all
+}

@@ -1,0 +1,84 @@
+package module
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+)
+
+// SaveOptions are the options of [Save]. The zero value is fine.
+type SaveOptions struct {
+	// Metadata is added to that of the state dict, and wins where both have a key.
+	Metadata map[string]string
+	// Progress, if not nil, is told how many bytes of how many are written: once with 0 before the first, and then as they
+	// go out, from one goroutine.
+	Progress func(done, total int64)
+}
+
+// Save writes the state dict to a safetensors file, row-major whatever the strides, by way of a temporary file as
+// [safetensors.WriteFile] does: on any error, and when ctx ends, path is what it was before. Tied names are written once,
+// under the name that the metadata already names as kept, else the first in alphabetical order, and for each of the others
+// the metadata gets an entry `dropped name` to `kept name`: the convention of the Python library's save_model. Where the
+// metadata has that key for something else, the tensor is written in full instead, and so are views that overlap
+// only in part. Errors name the path and the tensor.
+func Save(ctx context.Context, path string, sd *StateDict, opts SaveOptions) error {
+	metadata := map[string]string{}
+	maps.Copy(metadata, sd.Metadata)
+	maps.Copy(metadata, opts.Metadata)
+	dropped := sd.dropTied(metadata)
+	infos := make([]safetensors.TensorInfo, 0, sd.Len()-len(dropped))
+	for name, t := range sd.All() {
+		if _, tied := dropped[name]; !tied {
+			infos = append(infos, safetensors.TensorInfo{Name: name, DType: t.DType(), Shape: t.Shape()})
+		}
+	}
+	if len(metadata) == 0 {
+		metadata = nil
+	}
+	h, err := safetensors.NewHeader(infos, metadata)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	done, total := int64(0), h.DataBytes()
+	advance := func(n int64) {
+		done += n
+		if opts.Progress != nil {
+			opts.Progress(done, total)
+		}
+	}
+	advance(0)
+	return safetensors.WriteFile(path, h, func(w io.Writer, info safetensors.TensorInfo) error {
+		_, err := sd.tensors[sd.index[info.Name]].WriteTo(&stream{ctx: ctx, w: w, progress: advance})
+		return err
+	})
+}
+
+// dropTied chooses one name of each group of tied ones, and returns the others with the name that each is tied to. It
+// enters them into the metadata.
+func (sd *StateDict) dropTied(metadata map[string]string) map[string]string {
+	dropped := map[string]string{}
+	for _, group := range sd.Aliases() {
+		kept := slices.Min(group)
+		for _, name := range group {
+			// A file that was written with another choice keeps it.
+			if said := metadata[name]; said != name && slices.Contains(group, said) {
+				kept = said
+				break
+			}
+		}
+		for _, name := range group {
+			if name == kept {
+				continue
+			}
+			if said, taken := metadata[name]; taken && said != kept {
+				continue
+			}
+			dropped[name], metadata[name] = kept, kept
+		}
+	}
+	return dropped
+}
