@@ -1,0 +1,230 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+)
+
+// PanicError is a panic in a build. It answers errors.Is for [ErrPanic] and, if the value of the panic is an error, for
+// that too.
+type PanicError struct {
+	// Key is the key of the value that was being built.
+	Key Key
+	// Value is what the build panicked with.
+	Value any
+	// Stack is the stack of the build's goroutine at the panic.
+	Stack []byte
+}
+
+// Error names the key and the value of the panic, without the stack.
+func (e *PanicError) Error() string { return fmt.Sprintf("%v: %s: %v", ErrPanic, e.Key, e.Value) }
+
+// Is makes the error answer for [ErrPanic].
+func (e *PanicError) Is(target error) bool { return target == ErrPanic }
+
+// Unwrap returns the value of the panic if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// flight is one build and those who wait for it. Its fields are guarded by the cache's lock until done is closed, and
+// constant afterwards.
+type flight[V any] struct {
+	key     Key
+	waiters int
+	void    bool // the result must not be kept
+	ended   bool // nobody is interested in what the build returns
+	cancel  context.CancelCauseFunc
+	done    chan struct{}
+	entry   *entry[V]
+	err     error
+}
+
+// Get returns a reference, owned by the caller, to the value of key. If the value is not there, load builds it; all
+// who ask for the key meanwhile wait for the same build and get references of their own. The value becomes the cache's.
+//
+// A caller whose ctx ends while it waits leaves with the cause of ctx. load gets a context that is cancelled, with cause
+// [ErrAbandoned], when the last waiter has left. It must not ask the cache for its own key: it would wait for itself.
+//
+// Errors are those of load, [*PanicError], [ErrGoexit] and [ErrClosed]; none is kept. A load that returns an error keeps
+// whatever else it returns.
+func (c *Cache[V]) Get(ctx context.Context, key Key, load func(context.Context) (V, error)) (*Ref[V], error) {
+	return c.get(ctx, key, load, true)
+}
+
+// GetAlone is [Cache.Get] without sharing: if the value is not there, load builds it for this caller, beside other
+// builds of the same key. Of several, the value that was built last is kept.
+func (c *Cache[V]) GetAlone(ctx context.Context, key Key, load func(context.Context) (V, error)) (*Ref[V], error) {
+	return c.get(ctx, key, load, false)
+}
+
+// get looks in the cache, and for a build to join, in the same critical section in which it starts one. A build puts
+// its value into the cache in the same critical section in which it stops being joinable. So there is no moment at which
+// a value has been built and cannot be found.
+func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	if e := c.findLocked(key); e != nil {
+		c.stats.Hits++
+		defer c.mu.Unlock()
+		return c.pinLocked(e), nil
+	}
+	if ctx.Err() != nil {
+		c.mu.Unlock()
+		return nil, context.Cause(ctx)
+	}
+	f := c.flights[key]
+	if share && f != nil {
+		c.stats.Joins++
+		f.waiters++
+	} else {
+		c.stats.Misses++
+		f = c.startLocked(ctx, key, load, share)
+	}
+	c.mu.Unlock()
+	return c.await(ctx, f)
+}
+
+// startLocked starts a build for one waiter.
+func (c *Cache[V]) startLocked(ctx context.Context, key Key, load func(context.Context) (V, error), share bool) *flight[V] {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	f := &flight[V]{key: key, waiters: 1, cancel: cancel, done: make(chan struct{})}
+	if share {
+		c.flights[key] = f
+	}
+	c.builds[f] = struct{}{}
+	c.running++
+	go c.build(ctx, f, load)
+	return f
+}
+
+// await returns when f is done or ctx ends, whichever the lock sees first.
+func (c *Cache[V]) await(ctx context.Context, f *flight[V]) (*Ref[V], error) {
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		if c.leave(f) {
+			return nil, context.Cause(ctx)
+		}
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	return &Ref[V]{c: c, e: f.entry}, nil
+}
+
+// leave takes one waiter off f and tells whether it could: not if f is done, for then the waiter's pin is there to be
+// taken.
+func (c *Cache[V]) leave(f *flight[V]) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if f.ended {
+		return false
+	}
+	if f.waiters--; f.waiters == 0 {
+		c.abortLocked(f, ErrAbandoned)
+	}
+	return true
+}
+
+// abortLocked ends f with an error while its build still runs: nobody can join it, and what it returns is not wanted.
+func (c *Cache[V]) abortLocked(f *flight[V], err error) {
+	f.err = err
+	c.endLocked(f)
+	f.cancel(err)
+}
+
+// endLocked takes f off the books and wakes those who wait.
+func (c *Cache[V]) endLocked(f *flight[V]) {
+	f.ended = true
+	delete(c.builds, f)
+	c.unlistLocked(f)
+	close(f.done)
+}
+
+// unlistLocked lets nobody join f any more.
+func (c *Cache[V]) unlistLocked(f *flight[V]) {
+	if c.flights[f.key] == f {
+		delete(c.flights, f.key)
+	}
+}
+
+// build runs on the goroutine of the build.
+func (c *Cache[V]) build(ctx context.Context, f *flight[V], load func(context.Context) (V, error)) {
+	e := &entry[V]{key: f.key}
+	built := false
+	var err error
+	// Deferred, for a Goexit passes everything else by.
+	defer func() {
+		f.cancel(nil)
+		c.finish(f, e, built, err)
+	}()
+	guard(f.key, &err, func() (err error) {
+		e.value, err = load(ctx)
+		return err
+	})
+	built = err == nil
+	if built && c.opts.Cost != nil {
+		guard(f.key, &err, func() error {
+			e.cost = max(0, c.opts.Cost(e.value))
+			return nil
+		})
+	}
+}
+
+// guard calls fn and sets *err to its error, or to its panic as one. A Goexit cannot be stopped; *err says so to the
+// deferred functions that still run.
+func guard(key Key, err *error, fn func() error) {
+	*err = fmt.Errorf("%w: %s", ErrGoexit, key)
+	defer func() {
+		if p := recover(); p != nil {
+			*err = &PanicError{Key: key, Value: p, Stack: debug.Stack()}
+		}
+	}()
+	*err = fn()
+}
+
+// finish hands out what the build returned, keeps it if it may be kept, and evicts what nobody wants.
+func (c *Cache[V]) finish(f *flight[V], e *entry[V], built bool, err error) {
+	c.mu.Lock()
+	var out []*entry[V]
+	switch {
+	case !f.ended && err == nil:
+		out = c.landLocked(f, e)
+	case !f.ended:
+		c.stats.Failures++
+		f.err = err
+		c.endLocked(f)
+		fallthrough
+	default:
+		if built {
+			out = append(out, e)
+		}
+	}
+	c.mu.Unlock()
+	c.evict(out)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running--; c.running == 0 && c.closed {
+		close(c.quiet)
+	}
+}
+
+// landLocked gives the value of f to its waiters, and to the cache if it may be kept.
+func (c *Cache[V]) landLocked(f *flight[V], e *entry[V]) []*entry[V] {
+	e.pins = f.waiters
+	f.entry = e
+	c.endLocked(f)
+	c.stats.DroppedEntries++
+	c.stats.DroppedBytes += e.cost
+	if f.void || c.opts.Bytes > 0 && e.cost > c.opts.Bytes {
+		return nil
+	}
+	return c.insertLocked(e)
+}

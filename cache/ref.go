@@ -1,0 +1,51 @@
+package cache
+
+// Ref pins a value: it is valid until the Ref is closed. Every Ref is a reference of its own; closing one twice takes
+// nothing from another. Its methods are safe for concurrent use.
+type Ref[V any] struct {
+	c      *Cache[V]
+	e      *entry[V]
+	closed bool // guarded by the cache's lock
+}
+
+// Value returns the value. It is borrowed: valid until Close, and not for the caller to close.
+func (r *Ref[V]) Value() V { return r.e.value }
+
+// Key returns the key of the value.
+func (r *Ref[V]) Key() Key { return r.e.key }
+
+// Clone returns another reference to the value, owned by the caller. Of a closed reference it fails with [ErrClosed].
+func (r *Ref[V]) Clone() (*Ref[V], error) {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	if r.closed {
+		return nil, ErrClosed
+	}
+	return r.c.pinLocked(r.e), nil
+}
+
+// Discard drops the value from the cache, if it is still the one under its key: what turned out to be useless
+// after it was built is not handed to others. The reference stays valid.
+func (r *Ref[V]) Discard() {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	if !r.closed && r.e.in {
+		r.c.dropLocked(r.e) // returns nothing: it is pinned by r
+		r.c.stats.Invalidations++
+	}
+}
+
+// Close gives the reference back. If the value was dropped and this was the last reference, the value is evicted before
+// Close returns. It returns nil; a second Close does nothing.
+func (r *Ref[V]) Close() error {
+	r.c.mu.Lock()
+	if r.closed {
+		r.c.mu.Unlock()
+		return nil
+	}
+	r.closed = true
+	out := r.c.unpinLocked(r.e)
+	r.c.mu.Unlock()
+	r.c.evict(out)
+	return nil
+}
