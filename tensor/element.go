@@ -71,14 +71,11 @@ func holds[T Element](t *Tensor) error {
 // behind the last element. It is valid until t is closed; using it later crashes the process, and so does writing it where
 // the memory is not Writable. Errors are [ErrNotContiguous], [os.ErrClosed], and [driver.UnsupportedError] for memory that
 // the processor does not address.
-func RawData(t *Tensor) ([]byte, error) {
-	if err := t.hold(); err != nil {
-		return nil, err
-	}
-	data, err := t.rawHeld()
-	if closeErr := t.storage.Close(); err == nil {
-		err = closeErr
-	}
+func RawData(t *Tensor) (data []byte, err error) {
+	err = t.held(func() error {
+		data, err = t.rawHeld()
+		return err
+	})
 	return data, err
 }
 
@@ -156,17 +153,14 @@ func At[T Element](t *Tensor, index ...int64) (T, error) {
 	if err != nil {
 		return value, err
 	}
-	if err := t.hold(); err != nil {
-		return value, err
-	}
 	buf := make([]T, 1)
 	raw, err := bytesOf(buf)
-	if err == nil {
-		err = readFull(t.storage.mem, raw, t.spec.ByteOffset+offset*int64(len(raw)))
+	if err != nil {
+		return value, err
 	}
-	if closeErr := t.storage.Close(); err == nil {
-		err = closeErr
-	}
+	err = t.held(func() error {
+		return readFull(t.storage.mem, raw, t.spec.ByteOffset+offset*int64(len(raw)))
+	})
 	return buf[0], err
 }
 

@@ -2,9 +2,6 @@ package tensor
 
 import "io"
 
-// stagePacked is how many bytes of a packed tensor that is not staged whole are read at a time.
-const stagePacked = 4 << 10
-
 // packedReader reads the elements of a packed type in row-major order and packs them anew, lowest bits first.
 type packedReader struct {
 	src   *source
@@ -71,19 +68,6 @@ func (s *source) code(bit, bits int64) (byte, error) {
 		both |= uint(at[1]) << 8
 	}
 	return byte(both>>(bit%8)) & (1<<bits - 1), nil
-}
-
-// window returns at least n bytes from off on. Where the processor cannot address the memory a few more are read at once:
-// the next element is mostly near.
-func (s *source) window(off, n int64) ([]byte, error) {
-	if s.data == nil || off < s.base || off+n > s.base+int64(len(s.data)) {
-		piece := make([]byte, max(n, min(stagePacked, s.mem.Bytes()-off)))
-		if err := readFull(s.mem, piece, off); err != nil {
-			return nil, err
-		}
-		s.data, s.base = piece, off
-	}
-	return s.data[off-s.base:], nil
 }
 
 // unpack takes packed codes of so many bits apart, one a byte. dst is as long as there are codes.

@@ -18,6 +18,8 @@ const (
 	stagePiece = 4 << 20
 	// stageBlock is the size of a block from which on it is read by itself.
 	stageBlock = 64 << 10
+	// stageWindow is how many bytes are read where single elements are asked for.
+	stageWindow = 4 << 10
 )
 
 // source reads a tensor's storage. Offsets are in bytes of the storage.
@@ -75,6 +77,19 @@ func (s *source) read(p []byte, off int64) error {
 		return nil
 	}
 	return readFull(s.mem, p, off)
+}
+
+// window returns at least n bytes from off on. Where the processor cannot address the memory a few more are read at once:
+// the next element is mostly near.
+func (s *source) window(off, n int64) ([]byte, error) {
+	if s.data == nil || off < s.base || off+n > s.base+int64(len(s.data)) {
+		piece := make([]byte, max(n, min(stageWindow, s.mem.Bytes()-off)))
+		if err := readFull(s.mem, piece, off); err != nil {
+			return nil, err
+		}
+		s.data, s.base = piece, off
+	}
+	return s.data[off-s.base:], nil
 }
 
 // gather fills p with blocks that lie stride bytes apart, the first at off.
