@@ -1,0 +1,194 @@
+package demonet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"math"
+
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// Result is what came out of a model. Two results from equal bytes are equal (==) on one kind of machine.
+type Result struct {
+	// Network is what was computed: "transformer" for the network of this package, "pass" for [Pass].
+	Network string
+	// Tensors is the number of names in the model.
+	Tensors int
+	// Bytes is the size of the model, shared bytes counted once.
+	Bytes int64
+	// Value is a plain number to show: the highest score of the network, or the root mean square of all products of a pass
+	// that are finite.
+	Value float64
+	// Checksum is over every bit of what was computed.
+	Checksum uint64
+}
+
+// String shows the value and the checksum.
+func (r Result) String() string { return fmt.Sprintf("%.6g (%016x)", r.Value, r.Checksum) }
+
+// Evaluate runs something real on any model: the network of this package where sd holds it, else [Pass]. It borrows sd and
+// reads its bytes where they are. It stops with ctx's cause between tensors.
+func Evaluate(ctx context.Context, sd *module.StateDict) (Result, error) {
+	n, err := New(sd)
+	if err != nil {
+		return Pass(ctx, sd)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return Result{}, err
+	}
+	tokens := []int{1, 2, 3, 5, 8, 13}
+	for i := range tokens {
+		tokens[i] %= n.config.Vocab
+	}
+	scores, err := n.Run(tokens)
+	if err != nil {
+		return Result{}, err
+	}
+	s := sink{}
+	s.products(scores)
+	top := float64(scores[0])
+	for _, v := range scores {
+		top = max(top, float64(v))
+	}
+	return Result{Network: "transformer", Tensors: sd.Len(), Bytes: sd.Bytes(), Value: top, Checksum: s.sum}, nil
+}
+
+// Pass reads every byte of every tensor of sd, in the dict's order. A tensor of floating-point numbers of 8 to 32 bits is
+// multiplied, as the matrix of its first dimension by all others, with a fixed vector; float32 on the host is read in place, other
+// types are converted piece by piece. Of tensors of all other types a checksum is taken. It borrows sd.
+//
+// It is work, not a digest: a product may round a small difference away. [module.Digests] are for comparing bytes.
+func Pass(ctx context.Context, sd *module.StateDict) (Result, error) {
+	s := sink{}
+	for name, t := range sd.All() {
+		if err := context.Cause(ctx); err != nil {
+			return Result{}, err
+		}
+		if err := s.tensor(ctx, t); err != nil {
+			return Result{}, fmt.Errorf("tensor %q: %w", name, err)
+		}
+	}
+	r := Result{Network: "pass", Tensors: sd.Len(), Bytes: sd.Bytes(), Checksum: s.sum}
+	if s.finite > 0 {
+		r.Value = math.Sqrt(s.squares / float64(s.finite))
+	}
+	return r, nil
+}
+
+// sink gathers what is computed.
+type sink struct {
+	sum     uint64
+	squares float64
+	finite  int64
+	vector  []float32
+}
+
+// tensor computes over one tensor.
+func (s *sink) tensor(ctx context.Context, t *tensor.Tensor) error {
+	if t.NumElements() == 0 {
+		return nil
+	}
+	if !multiplied(t.DType()) {
+		h := crc32.New(crc32.MakeTable(crc32.Castagnoli))
+		if _, err := t.WriteTo(h); err != nil {
+			return err
+		}
+		s.fold(uint64(h.Sum32()))
+		return nil
+	}
+	width := t.NumElements()
+	if t.Rank() > 0 {
+		width /= t.Shape()[0]
+	}
+	width = min(width, maxWidth)
+	if data, err := tensor.Data[float32](t); err == nil {
+		s.matvec(data, int(width))
+		return nil
+	}
+	return s.pieces(ctx, t, width)
+}
+
+// multiplied tells whether a tensor is computed with as float32: every value of its type is one.
+func multiplied(dt tensor.DType) bool {
+	return dt.IsFloat() && dt.BitSize() >= 8 && dt.BitSize() <= 32
+}
+
+const (
+	maxWidth    = 1 << 16 // of the fixed vector; longer rows are taken as several
+	pieceLength = 1 << 20 // of what is converted at a time, in elements, a multiple of maxWidth
+)
+
+// pieces computes over the tensor some elements at a time, converted to float32.
+func (s *sink) pieces(ctx context.Context, t *tensor.Tensor, width int64) error {
+	flat, err := t.Reshape(tensor.Shape{-1})
+	if errors.Is(err, tensor.ErrNotView) {
+		return s.converted(t, width) // strided: there is no flat view, so it is copied as a whole
+	}
+	if err != nil {
+		return err
+	}
+	defer flat.Close()
+	step := pieceLength / width * width
+	for at := int64(0); at < flat.NumElements(); at += step {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		piece, err := flat.Narrow(0, at, min(step, flat.NumElements()-at))
+		if err != nil {
+			return err
+		}
+		err = s.converted(piece, width)
+		if closeErr := piece.Close(); err == nil {
+			err = closeErr
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sink) converted(t *tensor.Tensor, width int64) error {
+	data, err := tensor.Float32s(t)
+	if err != nil {
+		return err
+	}
+	s.matvec(data, int(width))
+	return nil
+}
+
+// matvec multiplies the matrix of rows of that width with the fixed vector; the last row may be short.
+func (s *sink) matvec(data []float32, width int) {
+	for state := uint64(len(s.vector)); len(s.vector) < width; state = uint64(len(s.vector)) {
+		s.vector = append(s.vector, unit(splitmix(&state)))
+	}
+	for len(data) > 0 {
+		n := min(width, len(data))
+		s.product(dot(data[:n], s.vector[:n]))
+		data = data[n:]
+	}
+}
+
+func (s *sink) products(values []float32) {
+	for _, v := range values {
+		s.product(v)
+	}
+}
+
+// product takes one number in. Not-a-numbers and infinities count in the checksum only.
+func (s *sink) product(v float32) {
+	s.fold(uint64(math.Float32bits(v)))
+	if f := float64(v); !math.IsNaN(f) && !math.IsInf(f, 0) {
+		s.squares += f * f
+		s.finite++
+	}
+}
+
+// fold mixes a number into the checksum; the order counts.
+func (s *sink) fold(v uint64) {
+	state := s.sum ^ v
+	s.sum = splitmix(&state)
+}
