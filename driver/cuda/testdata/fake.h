@@ -78,6 +78,7 @@ void *obj_get(handle h, enum type t);
 void obj_del(handle h);
 void live_add(enum live kind, int64_t n);
 void *zalloc(size_t n);
+size_t round_up(size_t n, size_t to);
 uint64_t now_ns(void);
 uint64_t random64(void);
 bool env_is(const char *name, const char *value);
@@ -137,7 +138,7 @@ struct ctx {
 CUresult current(struct ctx **c);
 struct ctx *current_or_null(void);
 
-/* ---- memory.c ---- */
+/* ---- range.c, memory.c, host.c ---- */
 enum kind { K_ALLOC, K_IPC, K_VMM, K_POOL, K_MANAGED, K_HOST, K_GLOBAL };
 
 /* phys is memory behind any number of handles and ranges. */
@@ -176,7 +177,7 @@ uint8_t *bytes_of(struct range *r, devptr p);
 CUresult alloc_range(enum kind k, size_t bytes, struct ctx *c, devptr *out);
 bool capture_forbids(void);
 
-/* ---- stream.c, event.c ---- */
+/* ---- queue.c, stream.c, event.c ---- */
 enum op_kind { OP_COPY, OP_SET, OP_RECORD, OP_WAIT, OP_LAUNCH, OP_FREE, OP_WRITE_VALUE, OP_WAIT_VALUE, OP_HOST, OP_NOP };
 
 /* op is one piece of queued work. In a graph it is a node. */
@@ -242,6 +243,8 @@ struct op *op_new(enum op_kind k, struct ctx *c);
 struct op *op_clone(const struct op *o);
 CUresult run_op(struct op *o); /* with the lock held; gives it up while it works */
 int captures_active(void);
+extern int captures; /* streams that capture in a mode other than relaxed */
+struct stream *stream_first(void);
 
 /* evstate may lie in memory shared between processes. */
 struct evstate {
@@ -269,7 +272,7 @@ CUresult do_copy(struct op *o);
 CUresult do_set(struct op *o);
 CUresult check_device(struct ctx *c, devptr p, size_t n, bool write, bool kernel);
 
-/* ---- module.c, kernels.c ---- */
+/* ---- ptx.c, module.c, kernels.c ---- */
 struct param { size_t off, size; char type; /* 'f', 'i' or 'p' by PTX type; 'b' for bytes */ };
 struct func {
 	handle self;
@@ -280,12 +283,14 @@ struct func {
 	int nparams, max_threads, static_shared;
 	size_t args_size;
 };
+struct global { struct global *next; char name[128]; devptr p; size_t size; };
 struct module {
 	handle self;
 	struct ctx *ctx;
 	struct func *funcs;
 	struct global *globals;
 };
+CUresult ptx_parse(const char *p, struct module *m);
 CUresult run_kernel(struct op *o);
 
 /* ---- graph.c ---- */
