@@ -24,15 +24,16 @@ type weights struct {
 	final, finalBias        []float32 // 1 × 128
 }
 
-// bindWeights finds the tensors of the network in sd and checks dtype and shape of each. It borrows sd: the weights are
-// sd's memory.
-func bindWeights(sd *module.StateDict) (weights, error) {
-	var w weights
-	for _, want := range []struct {
-		name  string
-		shape tensor.Shape
-		data  *[]float32
-	}{
+// entry says where a tensor of the network goes.
+type entry struct {
+	name  string
+	shape tensor.Shape
+	data  *[]float32
+}
+
+// layout lists the tensors of the network.
+func (w *weights) layout() []entry {
+	return []entry{
 		{"stft_conv.weight", tensor.Shape{2 * bins, 1, fftSize}, &w.stft},
 		{"conv1.weight", tensor.Shape{128, bins, 3}, &w.conv1},
 		{"conv1.bias", tensor.Shape{128}, &w.bias1},
@@ -48,12 +49,19 @@ func bindWeights(sd *module.StateDict) (weights, error) {
 		{"lstm_cell.bias_hh", tensor.Shape{4 * units}, &w.hiddenBias},
 		{"final_conv.weight", tensor.Shape{1, units, 1}, &w.final},
 		{"final_conv.bias", tensor.Shape{1}, &w.finalBias},
-	} {
-		data, err := bind(sd, want.name, want.shape)
+	}
+}
+
+// bindWeights finds the tensors of the network in sd and checks dtype and shape of each. It borrows sd: the weights are
+// sd's memory.
+func bindWeights(sd *module.StateDict) (weights, error) {
+	var w weights
+	for _, e := range w.layout() {
+		data, err := bind(sd, e.name, e.shape)
 		if err != nil {
 			return weights{}, err
 		}
-		*want.data = data
+		*e.data = data
 	}
 	return w, nil
 }
