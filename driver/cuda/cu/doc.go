@@ -1,0 +1,2 @@
+// Package cu is the CUDA driver API.
+package cu

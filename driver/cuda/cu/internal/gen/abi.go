@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+)
+
+// arch is a calling convention: how many integer registers take arguments, and what becomes of a struct by value.
+type arch struct {
+	name      string
+	registers int
+	// large tells where a struct of more than 16 bytes goes: into the words on the stack (System V class MEMORY), or to
+	// a copy whose address is passed (AAPCS64 rule B.4).
+	largeOnStack bool
+}
+
+var (
+	amd64 = arch{name: "amd64", registers: 6, largeOnStack: true}
+	arm64 = arch{name: "arm64", registers: 8}
+)
+
+// param is a parameter with its Go name and type and what the conventions need to know of it.
+type param struct {
+	name   string
+	goType string
+	class  class
+	words  int // of a struct by value
+}
+
+type class uint8
+
+const (
+	integer class = iota // passed in a word: uintptr(x)
+	pointer              // *T: uintptr(unsafe.Pointer(x))
+	float                // float32, in a floating-point register
+	record               // struct by value
+)
+
+func (m *model) params(f *function) ([]param, error) {
+	var out []param
+	for i, p := range f.decl.Params {
+		q := param{name: paramName(p.Name, i)}
+		if slices.ContainsFunc(out, func(o param) bool { return o.name == q.name }) {
+			return nil, fmt.Errorf("%s: two parameters called %s", f.name, q.name)
+		}
+		var err error
+		if q.goType = override(f.name, p.Name); q.goType == "" {
+			if q.goType, err = m.goType(p.Type); err != nil {
+				return nil, fmt.Errorf("%s: parameter %s: %w", f.name, p.Name, err)
+			}
+		}
+		switch r := p.Type.Resolve(); {
+		case q.goType[0] == '*':
+			q.class = pointer
+		case r.Kind == cheader.Float && r.Bytes == 4:
+			q.class = float
+		case r.Kind == cheader.RecordKind:
+			q.class = record
+			if err := classify(r.Record, &q); err != nil {
+				return nil, fmt.Errorf("%s: parameter %s: %w", f.name, p.Name, err)
+			}
+		case r.Kind == cheader.Float || r.Kind == cheader.Array:
+			return nil, fmt.Errorf("%s: parameter %s cannot be passed", f.name, p.Name)
+		}
+		out = append(out, q)
+	}
+	return out, nil
+}
+
+// classify refuses the records whose passing depends on more than their size: those with floating-point members would go
+// to floating-point registers, those aligned to 16 bytes or more to even registers.
+func classify(r *cheader.Record, p *param) error {
+	if r.Bytes%8 != 0 || r.Align > 8 || hasFloat(r) {
+		return fmt.Errorf("struct %s of %d bytes by value has no rule here", r.Tag, r.Bytes)
+	}
+	p.words = int(r.Bytes / 8)
+	return nil
+}
+
+func hasFloat(r *cheader.Record) bool {
+	for _, f := range r.Fields {
+		t := f.Type.Resolve()
+		for t.Kind == cheader.Array {
+			t = t.Elem.Resolve()
+		}
+		if t.Kind == cheader.Float || t.Kind == cheader.RecordKind && hasFloat(t.Record) {
+			return true
+		}
+	}
+	return false
+}
+
+// words are the expressions for the machine words of a call, in the order of registers and then of the stack. Words of
+// which there are none, when the stack begins before the registers are used up, are "0". before are statements that the
+// expressions need.
+func (a arch) words(params []param) (before []string, words []string) {
+	var registers, stack []string
+	full := false
+	for _, p := range params {
+		var ws []string
+		toStack := false
+		switch p.class {
+		case integer:
+			ws = []string{"uintptr(" + p.name + ")"}
+		case pointer:
+			ws = []string{"uintptr(unsafe.Pointer(" + p.name + "))"}
+		case record:
+			toStack = p.words > 2 && a.largeOnStack
+			if p.words > 2 && !a.largeOnStack {
+				ws = []string{"uintptr(unsafe.Pointer(&" + p.name + "))"}
+				break
+			}
+			for i := range p.words {
+				ws = append(ws, fmt.Sprintf("%sWords[%d]", p.name, i))
+			}
+			before = append(before, fmt.Sprintf("%sWords := (*[%d]uintptr)(unsafe.Pointer(&%s))", p.name, p.words, p.name))
+		}
+		// A struct of two words goes to the stack whole when one register is left; System V lets later arguments still
+		// use that register, AAPCS64 (rule C.13) does not.
+		if toStack || len(registers)+len(ws) > a.registers || full {
+			stack = append(stack, ws...)
+			if !toStack && !a.largeOnStack {
+				full = true
+			}
+			continue
+		}
+		registers = append(registers, ws...)
+	}
+	for len(stack) > 0 && len(registers) < a.registers {
+		registers = append(registers, "0")
+	}
+	return before, append(registers, stack...)
+}

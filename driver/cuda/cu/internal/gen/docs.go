@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+)
+
+// docText is the comment of one name.
+type docText struct {
+	text  string
+	group string // name of the file it stands in, without .txt
+	line  int
+	used  bool
+}
+
+// readDocs reads the doc files. Each entry starts in the first column with a name of cuda.h, a colon and the text, which
+// goes on in indented lines; an empty line inside an entry starts a paragraph, lines starting with # are notes.
+func readDocs(dir string) (map[string]*docText, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
+	if err != nil {
+		return nil, err
+	}
+	sort.Strings(files)
+	docs := map[string]*docText{}
+	for _, path := range files {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := readDocFile(docs, path, string(text)); err != nil {
+			return nil, err
+		}
+	}
+	return docs, nil
+}
+
+func readDocFile(docs map[string]*docText, path, text string) error {
+	group := strings.TrimSuffix(filepath.Base(path), ".txt")
+	var current *docText
+	for i, line := range strings.Split(text, "\n") {
+		switch {
+		case strings.HasPrefix(line, "#"):
+		case strings.TrimSpace(line) == "":
+			if current != nil {
+				current.text += "\n"
+			}
+		case line[0] == ' ' || line[0] == '\t':
+			if current == nil {
+				return fmt.Errorf("%s:%d: text before the first name", path, i+1)
+			}
+			current.text += "\n" + strings.TrimSpace(line)
+		default:
+			name, rest, ok := strings.Cut(line, ":")
+			if !ok || strings.ContainsAny(name, " \t") {
+				return fmt.Errorf("%s:%d: a line starts with a name and a colon", path, i+1)
+			}
+			if other := docs[name]; other != nil {
+				return fmt.Errorf("%s:%d: %s is also in %s.txt:%d", path, i+1, name, other.group, other.line)
+			}
+			current = &docText{text: strings.TrimSpace(rest), group: group, line: i + 1}
+			docs[name] = current
+		}
+	}
+	for _, d := range docs {
+		d.text = strings.TrimSpace(d.text)
+	}
+	return nil
+}
+
+// addDocs gives every function and type its text. A name without one, and a text without a name, is an error unless lax.
+func (m *model) addDocs(docs map[string]*docText, lax bool) error {
+	take := func(c string) *docText {
+		d := docs[c]
+		if d == nil {
+			m.missing = append(m.missing, c)
+			return &docText{group: "other"}
+		}
+		d.used = true
+		return d
+	}
+	for _, f := range m.functions {
+		if f.newer == nil || docs[f.name] != nil {
+			d := take(f.name)
+			f.doc, f.group = d.text, d.group
+		}
+	}
+	for _, f := range m.functions {
+		if f.newer != nil && f.doc == "" {
+			f.doc = fmt.Sprintf("is the form of [%s] that CUDA %s replaced. It is there for drivers that do not have the newer one.",
+				f.newer.goName, versionText(f.newer.since))
+		}
+		if f.newer != nil {
+			f.group = "older"
+		}
+	}
+	for _, c := range m.documentedTypes() {
+		m.typeDocs[c] = take(c).text
+	}
+	for _, c := range m.constantNames() {
+		if d := docs[c]; d != nil {
+			m.typeDocs[c] = d.text
+			d.used = true
+		}
+	}
+	var unused []string
+	for c, d := range docs {
+		if !d.used {
+			unused = append(unused, c)
+		}
+	}
+	sort.Strings(unused)
+	if lax {
+		return nil
+	}
+	if len(m.missing) > 0 {
+		return fmt.Errorf("no text for %s", strings.Join(m.missing, ", "))
+	}
+	if len(unused) > 0 {
+		return fmt.Errorf("text for what is not in the header: %s", strings.Join(unused, ", "))
+	}
+	return nil
+}
+
+func versionText(v int) string { return fmt.Sprintf("%d.%d", v/1000, v%1000/10) }

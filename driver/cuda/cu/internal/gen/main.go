@@ -1,0 +1,64 @@
+// Command gen writes the generated part of package cu from a cuda.h.
+//
+//	go run ./internal/gen -header /path/to/cuda.h
+//
+// The header comes with the CUDA toolkit and with the wheels nvidia-cuda-runtime (13.x) and nvidia-cuda-runtime-cu12.
+// cudaTypedefs.h is looked for beside it: its PFN_ types carry the CUDA version that brought each symbol. Nothing of the
+// headers' text ends up in what is generated but names, types and numbers; the comments come from the files in docs.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "gen:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	header := flag.String("header", os.Getenv("CUDA_H"), "cuda.h to read; the default is $CUDA_H")
+	out := flag.String("out", ".", "directory of package cu")
+	docs := flag.String("docs", "internal/gen/docs", "directory of the doc files")
+	lax := flag.Bool("lax", false, "write functions and types without a doc comment too")
+	flag.Parse()
+	if *header == "" {
+		return fmt.Errorf("no header: use -header or CUDA_H")
+	}
+	texts, err := readDocs(*docs)
+	if err != nil {
+		return err
+	}
+	m, err := readModel(*header, filepath.Join(filepath.Dir(*header), "cudaTypedefs.h"))
+	if err != nil {
+		return err
+	}
+	if err := m.addDocs(texts, *lax); err != nil {
+		return err
+	}
+	files, err := m.generate()
+	if err != nil {
+		return err
+	}
+	old, err := filepath.Glob(filepath.Join(*out, "z_*.go"))
+	if err != nil {
+		return err
+	}
+	for _, f := range old {
+		if err := os.Remove(f); err != nil {
+			return err
+		}
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(*out, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("cuda.h %d.%d: %s\n", m.version/1000, m.version%1000/10, m.summary())
+	return nil
+}

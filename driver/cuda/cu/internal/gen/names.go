@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"go/token"
+	"regexp"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+)
+
+// The rule for names: the vendor's name without its prefix cu, CU, CU_ or CUDA_, with a capital first letter, and nothing
+// else changed. Where two names would become one, the type keeps its prefix. renamed are the exceptions.
+var renamed = map[string]string{
+	"CUdeviceptr": "DevicePtr",
+	"CUuuid":      "UUID",
+}
+
+var prefixes = regexp.MustCompile(`^(cu|CUDA_|CU_|CU)([A-Z0-9a-z])`)
+
+// goName applies the rule to one name.
+func goName(c string) string {
+	if n, ok := renamed[c]; ok {
+		return n
+	}
+	name := c
+	if m := prefixes.FindStringSubmatch(c); m != nil && !(m[2][0] >= '0' && m[2][0] <= '9') {
+		name = c[len(m[1]):]
+	}
+	return exported(name)
+}
+
+// exported makes the first letter a capital, behind any underscores.
+func exported(name string) string {
+	name = strings.TrimLeft(name, "_")
+	if name == "" {
+		return "X"
+	}
+	return strings.ToUpper(name[:1]) + name[1:]
+}
+
+// names knows the Go names of the header's types.
+type names struct {
+	current map[string]string          // typedef of one form, such as X_v1, to the typedef X that means it now
+	taken   map[string]string          // Go name to what in C has it
+	types   map[string]string          // typedef in C to Go name
+	records map[*cheader.Record]string // Go name of a record
+	enums   map[*cheader.Enum]string   // Go name of an enumeration
+	first   map[*cheader.Record]string // the typedef that names a record
+	owners  map[*cheader.Enum]string   // the typedef that names an enumeration
+}
+
+func newNames(m *model) (*names, error) {
+	n := &names{
+		current: map[string]string{}, taken: map[string]string{}, types: map[string]string{},
+		records: map[*cheader.Record]string{}, enums: map[*cheader.Enum]string{},
+		first: map[*cheader.Record]string{}, owners: map[*cheader.Enum]string{},
+	}
+	claim := func(name, c string) error {
+		if other, ok := n.taken[name]; ok {
+			return fmt.Errorf("%s and %s both become %s", other, c, name)
+		}
+		n.taken[name] = c
+		return nil
+	}
+	for _, f := range m.functions {
+		f.goName = goName(f.name)
+		if err := claim(f.goName, f.name); err != nil {
+			return nil, err
+		}
+	}
+	for _, c := range m.constantNames() {
+		if err := claim(goName(c), c); err != nil {
+			return nil, err
+		}
+	}
+	for _, d := range m.header.Typedefs {
+		if d.Type.Kind == cheader.Typedef && versionSuffixAny.ReplaceAllString(d.Type.Name, "") == d.Name {
+			n.current[d.Type.Name] = d.Name
+		}
+	}
+	for _, d := range m.header.Typedefs {
+		if !wanted(d.Name) {
+			continue
+		}
+		c := n.now(d.Name)
+		if _, ok := n.types[c]; !ok {
+			name := goName(c)
+			if _, clash := n.taken[name]; clash {
+				name = exported(c)
+			}
+			if err := claim(name, c); err != nil {
+				return nil, err
+			}
+			n.types[c] = name
+		}
+		n.types[d.Name] = n.types[c]
+		switch {
+		case d.Type.Kind == cheader.RecordKind && n.records[d.Type.Record] == "":
+			n.records[d.Type.Record] = n.types[c]
+			n.first[d.Type.Record] = c
+		case d.Type.Kind == cheader.EnumKind && n.enums[d.Type.Enum] == "":
+			n.enums[d.Type.Enum] = n.types[c]
+			n.owners[d.Type.Enum] = c
+		}
+	}
+	return n, nil
+}
+
+var versionSuffixAny = regexp.MustCompile(`_[vV][0-9]+$`)
+
+// now is the typedef that programs use for one form of a type.
+func (n *names) now(c string) string {
+	if current, ok := n.current[c]; ok {
+		return current
+	}
+	return c
+}
+
+// wanted tells a typedef of CUDA from one of the standard library.
+func wanted(c string) bool {
+	return strings.HasPrefix(c, "CU") || strings.HasPrefix(c, "cl_")
+}
+
+// paramName is a parameter's name, moved out of the way of Go's keywords and of what the generated bodies use.
+func paramName(c string, index int) string {
+	c = strings.TrimLeft(c, "_")
+	switch {
+	case c == "":
+		return fmt.Sprintf("arg%d", index)
+	case c == "error":
+		return "result"
+	case token.IsKeyword(c), c == "unsafe", c == "uintptr":
+		return c + "_"
+	}
+	// Flags and flags are both in use; a parameter of a Go function starts with a small letter.
+	if c[0] >= 'A' && c[0] <= 'Z' && !(len(c) > 1 && c[1] >= 'A' && c[1] <= 'Z') {
+		c = strings.ToLower(c[:1]) + c[1:]
+	}
+	if c == "N" {
+		c = "n"
+	}
+	return c
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"sort"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+)
+
+// emitTable writes the table of functions and the numbers under which the wrappers call them.
+func (m *model) emitTable(w *writer, calls []*call) {
+	w.printf("// HeaderVersion is the version of the cuda.h that this package was generated from.\n")
+	w.printf("const HeaderVersion Version = %d\n\n", m.version)
+	w.printf("const (\n")
+	for i, c := range calls {
+		if i == 0 {
+			w.printf("\t%s function = iota\n", c.index())
+			continue
+		}
+		w.printf("\t%s\n", c.index())
+	}
+	w.printf("\tfunctionCount\n)\n\n")
+	w.printf("var table = [functionCount]entry{\n")
+	for _, c := range calls {
+		name := c.name
+		if c.newer != nil {
+			name = c.symbol
+		}
+		w.printf("\t%s: {name: %q, goName: %q, symbol: %q", c.index(), name, c.goName, c.symbol)
+		if c.perThread != "" {
+			w.printf(", perThread: %q", c.perThread)
+		}
+		w.printf(", since: %d", c.since)
+		if c.newer != nil {
+			w.printf(", replaced: %d", c.newer.since)
+		}
+		if c.deprecated {
+			w.printf(", deprecated: true")
+		}
+		w.printf("},\n")
+	}
+	w.printf("}\n\n")
+
+	w.printf("// resultNames are the names and the meanings of the codes.\nvar resultNames = map[Result]resultName{\n")
+	for _, e := range m.enums() {
+		if m.names.owners[e] != "CUresult" {
+			continue
+		}
+		for _, v := range e.Values {
+			w.printf("\t%s: {%q, %q},\n", goName(v.Name), v.Name, m.typeDocs[v.Name])
+		}
+	}
+	w.printf("}\n\n")
+	w.printf("// unboundSymbols are the forms from before CUDA 3.2, with device pointers and sizes of 32 bits.\n")
+	w.printf("var unboundSymbols = []string{\n")
+	for _, s := range m.left {
+		w.printf("\t%q,\n", s)
+	}
+	w.printf("}\n\n")
+}
+
+// emitLayout writes the test's view of the records: what Go makes of each of them.
+func (m *model) emitLayout(w *writer) error {
+	w.printf("// goLayouts is what the compiler made of the records; the members of a union are at offset 0 and not listed.\n")
+	w.printf("var goLayouts = map[string]layout{\n")
+	var rows []string
+	byName := map[string]*cheader.Record{}
+	for r, c := range m.names.first {
+		rows = append(rows, c)
+		byName[c] = r
+	}
+	sort.Strings(rows)
+	for _, c := range rows {
+		r, name := byName[c], m.names.types[c]
+		w.printf("\t%q: {Size: unsafe.Sizeof(%s{}), Align: unsafe.Alignof(%s{}), Fields: map[string]uintptr{\n", c, name, name)
+		if err := m.layoutFields(w, name, "", "", r); err != nil {
+			return err
+		}
+		w.printf("\t}},\n")
+	}
+	w.printf("}\n\n")
+	return nil
+}
+
+// layoutFields writes the offsets of a record's fields, those of the structs inside it too.
+func (m *model) layoutFields(w *writer, name, cPath, goPath string, r *cheader.Record) error {
+	if r.Union {
+		return nil
+	}
+	for _, f := range r.Fields {
+		// A nameless union is embedded; C knows its place by the place of its members.
+		field, cField := exported(f.Name), f.Name
+		if f.Name == "" {
+			field = m.names.records[f.Type.Record]
+			cField = f.Type.Record.Fields[0].Name
+		}
+		goField := goPath + field
+		sum := "unsafe.Offsetof(" + name + "{}." + goField + ")"
+		if goPath != "" {
+			// Offsetof counts from the innermost struct; add what is around it.
+			sum = "unsafe.Offsetof(" + name + "{}." + goPath[:len(goPath)-1] + ") + " + sum
+		}
+		w.printf("\t\t%q: %s,\n", cPath+cField, sum)
+		t := f.Type
+		if goPath == "" && t.Kind == cheader.RecordKind && !t.Record.Union {
+			if err := m.layoutFields(w, name, cPath+cField+".", goField+".", t.Record); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
