@@ -35,9 +35,9 @@ type Options struct {
 	PendingNames int
 	// Now is the clock for times in infos and leases; nil means [time.Now].
 	Now func() time.Time
-	// Freed, if not nil, is told of each version whose state dict was closed, with the error of closing it. It is called
-	// outside the lock by whichever goroutine freed the version, so it may call the catalog.
-	Freed func(name string, version uint64, err error)
+	// Freed, if not nil, is told of each version whose state dict was closed, with the closed state dict and the error of
+	// closing it. It is called outside the lock by whichever goroutine freed the version, so it may call the catalog.
+	Freed func(name string, version uint64, sd *module.StateDict, err error)
 }
 
 // Origin says where a version came from. It is for people; the catalog only keeps it.
@@ -210,7 +210,7 @@ func (c *Catalog) free(versions []*version) error {
 			errs = append(errs, fmt.Errorf("close version %d of %q: %w", v.number, v.name, err))
 		}
 		if c.opts.Freed != nil {
-			c.opts.Freed(v.name, v.number, err)
+			c.opts.Freed(v.name, v.number, v.sd, err)
 		}
 	}
 	return errors.Join(errs...)

@@ -64,34 +64,32 @@ func TestConcurrentPublishersReadersAndSessionsThatEnd(t *testing.T) {
 			}
 		})
 	}
-	watch := make(chan struct{}, 1)
+	watch, done, watched := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
 	w := c.Subscribe(nil, func() {
 		select {
 		case watch <- struct{}{}:
 		default:
 		}
 	})
-	done := make(chan struct{})
 	var last uint64
-	watched := make(chan struct{})
+	look := func() {
+		for _, e := range w.Next() {
+			assert.Greater(t, e.Seq, last)
+			last = e.Seq
+		}
+		c.List()
+		c.Holdings()
+	}
 	go func() {
 		defer close(watched)
 		for {
 			select {
 			case <-watch:
+				look()
 			case <-done:
-			}
-			for _, e := range w.Next() {
-				assert.Greater(t, e.Seq, last)
-				last = e.Seq
-			}
-			select {
-			case <-done:
+				look()
 				return
-			default:
 			}
-			c.List()
-			c.Holdings()
 		}
 	}()
 	wg.Wait()
