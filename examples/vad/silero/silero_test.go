@@ -128,7 +128,7 @@ func TestNewRefusesOtherModels(t *testing.T) {
 		}, `tensor "conv1.bias" is float16, want float32`},
 		"shape": {func(m map[string]tensor.Spec) {
 			m["conv2.weight"] = tensor.Spec{DType: tensor.Float32, Shape: tensor.Shape{64, 3, 128}}
-		}, `tensor "conv2.weight" has shape [64 3 128], want [64 128 3]`},
+		}, `tensor "conv2.weight" has shape [64, 3, 128], want [64, 128, 3]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New(zeros(t, c.change))
