@@ -81,7 +81,10 @@ func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 		return nil, err
 	}
 	h.DataOffset, h.FileBytes = prefixBytes+int64(length), size
-	return h, h.check()
+	if err := h.check(); err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 // readFull fills p from offset off.
@@ -133,13 +136,16 @@ func byteLen(dt tensor.DType, shape tensor.Shape) (int64, error) {
 		return 0, fmt.Errorf("%w: %w", ErrOverflow, err)
 	}
 	bits := int64(dt.BitSize())
-	if n > math.MaxInt64/bits {
+	if bits < 8 {
+		if n%8*bits%8 != 0 {
+			return 0, fmt.Errorf("%w: %d elements of %d bits", ErrMisaligned, n, bits)
+		}
+		return n/8*bits + n%8*bits/8, nil
+	}
+	if n > math.MaxInt64/(bits/8) {
 		return 0, fmt.Errorf("%w: %d elements of %s", ErrOverflow, n, dt)
 	}
-	if n*bits%8 != 0 {
-		return 0, fmt.Errorf("%w: %d elements of %d bits", ErrMisaligned, n, bits)
-	}
-	return n * bits / 8, nil
+	return n * (bits / 8), nil
 }
 
 // parseHeader reads the JSON of a header. The ranges of its tensors are each right by themselves and sorted; how they
