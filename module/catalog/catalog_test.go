@@ -217,7 +217,7 @@ func TestPublishTakesTheStateDictAlsoWhenItFails(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	var freed []string
-	c := catalog.New(catalog.Options{Freed: func(name string, version uint64, err error) {
+	c := catalog.New(catalog.Options{Freed: func(name string, version uint64, _ *module.StateDict, err error) {
 		freed = append(freed, fmt.Sprint(name, version, err != nil))
 	}})
 	held, broken := &probe{bytes: 1}, &probe{bytes: 1, fail: errors.New("unmap failed")}
@@ -256,7 +256,7 @@ func TestClose(t *testing.T) {
 func TestFreedIsToldOfFailuresAndMayCallBack(t *testing.T) {
 	var c *catalog.Catalog
 	var told error
-	c = catalog.New(catalog.Options{Freed: func(name string, version uint64, err error) {
+	c = catalog.New(catalog.Options{Freed: func(name string, version uint64, _ *module.StateDict, err error) {
 		told = err
 		c.List() // would deadlock under the lock
 	}})

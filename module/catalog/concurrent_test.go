@@ -18,7 +18,7 @@ import (
 func TestConcurrentPublishersReadersAndSessionsThatEnd(t *testing.T) {
 	const publications, readers, rounds = 300, 8, 400
 	var freed atomic.Int64
-	c := catalog.New(catalog.Options{Retain: 1, Freed: func(string, uint64, error) { freed.Add(1) }})
+	c := catalog.New(catalog.Options{Retain: 1, Freed: func(string, uint64, *module.StateDict, error) { freed.Add(1) }})
 	var published atomic.Int64
 	var probes sync.Map // of a version to its probe
 
