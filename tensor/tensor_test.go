@@ -1,0 +1,202 @@
+package tensor_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+func bytesReader(p []byte) io.Reader { return bytes.NewReader(p) }
+
+func TestStorageCounts(t *testing.T) {
+	dev := openHost(t)
+	mem, err := dev.Alloc(100)
+	require.NoError(t, err)
+	s := tensor.NewStorage(mem)
+	require.EqualValues(t, 100, s.Bytes())
+	require.Same(t, s, s.Retain())
+	require.EqualValues(t, 2, s.Refs())
+
+	x, err := tensor.New(s, tensor.Spec{DType: tensor.Int8, Shape: shape{10}})
+	require.NoError(t, err)
+	c := x.Clone()
+	require.EqualValues(t, 4, s.Refs())
+	require.NoError(t, s.Close())
+	require.NoError(t, s.Close())
+	require.NoError(t, x.Close())
+	require.NoError(t, x.Close(), "twice")
+	require.NoError(t, c.Zero(), "the clone keeps the memory")
+	require.NoError(t, c.Close())
+
+	require.Zero(t, s.Refs())
+	_, err = mem.ReadAt(make([]byte, 1), 0)
+	require.ErrorIs(t, err, os.ErrClosed, "the last reference closed the memory")
+	require.ErrorIs(t, s.Close(), os.ErrClosed)
+	require.Zero(t, s.Retain().Refs(), "a closed storage stays closed")
+	_, err = tensor.New(s, tensor.Spec{DType: tensor.Int8, Shape: shape{10}})
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = tensor.NewViews([]*tensor.Storage{s}, []uint32{0}, []tensor.Spec{{DType: tensor.Int8}})
+	require.ErrorIs(t, err, os.ErrClosed)
+	require.True(t, c.Clone().Closed())
+
+	other, err := dev.Alloc(0)
+	require.NoError(t, err)
+	o := tensor.NewStorage(other)
+	require.NotEqual(t, s.ID(), o.ID())
+	require.NoError(t, o.Close())
+}
+
+func TestNewViews(t *testing.T) {
+	dev := openHost(t)
+	var storages []*tensor.Storage
+	for range 2 {
+		mem, err := dev.Alloc(64)
+		require.NoError(t, err)
+		s := tensor.NewStorage(mem)
+		defer s.Close()
+		storages = append(storages, s)
+	}
+	specs := []tensor.Spec{
+		{DType: tensor.Int32, Shape: shape{4}, ByteOffset: 1},
+		{DType: tensor.Int8, Shape: shape{2, 2}, Strides: strides{1, 2}},
+		{DType: tensor.Int8, Shape: shape{2, 2}, Strides: strides{2, 1}},
+	}
+	index := []uint32{0, 1, 0}
+	views, err := tensor.NewViews(storages, index, specs)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, storages[0].Refs())
+	require.EqualValues(t, 2, storages[1].Refs())
+	for i, v := range views {
+		require.True(t, v.Spec().Equal(specs[i]))
+		require.Same(t, storages[index[i]], v.Storage())
+	}
+	require.False(t, views[1].Contiguous())
+	require.True(t, views[2].Contiguous())
+	require.Nil(t, views[2].Spec().Strides)
+	require.Equal(t, strides{2, 1}, views[2].Strides())
+	require.Equal(t, strides{2, 1}, specs[2].Strides, "specs are borrowed, not changed")
+	for _, v := range views {
+		require.NoError(t, v.Close())
+	}
+
+	var at *tensor.ViewsError
+	_, err = tensor.NewViews(storages, []uint32{0, 2}, specs[:2])
+	require.ErrorIs(t, err, tensor.ErrIndex)
+	require.True(t, errors.As(err, &at) && at.Index == 1)
+	bad := append(specs[:2:2], tensor.Spec{DType: tensor.Int64, Shape: shape{9}})
+	_, err = tensor.NewViews(storages, index, bad)
+	require.ErrorIs(t, err, tensor.ErrBounds)
+	require.True(t, errors.As(err, &at) && at.Index == 2)
+	_, err = tensor.NewViews(storages, index[:1], specs)
+	require.ErrorIs(t, err, tensor.ErrIndex)
+	require.EqualValues(t, 1, storages[0].Refs(), "nothing is held after a refusal")
+}
+
+func TestNewCopiesItsSpec(t *testing.T) {
+	x := counting(t, openHost(t), 6)
+	spec := tensor.Spec{DType: tensor.Int32, Shape: shape{3, 2}, Strides: strides{1, 3}}
+	y, err := tensor.New(x.Storage(), spec)
+	y = closing(t, y, err)
+	spec.Shape[0], spec.Strides[1] = 1000, 1000
+	require.Equal(t, []int32{0, 3, 1, 4, 2, 5}, ints(t, y))
+}
+
+func TestEmptyRefusesBeforeAllocating(t *testing.T) {
+	dev := openHost(t)
+	for _, s := range []shape{{-1}, {1 << 62, 1 << 62}, {1 << 61}} {
+		_, err := tensor.Empty(dev, tensor.Float64, s)
+		require.Error(t, err)
+		require.NotErrorIs(t, err, driver.ErrOutOfMemory)
+	}
+	_, err := tensor.Empty(dev, tensor.Int8, shape{1 << 60})
+	require.Error(t, err, "the system has not so much")
+	_, err = tensor.FromSlice(dev, shape{2}, []int8{1})
+	require.ErrorIs(t, err, tensor.ErrShape)
+	x, err := tensor.Empty(dev, tensor.Int8, shape{0, 7})
+	x = closing(t, x, err)
+	require.Empty(t, must(tensor.Data[int8](x))(t))
+	y, err := tensor.FromSlice(dev, shape{0}, []float32{})
+	require.Zero(t, closing(t, y, err).Bytes())
+}
+
+func must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
+func TestClosedTensor(t *testing.T) {
+	x := counting(t, openHost(t), 2, 3)
+	y := counting(t, openHost(t), 2, 3)
+	require.NoError(t, x.Close())
+	_, err := x.WriteTo(io.Discard)
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = x.ReadBytes()
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = tensor.Data[int32](x)
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = tensor.RawData(x)
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = tensor.Float32s(x)
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = tensor.At[int32](x, 0, 0)
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = x.Copy(nil)
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = x.Equal(y)
+	require.ErrorIs(t, err, os.ErrClosed)
+	_, err = y.Equal(x)
+	require.ErrorIs(t, err, os.ErrClosed)
+	require.ErrorIs(t, x.CopyFrom(y), os.ErrClosed)
+	require.ErrorIs(t, y.CopyFrom(x), os.ErrClosed)
+	require.ErrorIs(t, x.FillFrom(bytesReader(nil)), os.ErrClosed)
+	require.ErrorIs(t, x.Zero(), os.ErrClosed)
+	require.Equal(t, shape{2, 3}, x.Shape(), "what describes it still answers")
+	require.Equal(t, "tensor(<closed>, size=(2, 3), dtype=int32)", x.String())
+}
+
+// Whoever closes while others read: they get the bytes or os.ErrClosed, and never a fault.
+func TestCloseWhileReading(t *testing.T) {
+	dev := openHost(t)
+	for range 50 {
+		x, err := tensor.Empty(dev, tensor.Int8, shape{64, 1024})
+		require.NoError(t, err)
+		y, err := x.Transpose(0, 1)
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for _, read := range []func() error{
+			func() error { _, err := x.WriteTo(io.Discard); return err },
+			func() error { _, err := y.ReadBytes(); return err },
+			func() error { _, err := x.Equal(y); return err },
+			func() error { _, err := tensor.At[int8](y, 5, 5); return err },
+			func() error { _ = y.String(); return nil },
+			func() error { c := x.Clone(); return c.Close() },
+			func() error {
+				v, err := y.Narrow(0, 1, 5)
+				if err != nil {
+					return err
+				}
+				return v.Close()
+			},
+			x.Close, y.Close, x.Close,
+		} {
+			wg.Go(func() {
+				if err := read(); err != nil && !errors.Is(err, os.ErrClosed) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Zero(t, x.Storage().Refs())
+	}
+}
