@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
