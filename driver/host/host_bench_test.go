@@ -16,6 +16,9 @@ import (
 
 const benchFileBytes = 1 << 30
 
+// touched keeps the compiler from dropping the reads.
+var touched byte
+
 // benchFile is a file of 1 GiB in the page cache.
 func benchFile(b *testing.B) *os.File {
 	b.Helper()
@@ -68,7 +71,7 @@ func BenchmarkLoad(b *testing.B) {
 		for p := m.(driver.Mapped).Data(); len(p) > 0; p = p[min(len(p), 4096):] {
 			sum += p[0]
 		}
-		require.NotEqual(b, 255, int(sum)+256)
+		touched = sum
 	}))
 	b.Run("load", func(b *testing.B) {
 		b.SetBytes(benchFileBytes)

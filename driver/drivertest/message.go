@@ -1,0 +1,95 @@
+package drivertest
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// pieceBytes is the most that one message carries of a memory's bytes.
+const pieceBytes = 32 << 10
+
+// request is what the suite asks of a peer. Memories are named by numbers that the peer gave out.
+type request struct {
+	Op       string
+	Memory   int
+	Bytes    int64
+	Offset   int64
+	Data     []byte
+	Writable bool
+	Handle   *handle
+}
+
+// response is the peer's answer; the fields besides Err depend on the operation.
+type response struct {
+	Err      *remoteError
+	Memory   int
+	Bytes    int64
+	Writable bool
+	N        int
+	Data     []byte
+	Info     driver.Info
+	Handle   *handle
+}
+
+// handle is a driver.Handle without its descriptor, which travels beside the message.
+type handle struct {
+	Kind    driver.HandleKind
+	Device  driver.UUID
+	Bytes   int64
+	Offset  int64
+	Blob    []byte
+	HasFile bool
+}
+
+func packHandle(h driver.Handle) (*handle, *os.File) {
+	return &handle{Kind: h.Kind, Device: h.Device, Bytes: h.Bytes, Offset: h.Offset, Blob: h.Blob, HasFile: h.File != nil}, h.File
+}
+
+func (h *handle) unpack(file *os.File) driver.Handle {
+	return driver.Handle{Kind: h.Kind, Device: h.Device, Bytes: h.Bytes, Offset: h.Offset, Blob: h.Blob, File: file}
+}
+
+// sentinels are the errors that keep their identity on the way from a peer.
+var sentinels = map[string]error{
+	"invalid":     driver.ErrInvalid,
+	"memory":      driver.ErrOutOfMemory,
+	"handle":      driver.ErrHandle,
+	"range":       driver.ErrRange,
+	"readonly":    driver.ErrReadOnly,
+	"closed":      os.ErrClosed,
+	"unsupported": errors.ErrUnsupported,
+	"eof":         io.EOF,
+}
+
+// remoteError is an error of the other process. It answers errors.Is for the sentinels that the original did.
+type remoteError struct {
+	Text      string
+	Sentinels []string
+}
+
+func (e *remoteError) Error() string { return "in the other process: " + e.Text }
+
+func (e *remoteError) Is(target error) bool {
+	for _, name := range e.Sentinels {
+		if sentinels[name] == target {
+			return true
+		}
+	}
+	return false
+}
+
+func packError(err error) *remoteError {
+	if err == nil {
+		return nil
+	}
+	e := &remoteError{Text: err.Error()}
+	for name, sentinel := range sentinels {
+		if errors.Is(err, sentinel) {
+			e.Sentinels = append(e.Sentinels, name)
+		}
+	}
+	return e
+}

@@ -1,0 +1,189 @@
+package drivertest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// Option changes what [TestDevice] expects.
+type Option func(*options)
+
+type options struct {
+	elsewhere bool
+	ignore    []string
+	peerEnv   []string
+}
+
+// ImportElsewhere is for a device that does not import what the same process exported. Imports are then tested in a second
+// process only.
+func ImportElsewhere() Option { return func(o *options) { o.elsewhere = true } }
+
+// IgnoreLeaks does not count descriptors, mappings and goroutines whose description contains one of the parts, which may not
+// contain blanks: what a vendor's library keeps for itself.
+func IgnoreLeaks(parts ...string) Option {
+	return func(o *options) { o.ignore = append(o.ignore, parts...) }
+}
+
+// PeerEnv adds variables, as "name=value", to the environment of the second process.
+func PeerEnv(variables ...string) Option {
+	return func(o *options) { o.peerEnv = append(o.peerEnv, variables...) }
+}
+
+// TestDevice runs the conformance suite. open returns a device owned by the suite, which closes it, and is called once for
+// each subtest; it may skip the test where there is no such device. The package's TestMain must call [Main]. Each subtest
+// counts descriptors, shared mappings and goroutines of both processes before and after.
+func TestDevice(t *testing.T, open func(testing.TB) driver.Device, opts ...Option) {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	dev := open(t) // what a vendor's library opens once must be open before descriptors are counted
+	require.NoError(t, warmUp(dev))
+	require.NoError(t, dev.Close())
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, *env)
+	}{
+		{"Info", testInfo},
+		{"Sizes", testSizes},
+		{"RefusedSizes", testRefusedSizes},
+		{"Ranges", testRanges},
+		{"AddressedMemory", testAddressed},
+		{"Load", testLoad},
+		{"LoadErrors", testLoadErrors},
+		{"ConcurrentCopies", testConcurrentCopies},
+		{"CloseDuringCopies", testCloseDuringCopies},
+		{"UseAfterClose", testUseAfterClose},
+		{"DeviceClose", testDeviceClose},
+		{"Export", testExport},
+		{"Share", onEveryImporter(testShare)},
+		{"ShareSizes", onEveryImporter(testShareSizes)},
+		{"SharePart", onEveryImporter(testSharePart)},
+		{"ShareWritable", onEveryImporter(testShareWritable)},
+		{"ImportOutlivesExporter", onEveryImporter(testImportOutlivesExporter)},
+		{"Reexport", onEveryImporter(testReexport)},
+		{"Freeze", onEveryImporter(testFreeze)},
+		{"ForgedHandles", onEveryImporter(testForged)},
+		{"WrongDescriptors", onEveryImporter(testWrongDescriptors)},
+		{"ConcurrentShares", onEveryImporter(testConcurrentShares)},
+		{"OwnerKilled", testOwnerKilled},
+		{"ImporterKilled", testImporterKilled},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			Leaks(t, o.ignore...)
+			e := &env{Device: open(t), options: o}
+			t.Cleanup(func() { require.NoError(t, e.Close()) })
+			test.run(t, e)
+		})
+	}
+}
+
+// warmUp makes the device do everything once.
+func warmUp(dev driver.Device) error {
+	m, err := dev.Alloc(1)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if _, err := m.WriteAt([]byte{1}, 0); err != nil {
+		return err
+	}
+	h, err := m.Export()
+	if err != nil {
+		return err
+	}
+	return h.Close()
+}
+
+// env is what a subtest works with.
+type env struct {
+	driver.Device
+	options options
+}
+
+// onEveryImporter runs a test with this process as the importer, where the device can, and with a second one.
+func onEveryImporter(run func(*testing.T, *env, process)) func(*testing.T, *env) {
+	return func(t *testing.T, e *env) {
+		if !e.options.elsewhere {
+			t.Run("SameProcess", func(t *testing.T) { run(t, e, local{e.Device}) })
+		}
+		t.Run("OtherProcess", func(t *testing.T) { run(t, e, startPeer(t, e.options)) })
+	}
+}
+
+// alloc returns memory that ends with the test.
+func (e *env) alloc(t *testing.T, bytes int64) driver.Memory {
+	t.Helper()
+	m, err := e.Alloc(bytes)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return m
+}
+
+// filled returns memory that ends with the test and holds a pattern, and the pattern.
+func (e *env) filled(t *testing.T, bytes int64, seed byte) (driver.Memory, []byte) {
+	t.Helper()
+	m := e.alloc(t, bytes)
+	data := pattern(int(bytes), seed)
+	write(t, m, data)
+	return m, data
+}
+
+// export returns a handle that ends with the test.
+func export(t *testing.T, m memory) driver.Handle {
+	t.Helper()
+	h, err := m.Export()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = h.Close() }) // a test may have closed it before
+	return h
+}
+
+// imported returns memory that ends with the test.
+func imported(t *testing.T, p process, h driver.Handle, opts driver.ImportOptions) memory {
+	t.Helper()
+	m, err := p.importHandle(h, opts)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		if other, ok := p.(*peer); ok && other.killed {
+			return
+		}
+		require.NoError(t, m.Close())
+	})
+	return m
+}
+
+func write(t *testing.T, m memory, data []byte) {
+	t.Helper()
+	n, err := m.WriteAt(data, 0)
+	require.NoError(t, err)
+	require.Equal(t, len(data), n)
+}
+
+// requireBytes compares the whole memory to want.
+func requireBytes(t *testing.T, m memory, want []byte) {
+	t.Helper()
+	require.Equal(t, int64(len(want)), m.Bytes())
+	got := make([]byte, len(want))
+	n, err := m.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.Equal(t, len(want), n)
+	if string(got) != string(want) { // no diff of megabytes
+		i := 0
+		for got[i] == want[i] {
+			i++
+		}
+		t.Fatalf("byte %d of %d is %d, not %d", i, len(want), got[i], want[i])
+	}
+}
+
+// pattern is bytes that differ from seed to seed and from page to page.
+func pattern(n int, seed byte) []byte {
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = byte(i) ^ byte(i>>8)*31 ^ byte(i>>16)*17 ^ seed
+	}
+	return data
+}
