@@ -6,7 +6,7 @@ import (
 )
 
 // checkDocs finds exported identifiers without a doc comment. Constants and variables may share the comment of their
-// group; fields may have theirs at the end of the line.
+// group; fields may have theirs at the end of the line, and those of generated types, which mirror a C header, need none.
 func checkDocs(s *source) []Violation {
 	var found []Violation
 	missing := func(pos token.Pos, kind, name string) {
@@ -19,14 +19,14 @@ func checkDocs(s *source) []Violation {
 				missing(d.Pos(), "function", d.Name.Name)
 			}
 		case *ast.GenDecl:
-			checkGroup(d, missing)
+			checkGroup(d, !s.generated(), missing)
 		}
 	}
 	return found
 }
 
-// checkGroup looks at the types, constants and variables of one declaration.
-func checkGroup(d *ast.GenDecl, missing func(token.Pos, string, string)) {
+// checkGroup looks at the types, constants and variables of one declaration, and at the members of types if asked to.
+func checkGroup(d *ast.GenDecl, members bool, missing func(token.Pos, string, string)) {
 	for _, spec := range d.Specs {
 		switch sp := spec.(type) {
 		case *ast.TypeSpec:
@@ -36,7 +36,9 @@ func checkGroup(d *ast.GenDecl, missing func(token.Pos, string, string)) {
 			if sp.Doc == nil && (d.Lparen.IsValid() || d.Doc == nil) {
 				missing(sp.Pos(), "type", sp.Name.Name)
 			}
-			checkMembers(sp, missing)
+			if members {
+				checkMembers(sp, missing)
+			}
 		case *ast.ValueSpec:
 			if d.Doc != nil || sp.Doc != nil || sp.Comment != nil {
 				continue
