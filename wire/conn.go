@@ -1,10 +1,12 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -27,6 +29,8 @@ type Conn struct {
 // Linux it fails with [errors.ErrUnsupported].
 func NewConn(c *net.UnixConn, limits Limits) (*Conn, error) {
 	conn := &Conn{conn: c, limits: limits.withDefaults()}
+	conn.writer.free.L = &conn.writer.mu
+	conn.reader.flush = conn.flushBeforeRead
 	if err := conn.init(); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("wire connection: %w", err)
@@ -44,10 +48,56 @@ func (c *Conn) Limits() Limits { return c.limits }
 // map, and files, which must stay open until it returns. More descriptors than a frame can carry go ahead in frames of
 // their own.
 //
-// Frames of concurrent Sends do not mix. Send waits only while the socket is full, and no longer than
-// [Limits.WriteTimeout]: then, or when the write fails for another reason within a frame, it closes the connection, since
-// the peer could not find the next frame. What is larger than the limits is [ErrTooLarge] and sends nothing.
+// Frames of concurrent Sends do not mix, and those of one goroutine stay in order. A small frame without descriptors may
+// be left to the goroutine that is writing at that moment; if that write fails, the next Send and Receive say so. A goodbye
+// is with the kernel when Send returns, and so is everything sent before it.
+//
+// Send waits only while the socket is full, and no longer than [Limits.WriteTimeout]: then, or when a write fails for
+// another reason within a frame, it closes the connection, since the peer could not find the next frame. What is larger
+// than the limits is [ErrTooLarge] and sends nothing.
 func (c *Conn) Send(kind Kind, id uint64, body []byte, files ...*os.File) error {
+	return c.send(kind, id, body, files, true)
+}
+
+// SendLater is Send, except that a small frame may stay in this process until the next Send or [Conn.Flush], or until
+// Receive has to wait. It is for who answers requests in the goroutine that receives them: the answers to requests that
+// came together go out together.
+func (c *Conn) SendLater(kind Kind, id uint64, body []byte, files ...*os.File) error {
+	return c.send(kind, id, body, files, false)
+}
+
+// Flush sends what [Conn.SendLater] left.
+func (c *Conn) Flush() error {
+	fatal, err := c.writer.flush()
+	if fatal {
+		c.writeFailed(err)
+	}
+	if err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	return nil
+}
+
+// flushBeforeRead runs within Receive, so it must not close the reader. If the peer is gone, the read will say so, after
+// the last frames that it sent.
+func (c *Conn) flushBeforeRead() error {
+	if fatal, err := c.writer.flush(); fatal && !peerGone(err) {
+		return fmt.Errorf("send: %w", err)
+	}
+	return nil
+}
+
+// writeFailed ends the connection after a write that failed within a frame. If the peer has closed its end, Receive still
+// gets what it sent before, and then the end.
+func (c *Conn) writeFailed(err error) {
+	if !peerGone(err) {
+		c.Close()
+	}
+}
+
+func peerGone(err error) bool { return errors.Is(err, syscall.EPIPE) }
+
+func (c *Conn) send(kind Kind, id uint64, body []byte, files []*os.File, now bool) error {
 	if body == nil {
 		body = emptyMap
 	}
@@ -59,11 +109,11 @@ func (c *Conn) Send(kind Kind, id uint64, body []byte, files ...*os.File) error 
 	case len(files) > c.limits.Files:
 		return fmt.Errorf("send %s frame with %d descriptors, the limit is %d: %w", kind, len(files), c.limits.Files, ErrTooLarge)
 	}
-	fatal, err := c.writer.send(kind, id, body, files)
+	fatal, err := c.writer.send(kind, id, body, files, now)
+	if fatal {
+		c.writeFailed(err)
+	}
 	if err != nil {
-		if fatal {
-			c.Close()
-		}
 		return fmt.Errorf("send %s frame: %w", kind, err)
 	}
 	return nil
@@ -88,6 +138,7 @@ func (c *Conn) CloseWrite() error { return c.conn.CloseWrite() }
 func (c *Conn) Close() error {
 	c.closeOnce.Do(func() {
 		c.closeErr = c.conn.Close()
+		c.writer.close()
 		c.reader.close()
 	})
 	return c.closeErr

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"sync"
 )
@@ -32,7 +33,8 @@ type reader struct {
 	mu     sync.Mutex
 	limits *Limits
 	src    source
-	err    error // what ended the reader
+	flush  func() error // called before a read, which may wait
+	err    error        // what ended the reader
 
 	// start and end bound the bytes of src.buf that no frame has taken yet. pos is the offset in the stream of the byte
 	// that the next read brings.
@@ -74,7 +76,7 @@ func (r *reader) receive() (Frame, error) {
 func (r *reader) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.fail(errClosed)
+	r.fail(fmt.Errorf("receive: %w", net.ErrClosed))
 }
 
 // fail makes err final and gives back what the reader holds.
@@ -233,6 +235,9 @@ func (r *reader) fill(n int) error {
 
 // read makes one read and keeps the descriptors that came with it.
 func (r *reader) read(dst []byte) (int, error) {
+	if err := r.flush(); err != nil {
+		return 0, err
+	}
 	n, fds, err := r.src.read(dst)
 	if len(fds) > 0 {
 		if r.pending == len(r.batches) {

@@ -4,11 +4,8 @@ package wire
 
 import (
 	"errors"
-	"net"
 	"os"
 )
-
-var errClosed error = net.ErrClosed
 
 var errLinuxOnly = errors.ErrUnsupported
 
@@ -20,9 +17,11 @@ func (s *source) read([]byte) (int, []int, error) { return 0, nil, errLinuxOnly 
 
 func (s *source) release() {}
 
-type writer struct{}
+type sink struct{}
 
-func (w *writer) send(Kind, uint64, []byte, []*os.File) (bool, error) { return false, errLinuxOnly }
+func (w *sink) write([]byte, []byte, []int) (bool, error) { return false, errLinuxOnly }
+
+func fileDescriptors([]*os.File) ([]int, error) { return nil, errLinuxOnly }
 
 func (c *Conn) init() error {
 	c.reader.limits = &c.limits

@@ -1,0 +1,155 @@
+package wire
+
+import (
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func init() {
+	roles["bare echo"] = func(c *net.UnixConn) error {
+		var b [64]byte
+		for {
+			if _, err := io.ReadFull(c, b[:]); err != nil {
+				return nil
+			}
+			if _, err := c.Write(b[:]); err != nil {
+				return err
+			}
+		}
+	}
+	roles["frame echo"] = func(u *net.UnixConn) error {
+		c, err := NewConn(u, Limits{})
+		if err != nil {
+			return err
+		}
+		for {
+			f, err := c.Receive()
+			if err != nil {
+				return nil
+			}
+			if err := c.SendLater(KindResponse, f.ID, f.Body); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// BenchmarkPing is a round trip of 64 bytes to another process, bare and as frames in turn, so that both meet the same
+// machine. The ratio of the medians is what frames cost.
+func BenchmarkPing(b *testing.B) {
+	c, _ := startRole(b, "bare echo")
+	var buf [64]byte
+	bare := func() {
+		if _, err := c.Write(buf[:]); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, buf[:]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	u, _ := startRole(b, "frame echo")
+	conn, err := NewConn(u, Limits{})
+	require.NoError(b, err)
+	defer conn.Close()
+	frames := func() {
+		if err := conn.Send(KindRequest, 1, body48); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := conn.Receive(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var times [2][]time.Duration
+	const stretch = 200 // rounds of one sort in a row, so that neither finds the other's cold caches
+	for b.Loop() {
+		for i, round := range []func(){bare, frames} {
+			for range stretch {
+				t := time.Now()
+				round()
+				times[i] = append(times[i], time.Since(t))
+			}
+		}
+	}
+	b.StopTimer()
+	var p50 [2]float64
+	for i := range times {
+		slices.Sort(times[i])
+		p50[i] = float64(times[i][len(times[i])/2].Nanoseconds())
+	}
+	b.ReportMetric(p50[0], "bare-p50-ns")
+	b.ReportMetric(p50[1], "frames-p50-ns")
+	b.ReportMetric(p50[1]/p50[0], "ratio")
+}
+
+// body48 makes a frame of 64 bytes.
+var body48 = append([]byte{0x58, 46}, make([]byte, 46)...)
+
+// BenchmarkCallers is the throughput of round trips that many goroutines make over one connection, each waiting for its own
+// answer.
+func BenchmarkCallers(b *testing.B) {
+	for _, callers := range []int{1, 8, 64} {
+		b.Run(strconv.Itoa(callers), func(b *testing.B) {
+			u, _ := startRole(b, "frame echo")
+			conn, err := NewConn(u, Limits{})
+			require.NoError(b, err)
+			answers := make([]chan Frame, callers)
+			for i := range answers {
+				answers[i] = make(chan Frame, 1)
+			}
+			var receiver, senders sync.WaitGroup
+			receiver.Go(func() {
+				for {
+					f, err := conn.Receive()
+					if err != nil {
+						return
+					}
+					answers[f.ID] <- f
+				}
+			})
+			b.ReportAllocs()
+			b.ResetTimer()
+			var calls atomic.Int64
+			for i := range callers {
+				senders.Go(func() {
+					for calls.Add(1) <= int64(b.N) {
+						if conn.Send(KindRequest, uint64(i), body48) != nil {
+							b.Error("send failed")
+							return
+						}
+						<-answers[i]
+					}
+				})
+			}
+			senders.Wait()
+			b.StopTimer()
+			conn.Close()
+			receiver.Wait()
+		})
+	}
+}
+
+// BenchmarkSendReceive is one frame through a pair of connections of this process, on one goroutine: what the package
+// costs without the scheduler.
+func BenchmarkSendReceive(b *testing.B) {
+	x, y, err := Pipe(Limits{})
+	require.NoError(b, err)
+	defer x.Close()
+	defer y.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := x.Send(KindRequest, 1, body48); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := y.Receive(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// sink writes the socket. Its fields below ready are the arguments and results of one write, in the struct for the same
+// reason as those of source.
+type sink struct {
+	conn    *net.UnixConn
+	raw     syscall.RawConn
+	timeout time.Duration
+	ready   func(fd uintptr) bool
+
+	out     []byte
+	tail    []byte // what follows out
+	control []byte
+	started bool // some byte was sent
+	bounded bool // the socket was full, and a deadline is set
+	err     error
+}
+
+func (w *sink) init(conn *net.UnixConn, raw syscall.RawConn, timeout time.Duration) {
+	w.conn, w.raw, w.timeout = conn, raw, timeout
+	w.ready = w.writeReady
+}
+
+// write sends out and tail with the descriptors on the first byte. started tells whether any of it was sent.
+func (w *sink) write(out, tail []byte, fds []int) (started bool, err error) {
+	w.out, w.tail, w.control, w.started, w.bounded, w.err = out, tail, nil, false, false, nil
+	if len(fds) > 0 {
+		w.control = unix.UnixRights(fds...)
+	}
+	if err = w.raw.Write(w.ready); err == nil {
+		err = w.err
+	}
+	if w.bounded {
+		w.conn.SetWriteDeadline(time.Time{})
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = ErrTimeout
+		}
+	}
+	w.out, w.tail, w.control = nil, nil, nil
+	return w.started, err
+}
+
+// writeReady writes as much as the socket takes and answers whether that was all, or failed.
+func (w *sink) writeReady(fd uintptr) bool {
+	for {
+		n, err := w.sendmsg(int(fd))
+		switch err {
+		case nil:
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			w.bound()
+			return false
+		default:
+			w.err = sendError(err, len(w.control) > 0)
+			return true
+		}
+		w.started, w.control = true, nil
+		k := min(n, len(w.out))
+		w.out, w.tail = w.out[k:], w.tail[n-k:]
+		if len(w.out)+len(w.tail) == 0 {
+			return true
+		}
+	}
+}
+
+// sendmsg makes one system call. write takes half a microsecond less than sendmsg and does the same where there is one
+// piece and no descriptor; the Go runtime turns its SIGPIPE into EPIPE.
+func (w *sink) sendmsg(fd int) (int, error) {
+	const flags = unix.MSG_NOSIGNAL | unix.MSG_DONTWAIT
+	switch {
+	case len(w.tail) == 0 && w.control == nil:
+		return unix.Write(fd, w.out)
+	case len(w.tail) == 0:
+		return unix.SendmsgN(fd, w.out, w.control, nil, flags)
+	case len(w.out) == 0:
+		return unix.SendmsgN(fd, w.tail, w.control, nil, flags)
+	}
+	return unix.SendmsgBuffers(fd, [][]byte{w.out, w.tail}, w.control, nil, flags)
+}
+
+// sendError says what a refused message means. Descriptors that are sent and not yet received count against the sender's
+// own limit of open files; too many of them, or no memory, is no reason to give up the connection.
+func sendError(err error, files bool) error {
+	e := os.NewSyscallError("sendmsg", err)
+	switch {
+	case err == unix.ETOOMANYREFS:
+		return fmt.Errorf("%w: more descriptors are on their way than this user may have open: %w", errRefused, e)
+	case err == unix.ENOBUFS, err == unix.ENOMEM, files && err == unix.EBADF:
+		return fmt.Errorf("%w: %w", errRefused, e)
+	}
+	return e
+}
+
+// bound sets the deadline of a write when it must wait for the first time: a socket that takes everything at once costs no
+// timer.
+func (w *sink) bound() {
+	if !w.bounded && w.timeout > 0 {
+		w.bounded = true
+		w.conn.SetWriteDeadline(time.Now().Add(w.timeout))
+	}
+}
+
+// fileDescriptors are the numbers behind files. Not f.Fd: that makes the file blocking, for the peer too.
+func fileDescriptors(files []*os.File) ([]int, error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	fds := make([]int, len(files))
+	for i, f := range files {
+		raw, err := f.SyscallConn()
+		if err == nil {
+			err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
+		}
+		if err != nil {
+			return nil, fmt.Errorf("descriptor %d: %w", i, err)
+		}
+	}
+	return fds, nil
+}

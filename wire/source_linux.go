@@ -1,0 +1,155 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// controlBytes is room for the descriptors of one message: the kernel sends no more than MaxFilesPerFrame at a time, and
+// asks for nothing else in the control data of a socket without further options.
+var controlBytes = unix.CmsgSpace(MaxFilesPerFrame * 4)
+
+// buffer is what reading needs, borrowed from a pool while there is something to read.
+type buffer struct {
+	data    [bufferBytes]byte
+	control []byte
+}
+
+var buffers = sync.Pool{New: func() any { return &buffer{control: make([]byte, controlBytes)} }}
+
+// source reads the socket. Its fields below raw are the arguments and results of one read, in the struct so that the
+// function handed to raw.Read is made once and nothing is allocated.
+type source struct {
+	raw   syscall.RawConn
+	ready func(fd uintptr) bool
+
+	buf   *buffer // nil while nothing is to be read
+	dst   []byte
+	n     int
+	ctl   int
+	flags int
+	errno unix.Errno
+	msg   message
+}
+
+func (s *source) init(raw syscall.RawConn) {
+	s.raw = raw
+	s.ready = s.readReady
+}
+
+// read waits until there are bytes and returns how many went to dst, or to buf.data if dst is nil, and the descriptors,
+// owned, that came with them. The end of the stream is io.EOF. Descriptors are returned also with an error.
+func (s *source) read(dst []byte) (n int, fds []int, err error) {
+	s.dst = dst
+	err = s.raw.Read(s.ready)
+	s.dst = nil
+	if err != nil {
+		s.releaseIfIdle(dst)
+		return 0, nil, err
+	}
+	if s.errno != 0 {
+		s.releaseIfIdle(dst)
+		return 0, nil, os.NewSyscallError("recvmsg", s.errno)
+	}
+	if s.ctl > 0 || s.flags&unix.MSG_CTRUNC != 0 {
+		fds, err = s.descriptors()
+	}
+	if s.n == 0 && err == nil {
+		s.releaseIfIdle(dst)
+		err = io.EOF
+	}
+	return s.n, fds, err
+}
+
+// readReady reads once. It is called when the socket may be readable and answers whether it was.
+func (s *source) readReady(fd uintptr) bool {
+	dst := s.dst
+	if dst == nil {
+		if s.buf == nil {
+			s.buf = buffers.Get().(*buffer)
+		}
+		dst = s.buf.data[:]
+	}
+	for {
+		s.n, s.ctl, s.flags, s.errno = s.msg.receive(int(fd), dst, s.buf.control, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		switch s.errno {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			s.releaseIfIdle(s.dst)
+			return false
+		}
+		return true
+	}
+}
+
+// releaseIfIdle gives the buffer back if nothing is in it.
+func (s *source) releaseIfIdle(dst []byte) {
+	if dst == nil {
+		s.release()
+	}
+}
+
+func (s *source) release() {
+	if s.buf != nil {
+		buffers.Put(s.buf)
+		s.buf = nil
+	}
+}
+
+// descriptors takes the descriptors out of the control data of the last read. On an error none is left open.
+func (s *source) descriptors() ([]int, error) {
+	var fds []int
+	rest := s.buf.control[:s.ctl]
+	var err error
+	for len(rest) > 0 && err == nil {
+		var h unix.Cmsghdr
+		var data []byte
+		h, data, rest, err = unix.ParseOneSocketControlMessage(rest)
+		if err == nil && (h.Level != unix.SOL_SOCKET || h.Type != unix.SCM_RIGHTS) {
+			err = fmt.Errorf("control data of type %d", h.Type)
+		}
+		if err == nil {
+			fds = appendDescriptors(fds, data)
+		}
+	}
+	if err != nil {
+		closeDescriptors(fds)
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	if s.flags&unix.MSG_CTRUNC != 0 {
+		closeDescriptors(fds)
+		return nil, explainTruncation(len(fds))
+	}
+	return fds, nil
+}
+
+func appendDescriptors(fds []int, data []byte) []int {
+	if fds == nil {
+		fds = make([]int, 0, len(data)/4)
+	}
+	for ; len(data) >= 4; data = data[4:] {
+		fds = append(fds, int(int32(binary.NativeEndian.Uint32(data))))
+	}
+	return fds
+}
+
+// explainTruncation finds out why the kernel dropped descriptors, since the flag says only that it did: there is room for
+// all that one message can carry, so mostly this process has no free descriptor.
+func explainTruncation(got int) error {
+	fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		unix.Close(fd)
+	}
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+		return fmt.Errorf("%w: descriptors were lost after %d of them: %w", ErrProtocol, got, err)
+	}
+	return fmt.Errorf("%w: descriptors were lost after %d of them", ErrProtocol, got)
+}

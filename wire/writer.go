@@ -1,0 +1,207 @@
+package wire
+
+import (
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+)
+
+// copyBytes is the largest body that is copied behind its header, into the queue; a larger one is gathered from where it
+// is. queueBytes is how much may wait in the queue before Send waits too.
+const (
+	copyBytes  = 8 << 10
+	queueBytes = 32 << 10
+)
+
+var queues = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
+
+// writer sends frames. Whoever finds nobody writing writes; the frames of others queue meanwhile and go out together in the
+// writer's next system call, without their senders waiting. So one busy connection costs few system calls, an idle one
+// holds no buffer, and no goroutine exists only to write.
+type writer struct {
+	mu      sync.Mutex
+	free    sync.Cond // writing has become false
+	writing bool      // one goroutine uses sink
+	sink    sink
+	queue   *[]byte // whole frames; nil where none wait
+	queued  int     // how many
+	crowded bool    // lately frames came together
+	broken  error   // the peer cannot find the next frame any more
+}
+
+func (w *writer) setup() { w.free.L = &w.mu }
+
+// send sends one message. If now is false, it may stay in the queue until the next send or flush. A message without
+// descriptors that fits goes through the queue; others, and goodbyes, wait for their turn and are with the kernel
+// when send returns. fatal tells that the connection is of no use any more.
+func (w *writer) send(kind Kind, id uint64, body []byte, files []*os.File, now bool) (fatal bool, err error) {
+	if len(files) == 0 && len(body) <= copyBytes && kind != KindGoodbye {
+		return w.sendQueued(header{length: uint32(len(body)), kind: kind, id: id}, body, now)
+	}
+	fds, err := fileDescriptors(files)
+	if err != nil {
+		return false, err
+	}
+	defer runtime.KeepAlive(files)
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.writing && w.broken == nil {
+		w.free.Wait()
+	}
+	if w.broken != nil {
+		return false, w.broken
+	}
+	w.writing = true
+	defer w.done()
+	if err := w.flushLocked(); err != nil {
+		return true, err
+	}
+	w.mu.Unlock()
+	started, err := w.sendParts(kind, id, body, fds)
+	w.mu.Lock()
+	if err != nil {
+		fatal = started || !errors.Is(err, errRefused)
+		if fatal {
+			w.broken = err
+		}
+		return fatal, err
+	}
+	if err := w.flushLocked(); err != nil {
+		return true, err
+	}
+	return false, nil
+}
+
+// sendQueued puts a small frame into the queue, and writes the queue if nobody else does.
+func (w *writer) sendQueued(h header, body []byte, now bool) (fatal bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for w.writing && w.full(len(body)) && w.broken == nil {
+		w.free.Wait()
+	}
+	if w.broken != nil {
+		return false, w.broken
+	}
+	full := w.full(len(body))
+	w.enqueue(h, body)
+	if w.writing {
+		w.crowded = true
+		return false, nil
+	}
+	if !now && !full {
+		return false, nil
+	}
+	w.writing = true
+	defer w.done()
+	if w.crowded && now {
+		// Others are likely to send at this moment too: let those that can run put their frames into the queue first.
+		w.mu.Unlock()
+		runtime.Gosched()
+		w.mu.Lock()
+		w.crowded = w.queued > 1
+	}
+	if err := w.flushLocked(); err != nil {
+		return true, err
+	}
+	return false, nil
+}
+
+func (w *writer) full(body int) bool {
+	return w.queue != nil && len(*w.queue)+HeaderBytes+body > queueBytes
+}
+
+func (w *writer) enqueue(h header, body []byte) {
+	if w.queue == nil {
+		w.queue = queues.Get().(*[]byte)
+	}
+	var head [HeaderBytes]byte
+	h.put(head[:])
+	*w.queue = append(append(*w.queue, head[:]...), body...)
+	w.queued++
+}
+
+// flush writes what waits in the queue.
+func (w *writer) flush() (fatal bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.broken != nil {
+		return false, w.broken
+	}
+	if w.writing || w.queued == 0 {
+		return false, nil // who writes takes the queue along
+	}
+	w.writing = true
+	defer w.done()
+	err = w.flushLocked()
+	return err != nil, err
+}
+
+// flushLocked writes the queue until it stays empty. The caller has set writing; mu is released while it writes. An error
+// is fatal.
+func (w *writer) flushLocked() error {
+	for w.queued > 0 {
+		q := w.queue
+		w.queue, w.queued = nil, 0
+		w.mu.Unlock()
+		_, err := w.sink.write(*q, nil, nil)
+		*q = (*q)[:0]
+		queues.Put(q)
+		w.mu.Lock()
+		if err != nil {
+			w.broken = err
+			return err
+		}
+	}
+	return nil
+}
+
+// done ends a turn. mu is held.
+func (w *writer) done() {
+	w.writing = false
+	if w.broken != nil && w.queue != nil {
+		w.queue, w.queued = nil, 0
+	}
+	w.free.Broadcast()
+}
+
+// sendParts writes a message that does not go through the queue: files frames for the descriptors that one frame cannot
+// carry, then the frame. The caller has set writing and does not hold mu.
+func (w *writer) sendParts(kind Kind, id uint64, body []byte, fds []int) (started bool, err error) {
+	for len(fds) > MaxFilesPerFrame {
+		var head [HeaderBytes]byte
+		header{kind: KindFiles, files: MaxFilesPerFrame, id: id}.put(head[:])
+		part, err := w.sink.write(head[:], nil, fds[:MaxFilesPerFrame])
+		started = started || part
+		if err != nil {
+			return started, err
+		}
+		fds = fds[MaxFilesPerFrame:]
+	}
+	p := queues.Get().(*[]byte)
+	defer queues.Put(p)
+	var head [HeaderBytes]byte
+	header{length: uint32(len(body)), kind: kind, files: uint16(len(fds)), id: id}.put(head[:])
+	out, tail := append((*p)[:0], head[:]...), body
+	if len(body) <= copyBytes {
+		out, tail = append(out, body...), nil
+	}
+	*p = out[:0]
+	part, err := w.sink.write(out, tail, fds)
+	return started || part, err
+}
+
+// errRefused marks a write that the kernel refused before it took anything, for a reason that passes.
+var errRefused = errors.New("the system refused the message")
+
+// close wakes those who wait. Writes in progress end with the socket.
+func (w *writer) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.broken == nil {
+		w.broken = net.ErrClosed
+	}
+	w.free.Broadcast()
+}
