@@ -1,0 +1,105 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// keepLocked keeps a finished task as long as the options say, and drops what there is too much of now.
+func (m *Manager[V]) keepLocked(t *Task[V]) {
+	t.at = m.finished.PushBack(t)
+	limit := max(0, m.opts.Retain)
+	if m.dead {
+		limit = 0
+	}
+	for m.finished.Len() > limit {
+		m.dropLocked(m.finished.Front().Value.(*Task[V]))
+	}
+	m.armLocked()
+}
+
+// dropLocked takes a finished task off the books.
+func (m *Manager[V]) dropLocked(t *Task[V]) {
+	if t.dropped {
+		return
+	}
+	t.dropped = true
+	delete(m.tasks, t.status.ID)
+	m.finished.Remove(t.at)
+	t.at = nil
+	t.discardLocked()
+}
+
+// armLocked sets the timer for the task that finished first, if it is not set. The TTL is the same for all, so that one
+// is the first to go, and a timer that fires for a task that has gone is set again for the next.
+func (m *Manager[V]) armLocked() {
+	first := m.finished.Front()
+	if m.opts.TTL < 0 || m.timer != nil || first == nil {
+		return
+	}
+	m.timer = time.AfterFunc(time.Until(m.expiryOf(first.Value.(*Task[V]))), m.expire)
+}
+
+// expiryOf is when a finished task goes.
+func (m *Manager[V]) expiryOf(t *Task[V]) time.Time { return t.status.FinishedAt.Add(m.opts.TTL) }
+
+// expire drops what is too old. It runs on the timer's goroutine.
+func (m *Manager[V]) expire() {
+	m.mu.Lock()
+	defer m.unlock()
+	now := time.Now()
+	for first := m.finished.Front(); first != nil; first = m.finished.Front() {
+		t := first.Value.(*Task[V])
+		if now.Before(m.expiryOf(t)) {
+			break
+		}
+		m.dropLocked(t)
+	}
+	m.timer = nil
+	m.armLocked()
+}
+
+// Shutdown accepts no new tasks, waits until all tasks have finished, pending ones too, and then drops them. When ctx ends
+// first it cancels the rest with the cause [ErrShutdown] and returns the cause of ctx without waiting for functions that
+// do not return; their results are released when they do. Shutdown may be called again, to wait for those.
+//
+// Results can be fetched until Shutdown returns.
+func (m *Manager[V]) Shutdown(ctx context.Context) error {
+	m.mu.Lock()
+	m.closing = true
+	m.hushLocked()
+	m.mu.Unlock()
+
+	select {
+	case <-m.quiet:
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.unlock()
+	m.dead = true
+	m.cancelLocked(Filter{}, ErrShutdown)
+	for m.finished.Len() > 0 {
+		m.dropLocked(m.finished.Front().Value.(*Task[V]))
+	}
+	if m.timer != nil {
+		m.timer.Stop()
+		m.timer = nil
+	}
+	if m.active > 0 {
+		return fmt.Errorf("shut down tasks: %d still running: %w", m.active, context.Cause(ctx))
+	}
+	return nil
+}
+
+// hushLocked tells Shutdown when the last task has ended.
+func (m *Manager[V]) hushLocked() {
+	if !m.closing || m.active > 0 || m.pending.Len() > 0 {
+		return
+	}
+	select {
+	case <-m.quiet:
+	default:
+		close(m.quiet)
+	}
+}

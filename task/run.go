@@ -1,0 +1,113 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+)
+
+// dispatchLocked gives free workers away: first to tasks that come back from waiting, then to those that have not
+// started.
+func (m *Manager[V]) dispatchLocked() {
+	for m.busy < m.opts.Workers && len(m.resuming) > 0 {
+		r := m.resuming[0]
+		m.resuming = m.resuming[1:]
+		r.t.takeSlotLocked()
+		close(r.granted)
+	}
+	for m.busy < m.opts.Workers && m.pending.Len() > 0 {
+		t := m.pending.Remove(m.pending.Front()).(*Task[V])
+		t.at = nil
+		t.takeSlotLocked()
+		m.startLocked(t)
+	}
+}
+
+// startLocked runs the task's function on a goroutine of its own, which Shutdown waits for.
+func (m *Manager[V]) startLocked(t *Task[V]) {
+	t.becomeLocked(Running)
+	t.status.StartedAt = time.Now()
+	stop := context.CancelFunc(func() {})
+	if t.timeout > 0 {
+		cause := fmt.Errorf("timeout of %v: %w", t.timeout, context.DeadlineExceeded)
+		t.ctx, stop = context.WithTimeoutCause(t.ctx, t.timeout, cause)
+	}
+	fn, ctx := t.fn, t.ctx
+	t.fn = nil // what it captured is the goroutine's from here on
+	m.active++
+	m.noteLocked(t)
+	go func() {
+		defer stop()
+		m.run(ctx, t, fn)
+	}()
+}
+
+// run calls fn and settles the task, however fn ends.
+func (m *Manager[V]) run(ctx context.Context, t *Task[V], fn func(context.Context) (V, error)) {
+	var v V
+	err := ErrGoexit // unless fn returns or panics
+	defer func() { m.end(t, v, err) }()
+	defer func() {
+		if p := recover(); p != nil {
+			err = &PanicError{Value: p, Stack: debug.Stack()}
+		}
+	}()
+	v, err = fn(ctx)
+}
+
+// end takes what the function of t ended with.
+func (m *Manager[V]) end(t *Task[V], v V, err error) {
+	m.mu.Lock()
+	switch {
+	case t.cause != nil:
+		if err == nil {
+			m.garbage = append(m.garbage, v)
+		}
+		m.settleLocked(t, Cancelled, t.cause)
+	case err != nil:
+		m.settleLocked(t, Failed, err)
+	default:
+		t.result, t.held = v, true
+		m.settleLocked(t, Succeeded, nil)
+	}
+	t.giveSlotLocked()
+	m.dispatchLocked()
+	m.unlock()
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.active--
+	m.hushLocked()
+}
+
+// becomeLocked changes the state.
+func (t *Task[V]) becomeLocked(next State) {
+	if !t.status.State.CanBecome(next) {
+		panic(fmt.Sprintf("task %q (%s): %s cannot become %s", t.status.Name, t.status.ID, t.status.State, next))
+	}
+	t.status.State = next
+}
+
+// settleLocked brings t to a terminal state, tells everybody, and keeps the task as long as the options say.
+func (m *Manager[V]) settleLocked(t *Task[V], state State, cause error) {
+	t.becomeLocked(state)
+	t.status.Cancelling = false
+	t.status.FinishedAt = time.Now()
+	switch state {
+	case Succeeded:
+		m.stats.Succeeded++
+	case Failed:
+		m.stats.Failed++
+	case Cancelled:
+		m.stats.Cancelled++
+	}
+	if state != Succeeded {
+		t.status.Err = &Error{ID: t.status.ID, Name: t.status.Name, State: state, Err: cause}
+	}
+	t.cancel(nil)
+	t.fn, t.ctx, t.cancel = nil, nil, nil // a finished task holds nothing of what it was made of
+	close(t.done)
+	m.noteLocked(t)
+	m.keepLocked(t)
+}
