@@ -72,7 +72,9 @@ func startPeer(t *testing.T, o options) *peer {
 	exe, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.Command(exe, "-test.run=^$")
-	cmd.Env = append(os.Environ(), o.peerEnv...)
+	// Under the race detector a process by itself sleeps a second before it ends.
+	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(cmd.Env, o.peerEnv...)
 	cmd.Env = append(cmd.Env, peerVariable+"="+strconv.Itoa(peerSocket), ignoreVariable+"="+strings.Join(o.ignore, " "))
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Stderr = os.Stderr
