@@ -35,7 +35,7 @@ func TestString(t *testing.T) {
 			tensor.FromSlice(dev, shape{2}, []complex64{1.5 + 2i, -1i}))
 		check("tensor([1., 2.], dtype=bfloat16)")(tensor.FromSlice(dev, shape{2}, []tensor.BF16{0x3F80, 0x4000}))
 		check("tensor([1.5000, 2.0000], dtype=float16)")(tensor.FromSlice(dev, shape{2}, []tensor.F16{0x3E00, 0x4000}))
-		check("tensor([448., nan], dtype=float8_e4m3fn)")(tensor.FromSlice(dev, shape{2}, []tensor.F8E4M3FN{0x7E, 0x7F}))
+		check("tensor([448.,  nan], dtype=float8_e4m3fn)")(tensor.FromSlice(dev, shape{2}, []tensor.F8E4M3FN{0x7E, 0x7F}))
 		check("tensor([], dtype=int64)")(tensor.Empty(dev, tensor.Int64, shape{0}))
 		check("tensor([], size=(2, 0))")(tensor.Empty(dev, tensor.Float32, shape{2, 0}))
 		check("tensor([[[0, 1],\n         [2, 3]],\n\n        [[4, 5],\n         [6, 7]]], dtype=int32)")(

@@ -9,8 +9,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// transferPiece is how many bytes pass through the host at a time where they cannot be handed on directly.
-const transferPiece = 1 << 20
+const (
+	// transferPiece is how many bytes pass through the host at a time where they cannot be handed on directly.
+	transferPiece = 1 << 20
+	// directPiece is how many bytes of the memory itself a writer gets at a time: few enough that it can stop in between.
+	directPiece = 8 << 20
+)
 
 // maxRepeated is the largest expanded tensor that is copied into Go memory: its size says nothing about the storage, and may
 // come from another process.
@@ -25,8 +29,8 @@ func (t *Tensor) held(fn func() error) error {
 }
 
 // WriteTo writes the elements to w in row-major order, whatever the strides, as Bytes bytes. Bits behind the last element of
-// a packed type are written as 0. Where t is contiguous in host memory w gets the memory itself, in one Write. It implements
-// [io.WriterTo]; errors are those of w and of the memory, and [os.ErrClosed].
+// a packed type are written as 0. Where t is contiguous in host memory w gets pieces of the memory itself, which it must not
+// change. It implements [io.WriterTo]; errors are those of w and of the memory, and [os.ErrClosed].
 func (t *Tensor) WriteTo(w io.Writer) (n int64, err error) {
 	err = t.held(func() error {
 		n, err = t.writeHeld(w)
@@ -41,8 +45,7 @@ func (t *Tensor) writeHeld(w io.Writer) (int64, error) {
 	}
 	if t.tailMask() == 0xFF {
 		if raw, err := t.rawHeld(); err == nil {
-			n, err := w.Write(raw)
-			return int64(n), err
+			return writePieces(w, raw)
 		}
 	}
 	r, err := newReader(t)
@@ -55,11 +58,29 @@ func (t *Tensor) writeHeld(w io.Writer) (int64, error) {
 		if _, err := io.ReadFull(r, p); err != nil {
 			return done, err
 		}
-		n, err := w.Write(p)
-		done += int64(n)
+		n, err := writePieces(w, p)
+		done += n
 		if err != nil {
 			return done, err
 		}
+	}
+	return done, nil
+}
+
+// writePieces writes all of p. A writer that takes less without an error is one with an error.
+func writePieces(w io.Writer, p []byte) (int64, error) {
+	done := int64(0)
+	for len(p) > 0 {
+		piece := p[:min(len(p), directPiece)]
+		n, err := w.Write(piece)
+		done += int64(n)
+		if err == nil && n < len(piece) {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			return done, err
+		}
+		p = p[n:]
 	}
 	return done, nil
 }

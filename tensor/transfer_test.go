@@ -133,6 +133,8 @@ func TestFillFrom(t *testing.T) {
 			require.ErrorIs(t, v.FillFrom(iotest.ErrReader(errDisk)), errDisk)
 			_, err := v.WriteTo(failingWriter{})
 			require.ErrorIs(t, err, errDisk)
+			_, err = v.WriteTo(lazyWriter{})
+			require.ErrorIs(t, err, io.ErrShortWrite)
 		}
 		require.EqualValues(t, 2, x.Storage().Refs(), "errors leave no reference behind")
 	})
@@ -144,6 +146,11 @@ type failingWriter struct{}
 
 // Write fails.
 func (failingWriter) Write([]byte) (int, error) { return 0, errDisk }
+
+type lazyWriter struct{}
+
+// Write takes a byte at most and says nothing.
+func (lazyWriter) Write(p []byte) (int, error) { return min(len(p), 1), nil }
 
 func TestCopyFrom(t *testing.T) {
 	h := openHost(t)
