@@ -95,8 +95,10 @@ bool lacks(const char *feature) {
 }
 
 static void setup(void) {
-	const char *path = getenv("FAKECUDA_CONTROL");
-	if (path) {
+	const char *prefix = getenv("FAKECUDA_CONTROL");
+	char path[4096];
+	if (prefix) {
+		snprintf(path, sizeof path, "%s.%d", prefix, (int)getpid());
 		int fd = open(path, O_RDWR | O_CLOEXEC);
 		void *p = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *control, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 		if (fd >= 0)

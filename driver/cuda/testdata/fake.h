@@ -17,7 +17,8 @@
  *   FAKECUDA_IPC_REOPEN=count  a second cuIpcOpenMemHandle of a handle is counted, as newer drivers do; default: error 208
  *   FAKECUDA_DELAY_US=n        how long queued work stays undone while nobody waits for it (default 2000)
  *   FAKECUDA_FAIL=name:k:code  the k-th call (from 1) of the function, or of any function for *, fails with code
- *   FAKECUDA_CONTROL=path      a page shared with the test: counters and the same switch (struct control)
+ *   FAKECUDA_CONTROL=prefix    the file prefix.PID, where there is one, is a page shared with the test: counters and the same
+ *                              switch (struct control)
  *
  * A function that gives something back (cuMemFree, cuMemUnmap, ...) does its work also when it is made to fail, as the
  * driver does when it reports the error of earlier work from such a call.

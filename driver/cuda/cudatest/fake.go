@@ -1,0 +1,178 @@
+package cudatest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// Fake is the library in this process: what it holds, and a switch to make its calls fail.
+type Fake struct {
+	control *os.File
+	options Options
+}
+
+var started struct {
+	mu   sync.Mutex
+	fake *Fake
+}
+
+// Start makes this process use the library with the given options, and the programs that it starts too. It skips or fails
+// the test like [Build]. The library stays loaded until the process ends, so a second Start with other options fails the test.
+func Start(tb testing.TB, o Options) *Fake {
+	tb.Helper()
+	started.mu.Lock()
+	defer started.mu.Unlock()
+	if started.fake != nil {
+		if !reflect.DeepEqual(started.fake.options, o) {
+			tb.Fatalf("libcuda is loaded with the options %+v, not %+v", started.fake.options, o)
+		}
+		return started.fake
+	}
+	if path := cu.Path(); path != "" {
+		tb.Fatalf("%s is loaded already", path)
+	}
+	f := &Fake{options: o}
+	for _, v := range o.Env(tb) {
+		name, value, _ := strings.Cut(v, "=")
+		if err := os.Setenv(name, value); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	if err := f.makeControl(); err != nil {
+		tb.Fatal(err)
+	}
+	if err := cu.Load(""); err != nil {
+		tb.Fatal(err)
+	}
+	started.fake = f
+	return f
+}
+
+// makeControl makes the page that the library finds by name and this process keeps open; the name goes at once when the
+// library has it, which is after the first call.
+func (f *Fake) makeControl() error {
+	dir, err := os.MkdirTemp("", "fakecuda-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	prefix := filepath.Join(dir, "control")
+	f.control, err = os.OpenFile(fmt.Sprintf("%s.%d", prefix, os.Getpid()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.control.Truncate(4096); err != nil {
+		return err
+	}
+	if err := os.Setenv("FAKECUDA_CONTROL", prefix); err != nil {
+		return err
+	}
+	if err := cu.Load(""); err != nil {
+		return err
+	}
+	cu.Init(^uint32(0)) // refused, and it reads the environment
+	if _, err := f.control.ReadAt(make([]byte, 8), 0); err != nil {
+		return err
+	}
+	if !bytes.Equal(f.bytes(0, 8), []byte("FAKECUDA")) {
+		return fmt.Errorf("%s is not the stand-in, or does not see the environment", cu.Path())
+	}
+	return nil
+}
+
+// Where things are in struct control of fake.h.
+const (
+	offCalls, offFailAfter, offFailCode, offFailed, offLive = 8, 16, 24, 32, 40
+
+	kinds         = 12
+	offLastFailed = offLive + 8*kinds
+	offFailName   = offLastFailed + 64
+)
+
+var kindNames = [kinds]string{"allocations", "mappings", "reservations", "handles", "ipc", "streams", "events", "contexts", "modules",
+	"graphs", "pools", "host"}
+
+func (f *Fake) bytes(off, n int64) []byte {
+	b := make([]byte, n)
+	if _, err := f.control.ReadAt(b, off); err != nil {
+		panic(fmt.Sprintf("the library's control page: %v", err))
+	}
+	return b
+}
+
+func (f *Fake) number(off int64) int64 { return int64(binary.LittleEndian.Uint64(f.bytes(off, 8))) }
+
+func (f *Fake) write(off int64, b []byte) {
+	if _, err := f.control.WriteAt(b, off); err != nil {
+		panic(fmt.Sprintf("the library's control page: %v", err))
+	}
+}
+
+func (f *Fake) set(off, v int64) { f.write(off, binary.LittleEndian.AppendUint64(nil, uint64(v))) }
+
+// Live counts, by kind, what this process made with the library and has not given back: allocations, mappings, reservations,
+// handles (of cuMemCreate), ipc (opened handles), streams, events, contexts (retained or created), modules, graphs (also
+// instantiated), pools and host (pinned memory). Kinds of which there is nothing are not in the map.
+func (f *Fake) Live() map[string]int64 {
+	live := map[string]int64{}
+	for i, name := range kindNames {
+		if n := f.number(offLive + int64(i)*8); n != 0 {
+			live[name] = n
+		}
+	}
+	return live
+}
+
+// Leaks records what is live now and compares at the end of the test, after the cleanups that the test registers later.
+func (f *Fake) Leaks(tb testing.TB) {
+	tb.Helper()
+	before := f.Live()
+	tb.Cleanup(func() {
+		f.FailNone()
+		if after := f.Live(); !reflect.DeepEqual(before, after) {
+			tb.Errorf("the test left CUDA objects behind: %v before, %v after", before, after)
+		}
+	})
+}
+
+// Calls is the number of calls into the library so far; those that answer from tables alone (cuGetErrorName,
+// cuGetErrorString, cuDriverGetVersion, cuGetProcAddress) are not counted.
+func (f *Fake) Calls() int64 { return f.number(offCalls) }
+
+// FailCall makes the k-th counted call from now on, from 1, fail with code.
+func (f *Fake) FailCall(k int64, code cu.Result) { f.FailFunction("", k, code) }
+
+// FailFunction makes the k-th call of the named function from now on fail with code, such as cuMemMap; a version suffix need not be
+// given. The empty name stands for any function.
+func (f *Fake) FailFunction(name string, k int64, code cu.Result) {
+	f.set(offFailAfter, 0)
+	f.write(offFailName, append([]byte(name), make([]byte, 64-len(name))...))
+	f.set(offFailCode, int64(code))
+	f.set(offFailed, 0)
+	f.set(offFailAfter, k)
+}
+
+// FailNone switches failures off.
+func (f *Fake) FailNone() { f.set(offFailAfter, 0) }
+
+// Failed tells the function that was made to fail since the last FailCall or FailFunction; empty if none was.
+func (f *Fake) Failed() string {
+	if f.number(offFailed) == 0 {
+		return ""
+	}
+	b := f.bytes(offLastFailed, 64)
+	if i := slices.Index(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}
