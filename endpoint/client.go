@@ -1,0 +1,130 @@
+package endpoint
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// ClientOptions says which owner a client talks to and where it can map memory.
+type ClientOptions struct {
+	// Socket is the owner's path; empty stands for SocketPath("", 0).
+	Socket string
+	// Devices are what memory can be imported on. Borrowed: they must outlive the client and its handles. Without any, a client can
+	// ask and watch, but not acquire.
+	Devices []driver.Device
+	// Wait makes Dial wait for an owner that is not there yet, until its context ends. Otherwise it fails at once.
+	Wait bool
+	// AllowUIDs are the users, beside the client's own, whose processes may be the owner.
+	AllowUIDs []uint32
+	// Limits bound frames and descriptors from the owner. Zero fields stand for the defaults.
+	Limits wire.Limits
+	// Label names this client in the owner's books, for people. At most 64 bytes; empty stands for the program's name.
+	Label string
+	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used only.
+	Logger *slog.Logger
+}
+
+// Client is one connection to an owner, on which any number of requests may be in flight. When the owner goes away the client dials
+// again by itself, as soon and as long as somebody needs it: a request that waits within its context, a handle, a watcher.
+// Its methods are safe for concurrent use.
+type Client struct {
+	opts    ClientOptions
+	log     *slog.Logger
+	devices deviceSet
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	work sync.WaitGroup // dialing
+
+	mu       sync.Mutex
+	link     *link // nil while there is no connection
+	attempt  *attempt
+	failed   int // attempts in a row
+	handles  map[*Handle]struct{}
+	watchers map[*Watcher]struct{}
+	closed   bool
+}
+
+// Dial connects to an owner. Errors: [ErrUnavailable] when nobody serves on the socket, [ErrPermission] when the owner is another
+// user or refuses this one, [ErrProtocol] when it speaks another version, the cause of ctx when that ends first.
+func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
+	if opts.Socket == "" {
+		path, err := SocketPath("", 0)
+		if err != nil {
+			return nil, err
+		}
+		opts.Socket = path
+	}
+	if err := checkSocketPath(opts.Socket); err != nil {
+		return nil, err
+	}
+	devices, err := newDeviceSet(opts.Devices)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Logger == nil {
+		opts.Logger = quiet(slog.Default())
+	}
+	c := &Client{
+		opts: opts, log: opts.Logger, devices: devices,
+		handles: map[*Handle]struct{}{}, watchers: map[*Watcher]struct{}{},
+	}
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	connect := c.connectNow
+	if opts.Wait {
+		connect = c.connected
+	}
+	if _, err := connect(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close ends the connection, gives back all leases and ends all watchers. Memory of handles stays mapped until they are closed
+// themselves. A second Close is nil.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	link := c.link
+	c.link = nil
+	watchers := c.watchers
+	c.watchers = nil
+	handles := c.handles
+	c.handles = nil
+	c.mu.Unlock()
+	c.stop()
+	for w := range watchers {
+		w.end(ErrClosed)
+	}
+	for h := range handles {
+		h.orphan()
+	}
+	if link != nil {
+		link.goodbye()
+		link.wait()
+	}
+	c.work.Wait()
+	return nil
+}
+
+// Socket is the path of the owner's socket.
+func (c *Client) Socket() string { return c.opts.Socket }
+
+// ServerID names the owner that the client is connected to; empty while it is not.
+func (c *Client) ServerID() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == nil {
+		return ""
+	}
+	return c.link.server.Server
+}

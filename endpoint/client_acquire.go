@@ -1,0 +1,183 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// Acquire attaches the newest version of a name: its tensors are mapped, read-only, into this process. Nothing is copied, and
+// the time it takes does not depend on their bytes. The caller closes the handle. Errors: [ErrNotFound] for a name that is
+// not published, errors.ErrUnsupported for memory of a device that this client was not given, those of Dial where
+// the connection is gone, the cause of ctx.
+func (c *Client) Acquire(ctx context.Context, name string) (*Handle, error) {
+	return c.AcquireVersion(ctx, name, 0)
+}
+
+// AcquireVersion attaches a certain version of a name, which must be the newest or still be held by somebody or be retained; 0
+// stands for the newest. A version that is gone is [ErrNotFound].
+func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64) (*Handle, error) {
+	h := &Handle{client: c, name: name, changed: make(chan struct{})}
+	for {
+		l, err := c.connected(ctx)
+		if err == nil {
+			err = c.attach(ctx, l, h, wire.Acquire{Name: name, Version: version})
+		}
+		if err == nil {
+			return h, nil
+		}
+		// A connection that broke takes its lease with it, so asking again takes nothing twice.
+		if l == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+			return nil, fmt.Errorf("acquire %q: %w", name, err)
+		}
+	}
+}
+
+// attach asks for the lease, maps the memory and fills the handle in.
+func (c *Client) attach(ctx context.Context, l *link, h *Handle, ask wire.Acquire) error {
+	id, frame, err := l.roundTrip(ctx, call{op: wire.OpAcquire, body: ask, event: h.event, late: l.giveBack})
+	if err != nil {
+		return err
+	}
+	defer frame.Files.Close()
+	var got wire.Acquired
+	if err := decodeAnswer(frame, &got); err != nil {
+		l.ignore(id)
+		return err
+	}
+	sd, err := importStateDict(c.devices, &got.Manifest, got.Handles, frame.Files)
+	if err != nil {
+		l.release(got.Lease, id)
+		return err
+	}
+	h.attached(sd, l.server.Server, got.Version)
+	c.register(h, l, got.Lease, id)
+	return nil
+}
+
+// giveBack returns the lease of an answer for which nobody waits any more.
+func (l *link) giveBack(frame wire.Frame) {
+	defer frame.Files.Close()
+	var got wire.Acquired
+	if frame.Kind == wire.KindResponse && wire.Unmarshal(frame.Body, &got) == nil {
+		l.release(got.Lease, frame.ID)
+	}
+}
+
+// release gives a lease back without waiting for the answer. It is called by the reading goroutine too.
+func (l *link) release(lease, request uint64) {
+	l.ignore(request)
+	l.send(call{op: wire.OpRelease, body: wire.Release{Leases: []uint64{lease}}})
+}
+
+// register makes the handle known to the client, so that it hears of events and has its lease taken again after a reconnection. Where
+// the connection ended while the handle was made, that begins now.
+func (c *Client) register(h *Handle, l *link, lease, request uint64) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		h.orphan()
+		return
+	}
+	c.handles[h] = struct{}{}
+	live := c.link == l
+	if live {
+		h.leased(l, lease, request)
+	}
+	c.mu.Unlock()
+	if !live {
+		c.retake(h)
+	}
+}
+
+// retake takes the lease of a handle again on the connection that there is now, or leaves it to the next one.
+func (c *Client) retake(h *Handle) {
+	c.mu.Lock()
+	l := c.link
+	c.mu.Unlock()
+	if l == nil {
+		c.keepTrying()
+		return
+	}
+	c.work.Add(1)
+	go func() {
+		defer c.work.Done()
+		c.resumeHandle(c.ctx, l, h)
+	}()
+}
+
+// forget drops a closed handle.
+func (c *Client) forget(h *Handle) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.handles, h)
+}
+
+// resumeHandle takes the lease of a handle again on a new connection, or finds that the owner does not know its version any more. An
+// error is of the connection.
+func (c *Client) resumeHandle(ctx context.Context, l *link, h *Handle) error {
+	if h.leasedOn(l) {
+		return nil
+	}
+	if l.server.Server != h.server {
+		h.orphan()
+		return nil
+	}
+	ask := wire.Acquire{Name: h.name, Version: h.version}
+	id, frame, err := l.roundTrip(ctx, call{op: wire.OpAcquire, body: ask, event: h.event, late: l.giveBack})
+	switch {
+	case errors.Is(err, ErrNotFound):
+		h.orphan()
+		return nil
+	case err != nil:
+		return err
+	}
+	defer frame.Files.Close()
+	var got wire.Acquired
+	if err := decodeAnswer(frame, &got); err != nil {
+		return err
+	}
+	if !h.leased(l, got.Lease, id) {
+		l.release(got.Lease, id)
+	}
+	return nil
+}
+
+// resume takes up on a new connection what handles and watchers had on the old one.
+func (c *Client) resume(ctx context.Context, l *link) error {
+	c.mu.Lock()
+	handles := make([]*Handle, 0, len(c.handles))
+	for h := range c.handles {
+		handles = append(handles, h)
+	}
+	watchers := make([]*Watcher, 0, len(c.watchers))
+	for w := range c.watchers {
+		watchers = append(watchers, w)
+	}
+	c.mu.Unlock()
+	for _, h := range handles {
+		if err := c.resumeHandle(ctx, l, h); err != nil {
+			return err
+		}
+	}
+	for _, w := range watchers {
+		if err := w.resume(ctx, l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownerLost tells handles and watchers that the connection is gone.
+func (c *Client) ownerLost(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for h := range c.handles {
+		h.detach(l)
+	}
+	for w := range c.watchers {
+		w.lost(l)
+	}
+}

@@ -1,0 +1,128 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// timeLeft is how long there is until the deadline, at least a nanosecond: 0 would mean for ever.
+func timeLeft(deadline time.Time) time.Duration { return max(time.Until(deadline), 1) }
+
+// request sends a request and decodes the answer into out, if that is not nil. Where the connection is gone it dials first, within ctx.
+func (c *Client) request(ctx context.Context, ask call, out any) error {
+	l, err := c.connected(ctx)
+	if err != nil {
+		return err
+	}
+	_, frame, err := l.roundTrip(ctx, ask)
+	if err != nil {
+		return err
+	}
+	defer frame.Files.Close()
+	if out == nil {
+		return nil
+	}
+	return decodeAnswer(frame, out)
+}
+
+// Ping asks the owner for a sign of life and returns how long that took. It fails at once where nobody serves.
+func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
+	l, err := c.connectNow(ctx)
+	if err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	_, frame, err := l.roundTrip(ctx, call{op: wire.OpPing})
+	if err != nil {
+		return 0, fmt.Errorf("ping: %w", err)
+	}
+	frame.Files.Close()
+	return time.Since(start), nil
+}
+
+// List tells what is published and who holds it, in the order of the names.
+func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
+	var listed wire.Listed
+	if err := c.request(ctx, call{op: wire.OpList}, &listed); err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
+	list := make([]ModelInfo, 0, len(listed.Models))
+	for _, m := range listed.Models {
+		list = append(list, decodeInfo(m))
+	}
+	return list, nil
+}
+
+// Info describes one name. One that is not published is [ErrNotFound].
+func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
+	var got wire.InfoResult
+	if err := c.request(ctx, call{op: wire.OpInfo, body: wire.Info{Name: name}}, &got); err != nil {
+		return ModelInfo{}, fmt.Errorf("info of %q: %w", name, err)
+	}
+	return decodeInfo(got.Model), nil
+}
+
+// Manifest describes the tensors of a version, 0 for the newest, without attaching them.
+func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*module.Manifest, error) {
+	var got wire.InfoResult
+	ask := wire.Info{Name: name, Version: version, Manifest: true}
+	if err := c.request(ctx, call{op: wire.OpInfo, body: ask}, &got); err != nil {
+		return nil, fmt.Errorf("manifest of %q: %w", name, err)
+	}
+	if got.Manifest == nil {
+		return nil, fmt.Errorf("manifest of %q: %w: the answer has none", name, ErrProtocol)
+	}
+	return decodeManifest(got.Manifest)
+}
+
+// Publish makes sd, which lies in this process's own memory, the next version of name at the owner, and returns its number. No byte is
+// copied: the owner takes the memory over, and it outlives this process. It borrows sd; closing it afterwards unmaps
+// this process's view only. Work on the devices is waited for, and the memory is frozen: nobody can map it writable any more, but
+// mappings that exist stay writable, so the publisher must not write to it from here on.
+//
+// Errors: [ErrInvalid] for a bad name, errors.ErrUnsupported for memory that cannot be shared in place.
+func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
+	return c.PublishFrom(ctx, name, sd, "")
+}
+
+// PublishFrom is Publish with a word about where the tensors come from, usually a file, shown to people.
+func (c *Client) PublishFrom(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
+	version, err := c.publish(ctx, name, sd, source)
+	if err != nil {
+		return 0, fmt.Errorf("publish %q: %w", name, err)
+	}
+	return version, nil
+}
+
+func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
+	if err := module.Freeze(sd); err != nil {
+		return 0, err
+	}
+	out, err := newExport(sd)
+	if err != nil {
+		return 0, err
+	}
+	defer out.close()
+	ask := call{
+		op:    wire.OpPublish,
+		body:  wire.Publish{Name: name, Manifest: *out.manifest, Handles: out.handles, Source: source},
+		files: out.files,
+	}
+	var done wire.Published
+	if err := c.request(ctx, ask, &done); err != nil {
+		return 0, err
+	}
+	return done.Version, nil
+}
+
+// Withdraw takes a name off the owner's books: nobody can acquire it any more. Who holds a version keeps it, and is told.
+func (c *Client) Withdraw(ctx context.Context, name string) error {
+	if err := c.request(ctx, call{op: wire.OpWithdraw, body: wire.Withdraw{Name: name}}, nil); err != nil {
+		return fmt.Errorf("withdraw %q: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package endpoint
+
+import (
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// encodeManifest is a manifest as it crosses.
+func encodeManifest(m *module.Manifest) (*wire.Manifest, error) {
+	tensors := make([]wire.Tensor, len(m.Tensors))
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		tensors[i] = wire.Tensor{
+			Name: t.Name, DType: uint8(t.DType), Storage: t.Storage, ByteOffset: t.ByteOffset, Shape: t.Shape, Strides: t.Strides,
+		}
+	}
+	storages := make([]wire.Storage, len(m.Storages))
+	for i, s := range m.Storages {
+		storages[i] = wire.Storage{Bytes: uint64(s.Bytes), Device: wire.UUID(s.Device), Type: int32(s.DeviceType)}
+	}
+	return wire.NewManifest(tensors, storages, m.Metadata)
+}
+
+// decodeManifest is a manifest of a peer. It shares the memory of m's columns. What it says of tensors and storages is checked by
+// whoever uses it.
+func decodeManifest(m *wire.Manifest) (*module.Manifest, error) {
+	rows, err := m.Decode()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	out := &module.Manifest{
+		Storages: make([]module.StorageSpec, len(m.Storages)),
+		Tensors:  make([]module.TensorSpec, len(rows)),
+		Metadata: m.Metadata,
+	}
+	for i, s := range m.Storages {
+		out.Storages[i] = module.StorageSpec{
+			Bytes: int64(s.Bytes), Device: driver.UUID(s.Device), DeviceType: driver.DeviceType(s.Type),
+		}
+	}
+	for i := range rows {
+		row, t := &rows[i], &out.Tensors[i]
+		t.Name, t.Storage = row.Name, row.Storage
+		t.Spec = tensor.Spec{DType: tensor.DType(row.DType), Shape: row.Shape, Strides: row.Strides, ByteOffset: row.ByteOffset}
+	}
+	return out, nil
+}

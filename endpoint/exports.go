@@ -1,0 +1,141 @@
+package endpoint
+
+import (
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// export is what readers of one version are sent: its manifest, one handle and one descriptor for each storage. It is made once, when the
+// version is published, so that an attach costs neither a system call for each tensor nor one for each storage.
+type export struct {
+	manifest *wire.Manifest
+	handles  []wire.Handle
+	files    []*os.File // owned
+}
+
+// newExport exports the storages of a state dict, which it borrows.
+func newExport(sd *module.StateDict) (_ *export, err error) {
+	out := new(export)
+	defer func() {
+		if err != nil {
+			out.close()
+		}
+	}()
+	manifest, storages := sd.Manifest()
+	if out.manifest, err = encodeManifest(manifest); err != nil {
+		return nil, err
+	}
+	for i, s := range storages {
+		if err := out.add(s); err != nil {
+			return nil, fmt.Errorf("storage %d: %w", i, err)
+		}
+	}
+	return out, nil
+}
+
+// add exports one storage.
+func (out *export) add(s *tensor.Storage) error {
+	h, err := s.Memory().Export()
+	if err != nil {
+		return err
+	}
+	file := int32(-1)
+	if h.File != nil {
+		file = int32(len(out.files))
+		out.files = append(out.files, h.File)
+	}
+	out.handles = append(out.handles, wire.Handle{
+		Kind: string(h.Kind), Device: wire.UUID(h.Device), Bytes: uint64(h.Bytes), Offset: uint64(h.Offset),
+		Blob: h.Blob, File: file,
+	})
+	return nil
+}
+
+// close closes the descriptors. Who has imported the memory keeps it.
+func (out *export) close() {
+	for _, f := range out.files {
+		f.Close()
+	}
+}
+
+// importStateDict maps what a peer exported and makes a state dict of it, read-only. It borrows the files that it does not take, and trusts
+// nothing: the manifest, every handle and every descriptor are checked.
+func importStateDict(devices deviceSet, m *wire.Manifest, handles []wire.Handle, files *wire.Files) (*module.StateDict, error) {
+	manifest, err := decodeManifest(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := wire.ValidateHandles(handles, files.Len()); err != nil {
+		return nil, err
+	}
+	var storages []*tensor.Storage
+	defer func() { // the state dict has references of its own
+		for _, s := range storages {
+			s.Close()
+		}
+	}()
+	for i, h := range handles {
+		mem, err := importMemory(devices, h, files)
+		if err != nil {
+			return nil, fmt.Errorf("storage %d: %w", i, err)
+		}
+		storages = append(storages, tensor.NewStorage(mem))
+	}
+	return module.FromManifest(manifest, storages)
+}
+
+// importMemory maps one handle of a peer.
+func importMemory(devices deviceSet, h wire.Handle, files *wire.Files) (driver.Memory, error) {
+	dev, err := devices.find(driver.UUID(h.Device))
+	if err != nil {
+		return nil, err
+	}
+	handle := driver.Handle{
+		Kind: driver.HandleKind(h.Kind), Device: driver.UUID(h.Device), Bytes: int64(h.Bytes), Offset: int64(h.Offset), Blob: h.Blob,
+	}
+	if h.File >= 0 {
+		handle.File = files.Take(int(h.File))
+	}
+	defer handle.Close()
+	return dev.Import(handle, driver.ImportOptions{})
+}
+
+// exports are a server's exports by the state dict they belong to.
+type exports struct {
+	mu sync.RWMutex
+	by map[*module.StateDict]*export
+}
+
+// put keeps an export until its state dict is dropped. It takes out.
+func (x *exports) put(sd *module.StateDict, out *export) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.by == nil {
+		x.by = map[*module.StateDict]*export{}
+	}
+	x.by[sd] = out
+}
+
+// of returns the export of a state dict that the caller holds a lease on, borrowed for as long as that lasts.
+func (x *exports) of(sd *module.StateDict) *export {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.by[sd]
+}
+
+// drop closes the export of a state dict that is off the books.
+func (x *exports) drop(sd *module.StateDict) {
+	x.mu.Lock()
+	out := x.by[sd]
+	delete(x.by, sd)
+	x.mu.Unlock()
+	if out != nil {
+		out.close()
+	}
+}

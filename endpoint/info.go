@@ -1,0 +1,100 @@
+package endpoint
+
+import (
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// ModelInfo describes a published name at one moment.
+type ModelInfo struct {
+	// Name is the name.
+	Name string `json:"name"`
+	// Current is the version that new readers get; 0 where the name is withdrawn and somebody still holds a version.
+	Current uint64 `json:"current"`
+	// Versions are those that the owner still has memory of, the newest first.
+	Versions []VersionInfo `json:"versions"`
+}
+
+// VersionInfo describes one version of a name.
+type VersionInfo struct {
+	// Version is its number.
+	Version uint64 `json:"version"`
+	// Bytes is the size of its tensors; tied ones count once.
+	Bytes int64 `json:"bytes"`
+	// Tensors is how many names it has.
+	Tensors int `json:"tensors"`
+	// PublishedAt is when it was published.
+	PublishedAt time.Time `json:"published_at"`
+	// Source is where the tensors came from, for people; it may be empty.
+	Source string `json:"source,omitempty"`
+	// Publisher is the process that published it.
+	Publisher Process `json:"publisher"`
+	// Holders are the sessions that hold it, the oldest first.
+	Holders []Holder `json:"holders"`
+}
+
+// Process is a process as the kernel told it to the owner.
+type Process struct {
+	// PID is its number in the owner's view; 0 if the owner cannot see it.
+	PID int32 `json:"pid"`
+	// UID is its user.
+	UID uint32 `json:"uid"`
+	// Label is what it calls itself, for people.
+	Label string `json:"label,omitempty"`
+}
+
+// Holder is a session that holds a version.
+type Holder struct {
+	Process
+	// Session numbers the connection within the owner's life.
+	Session uint64 `json:"session"`
+	// Leases is how many times it holds the version.
+	Leases int `json:"leases"`
+	// Since is when it took the oldest lease.
+	Since time.Time `json:"since"`
+}
+
+// encodeInfo is the info as it crosses.
+func encodeInfo(info catalog.Info) wire.ModelInfo {
+	out := wire.ModelInfo{Name: info.Name, Withdrawn: info.Current == 0}
+	for _, v := range info.Versions {
+		from := v.Origin.Publisher
+		version := wire.VersionInfo{
+			Version: v.Version, Bytes: uint64(v.Bytes), Tensors: uint64(v.Tensors), Current: v.Current,
+			PublishedAt: v.PublishedAt.UnixNano(),
+			Origin:      wire.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
+		}
+		for _, h := range v.Holders {
+			version.Holders = append(version.Holders, wire.Holder{
+				Session: h.ID, Leases: uint64(h.Leases), PID: h.PID, UID: h.UID, Label: h.Label, Since: h.Since.UnixNano(),
+			})
+		}
+		out.Versions = append(out.Versions, version)
+	}
+	return out
+}
+
+// decodeInfo is what a client makes of it.
+func decodeInfo(in wire.ModelInfo) ModelInfo {
+	out := ModelInfo{Name: in.Name}
+	for _, v := range in.Versions {
+		if v.Current {
+			out.Current = v.Version
+		}
+		version := VersionInfo{
+			Version: v.Version, Bytes: int64(v.Bytes), Tensors: int(v.Tensors), PublishedAt: time.Unix(0, v.PublishedAt),
+			Source: v.Origin.Source, Publisher: Process{PID: v.Origin.PID, UID: v.Origin.UID, Label: v.Origin.Label},
+			Holders: []Holder{},
+		}
+		for _, h := range v.Holders {
+			version.Holders = append(version.Holders, Holder{
+				Process: Process{PID: h.PID, UID: h.UID, Label: h.Label},
+				Session: h.Session, Leases: int(h.Leases), Since: time.Unix(0, h.Since),
+			})
+		}
+		out.Versions = append(out.Versions, version)
+	}
+	return out
+}

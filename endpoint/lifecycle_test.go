@@ -1,0 +1,153 @@
+package endpoint_test
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// serve runs an owner in this process.
+func serve(t testing.TB, opts endpoint.ServerOptions) *endpoint.Server {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	opts.Socket, opts.Devices = socketPath(t), []driver.Device{dev}
+	s, err := endpoint.NewServer(opts)
+	require.NoError(t, err)
+	var served sync.WaitGroup
+	served.Go(func() { s.Serve() })
+	t.Cleanup(func() { s.Close(); served.Wait() })
+	return s
+}
+
+func TestShutdownWithIdleClients(t *testing.T) {
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	var clients []*child
+	for range 4 {
+		c := client(t, socket)
+		c.must(command{Do: "acquire", Name: "m", Key: "h"})
+		clients = append(clients, c)
+	}
+	// The promise is 100 ms; a busy machine gets more here, a hang is caught.
+	require.Less(t, o.must(command{Do: "shutdown", Millis: 5000}).Millis, 1000.0)
+	for _, c := range clients {
+		c.must(command{Do: "check", Key: "h", Seed: 1})
+		require.Contains(t, c.ask(command{Do: "ping"}).Is, "unavailable")
+	}
+	require.Empty(t, o.ask(command{Do: "close server"}).Error, "closing twice is nil")
+}
+
+func TestAServerLeavesNothingBehind(t *testing.T) {
+	o := start(t)
+	before := o.must(command{Do: "count"})
+	for range 3 {
+		socket := socketPath(t)
+		o.must(command{Do: "serve", Socket: socket})
+		o.must(command{Do: "publish", Name: "m"})
+		o.must(command{Do: "publish", Name: "m"})
+		c := client(t, socket)
+		c.must(command{Do: "acquire", Name: "m", Key: "h"})
+		c.must(command{Do: "offer", Name: "n"})
+		o.must(command{Do: "shutdown"})
+		c.kill()
+	}
+	eventually(t, 5*time.Second, "descriptors, mappings and goroutines are back", func() bool {
+		now := o.must(command{Do: "count"})
+		return now.Files <= before.Files+1 && now.Maps <= before.Maps && now.Threads <= before.Threads // the poller's descriptor stays
+	})
+}
+
+func TestAClientLeavesNothingBehind(t *testing.T) {
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m"})
+	c := client(t, socket)
+	c.must(command{Do: "hang up"})
+	before := c.must(command{Do: "count"})
+	for range 3 {
+		c.must(command{Do: "dial", Socket: socket})
+		c.must(command{Do: "acquire", Name: "m", Key: "h"})
+		c.must(command{Do: "watch", Key: "w"})
+		c.must(command{Do: "release", Key: "h"})
+		c.must(command{Do: "acquire", Name: "m", Key: "h"})
+		c.must(command{Do: "hang up"})
+		c.must(command{Do: "release", Key: "h"})
+		require.Contains(t, c.ask(command{Do: "next", Key: "w"}).Is, "closed")
+		require.Contains(t, c.ask(command{Do: "ping"}).Is, "closed")
+	}
+	eventually(t, 5*time.Second, "descriptors, mappings and goroutines are back", func() bool {
+		now := c.must(command{Do: "count"})
+		return now.Files <= before.Files && now.Maps <= before.Maps && now.Threads <= before.Threads
+	})
+	eventually(t, 5*time.Second, "the owner knows", func() bool { return holders(o) == 0 })
+}
+
+func TestTooManyClientsAreToldSo(t *testing.T) {
+	s := serve(t, endpoint.ServerOptions{Limits: endpoint.Limits{Clients: 2}, Logger: discard()})
+	ctx := context.Background()
+	var clients []*endpoint.Client
+	for range 2 {
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+		require.NoError(t, err)
+		clients = append(clients, c)
+	}
+	_, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.ErrorIs(t, err, endpoint.ErrLimit)
+	for _, c := range clients {
+		_, err := c.Ping(ctx)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	}
+	require.Eventually(t, func() bool {
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	}, 5*time.Second, time.Millisecond)
+}
+
+func TestSubscriptionsAreLimited(t *testing.T) {
+	s := serve(t, endpoint.ServerOptions{Limits: endpoint.Limits{Subscriptions: 2}})
+	ctx := context.Background()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer c.Close()
+	for range 2 {
+		_, err := c.Watch(ctx)
+		require.NoError(t, err)
+	}
+	_, err = c.Watch(ctx)
+	require.ErrorIs(t, err, endpoint.ErrLimit)
+}
+
+func TestAPeerThatSaysNothingHoldsUpNobody(t *testing.T) {
+	drivertest.Leaks(t)
+	s := serve(t, endpoint.ServerOptions{
+		Limits: endpoint.Limits{Wire: wire.Limits{HandshakeTimeout: 50 * time.Millisecond}}, Logger: discard(),
+	})
+	silent, err := net.Dial("unix", s.Socket())
+	require.NoError(t, err)
+	defer silent.Close()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer c.Close()
+	silent.SetReadDeadline(time.Now().Add(5 * time.Second))
+	for {
+		if _, err := silent.Read(make([]byte, 512)); err != nil {
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+			return // the owner hung up
+		}
+	}
+}

@@ -1,0 +1,341 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials again when it ends
+// is the client's business.
+type link struct {
+	conn   *wire.Conn
+	server wire.Hello
+
+	mu      sync.Mutex
+	pending map[uint64]*waiter
+	events  map[uint64]func(wire.Event) // by the request that asked for them
+	lastID  uint64
+	err     error // why the link is of no use for new requests
+
+	done chan struct{} // closed when the reading goroutine has ended
+}
+
+// waiter is a request whose answer has not come.
+type waiter struct {
+	answer chan wire.Frame // closed without a frame when the link ends
+	late   func(wire.Frame)
+	gone   bool // nobody waits any more
+}
+
+var waiters = sync.Pool{New: func() any { return &waiter{answer: make(chan wire.Frame, 1)} }}
+
+// call is a request to be sent.
+type call struct {
+	op    wire.Op
+	body  any        // nil for none
+	files []*os.File // borrowed until it has been sent
+	// event gets the events that belong to the request, until ignore. It is called by the reading goroutine, must return at once, and
+	// may be called before the answer is seen.
+	event func(wire.Event)
+	// late deals with an answer that comes when nobody waits for it any more. It takes the frame, and is called by the reading
+	// goroutine. Nil: the frame is closed.
+	late func(wire.Frame)
+}
+
+// newLink introduces the client on a fresh connection. It takes conn. The caller starts read.
+func newLink(ctx context.Context, conn *wire.Conn, hello wire.Hello) (*link, error) {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	agreed, err := wire.ClientHandshake(conn, hello)
+	if !stop() {
+		err = fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+	}
+	if err != nil {
+		conn.Close()
+		return nil, handshakeError(err)
+	}
+	return &link{
+		conn: conn, server: agreed.Peer, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Event){},
+		done: make(chan struct{}),
+	}, nil
+}
+
+// handshakeError says what became of an introduction.
+func handshakeError(err error) error {
+	var refused *wire.Error
+	if errors.As(err, &refused) {
+		return fmt.Errorf("owner: %w", codes.Decode(refused))
+	}
+	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// read passes frames on until the connection ends.
+func (l *link) read() {
+	defer close(l.done)
+	for {
+		frame, err := l.conn.Receive()
+		if err == nil {
+			err = l.dispatch(frame)
+		}
+		if err != nil {
+			l.fail(err)
+			return
+		}
+	}
+}
+
+var errOwnerLeft = fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
+
+// dispatch hands a frame to whom it is for. It takes the frame. An error ends the link.
+func (l *link) dispatch(frame wire.Frame) error {
+	switch {
+	case frame.Kind == wire.KindError && frame.ID == 0: // not to a request: the owner says why it hangs up
+		defer frame.Files.Close()
+		return remoteError(frame)
+	case frame.Kind == wire.KindResponse || frame.Kind == wire.KindError:
+		return l.deliver(frame)
+	case frame.Kind == wire.KindEvent:
+		defer frame.Files.Close()
+		return l.pass(frame)
+	case frame.Kind == wire.KindGoodbye:
+		defer frame.Files.Close()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.err = errOwnerLeft
+		return nil // answers to requests in flight still come
+	}
+	frame.Files.Close()
+	return fmt.Errorf("%w: an owner does not send %s frames", ErrProtocol, frame.Kind)
+}
+
+// deliver gives an answer to the request that waits for it.
+func (l *link) deliver(frame wire.Frame) error {
+	l.mu.Lock()
+	w := l.pending[frame.ID]
+	delete(l.pending, frame.ID)
+	if w == nil {
+		l.mu.Unlock()
+		frame.Files.Close()
+		return fmt.Errorf("%w: answer to request %d, which was not sent or was answered before", ErrProtocol, frame.ID)
+	}
+	if !w.gone {
+		w.answer <- frame // has room: a waiter gets one answer
+		l.mu.Unlock()
+		return nil
+	}
+	l.mu.Unlock()
+	if w.late != nil {
+		w.late(frame)
+	} else {
+		frame.Files.Close()
+	}
+	return nil
+}
+
+// pass gives an event to the request that asked for it. One that comes after ignore was on its way already.
+func (l *link) pass(frame wire.Frame) error {
+	l.mu.Lock()
+	event := l.events[frame.ID]
+	l.mu.Unlock()
+	if event == nil {
+		return nil
+	}
+	var e wire.Event
+	if err := wire.Unmarshal(frame.Body, &e); err != nil {
+		return fmt.Errorf("%w: event: %w", ErrProtocol, err)
+	}
+	event(e)
+	return nil
+}
+
+// fail ends the link and every request that waits on it.
+func (l *link) fail(err error) {
+	l.conn.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = lost(err)
+	}
+	for _, w := range l.pending {
+		if !w.gone {
+			close(w.answer)
+		}
+	}
+	l.pending, l.events = nil, nil
+}
+
+// lost says what the end of a connection means to whoever used it.
+func lost(err error) error {
+	var remote *wire.Error
+	switch {
+	case errors.Is(err, ErrProtocol), errors.As(err, &remote):
+		return err
+	case errors.Is(err, io.EOF), errors.Is(err, os.ErrClosed), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("%w: the connection ended", ErrUnavailable)
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+// roundTrip sends a request and waits for its answer, which the caller owns. When ctx ends first the owner is told to stop. The id
+// is the request's, 0 if there is nothing to ignore.
+func (l *link) roundTrip(ctx context.Context, c call) (uint64, wire.Frame, error) {
+	if ctx.Err() != nil {
+		return 0, wire.Frame{}, context.Cause(ctx)
+	}
+	payload, err := encodeRequest(ctx, c)
+	if err != nil {
+		return 0, wire.Frame{}, err
+	}
+	id, w, err := l.expect(c)
+	if err != nil {
+		return 0, wire.Frame{}, err
+	}
+	if err := l.conn.Send(wire.KindRequest, id, payload, c.files...); err != nil {
+		if !l.abandon(id, w) {
+			if frame, ok := <-w.answer; ok {
+				frame.Files.Close()
+			}
+		}
+		return 0, wire.Frame{}, l.sendError(err)
+	}
+	select {
+	case frame, ok := <-w.answer:
+		return l.answered(id, w, frame, ok)
+	case <-ctx.Done():
+	}
+	if l.abandon(id, w) {
+		l.conn.Send(wire.KindCancel, id, nil)
+		return 0, wire.Frame{}, context.Cause(ctx)
+	}
+	frame, ok := <-w.answer // it came at the same moment: the answer is the better news
+	return l.answered(id, w, frame, ok)
+}
+
+// answered turns what a waiter got into a result, and keeps the waiter for another request.
+func (l *link) answered(id uint64, w *waiter, frame wire.Frame, ok bool) (uint64, wire.Frame, error) {
+	if !ok {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return 0, wire.Frame{}, l.err
+	}
+	w.late = nil
+	waiters.Put(w)
+	if frame.Kind == wire.KindError {
+		defer frame.Files.Close()
+		l.ignore(id)
+		return 0, wire.Frame{}, remoteError(frame)
+	}
+	return id, frame, nil
+}
+
+// send sends a request whose answer nobody waits for.
+func (l *link) send(c call) {
+	payload, err := encodeRequest(context.Background(), c)
+	if err != nil {
+		return
+	}
+	id, w, err := l.expect(c)
+	if err != nil {
+		return // the link has ended, and with it what the request would have undone
+	}
+	l.abandon(id, w)
+	l.conn.Send(wire.KindRequest, id, payload, c.files...)
+}
+
+// expect registers a waiter under a new request id.
+func (l *link) expect(c call) (uint64, *waiter, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return 0, nil, l.err
+	}
+	l.lastID++
+	w := waiters.Get().(*waiter)
+	w.late, w.gone = c.late, false
+	l.pending[l.lastID] = w
+	if c.event != nil {
+		l.events[l.lastID] = c.event
+	}
+	return l.lastID, w, nil
+}
+
+// abandon notes that nobody waits for the answer any more. It is false when the answer, or the end, is there already.
+func (l *link) abandon(id uint64, w *waiter) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.events, id)
+	if l.pending[id] != w {
+		return false
+	}
+	w.gone = true
+	return true
+}
+
+// ignore ends the events of a request.
+func (l *link) ignore(id uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.events, id)
+}
+
+// sendError explains why a request could not be sent: the reader often knows better than the writer.
+func (l *link) sendError(err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.err
+	}
+	if errors.Is(err, wire.ErrTooLarge) {
+		return err
+	}
+	return lost(err)
+}
+
+// goodbye ends the link in good order.
+func (l *link) goodbye() {
+	l.conn.Send(wire.KindGoodbye, 0, nil)
+	l.conn.Close()
+}
+
+// wait returns when nothing of the link runs any more.
+func (l *link) wait() { <-l.done }
+
+// ended tells whether the link is of no use for new requests.
+func (l *link) ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err != nil
+}
+
+// encodeRequest is the body of a request frame. What is left of ctx's time goes with it.
+func encodeRequest(ctx context.Context, c call) ([]byte, error) {
+	req := wire.Request{Op: c.op}
+	if deadline, ok := ctx.Deadline(); ok {
+		req.Timeout = timeLeft(deadline)
+	}
+	if c.body != nil {
+		body, err := wire.Marshal(c.body)
+		if err != nil {
+			return nil, err
+		}
+		req.Body = body
+	}
+	return wire.Marshal(req)
+}
+
+// decodeAnswer reads the body of a response. A body that does not fit is the owner's fault.
+func decodeAnswer(frame wire.Frame, out any) error {
+	if err := wire.Unmarshal(frame.Body, out); err != nil {
+		return fmt.Errorf("%w: answer: %w", ErrProtocol, err)
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package endpoint
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// socket is a listening Unix socket with the lock that makes its owner the only one.
+//
+// The lock file beside the socket is flock'ed for as long as the owner lives; the kernel lets go of it however the
+// process ends. It is never removed: removing it would let two owners lock two files of one name.
+type socket struct {
+	path     string
+	listener *net.UnixListener
+	lock     *os.File
+	inode    uint64 // of the socket file that we made; 0 for a socket that was handed to us
+}
+
+// listen takes the lock, removes the socket file of a dead owner, and listens. A live owner gives [ErrInUse] and is not
+// disturbed.
+func listen(path string) (_ *socket, err error) {
+	if err := checkSocketPath(path); err != nil {
+		return nil, err
+	}
+	if err := socketDirectory(path); err != nil {
+		return nil, err
+	}
+	s := &socket{path: path}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if s.lock, err = lockFile(path + ".lock"); err != nil {
+		return nil, err
+	}
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	l.SetUnlinkOnClose(false) // by then the file may be another owner's
+	s.listener = l
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	s.inode = inodeOf(info)
+	return s, nil
+}
+
+// lockFile opens and locks the file, or says who holds it.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock file: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w: %s is locked by %s", ErrInUse, path, lockHolder(f))
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	if err := f.Truncate(0); err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	if err != nil { // the number is for people only, but a full disk is worth a word now
+		f.Close()
+		return nil, fmt.Errorf("lock file: %w", err)
+	}
+	return f, nil
+}
+
+// lockHolder is the process that wrote itself into the lock file, in words.
+func lockHolder(f *os.File) string {
+	var b [32]byte
+	n, _ := f.ReadAt(b[:], 0)
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n]))); err == nil {
+		return "process " + strconv.Itoa(pid)
+	}
+	return "another process"
+}
+
+// removeStale removes a socket file that nobody listens on. Anything else at the path is left alone. The caller holds the lock,
+// so no owner of ours can appear between the look and the removal.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if info.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("%w: %s exists and is not a socket; choose another path", ErrInvalid, path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		c.Close()
+		return fmt.Errorf("%w: a process that holds no lock listens on %s", ErrInUse, path)
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%w: %s is there but does not tell whether its owner lives: %w", ErrInUse, path, err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("stale socket: %w", err)
+	}
+	return nil
+}
+
+// close stops listening, removes the socket file if it is still the one that listen made, and lets go of the lock.
+func (s *socket) close() error {
+	var err error
+	if s.listener != nil {
+		err = s.listener.Close()
+		if info, statErr := os.Lstat(s.path); statErr == nil && s.inode != 0 && inodeOf(info) == s.inode {
+			os.Remove(s.path)
+		}
+		s.listener = nil
+	}
+	if s.lock != nil {
+		s.lock.Close()
+		s.lock = nil
+	}
+	return err
+}
+
+func inodeOf(info os.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Ino
+	}
+	return 0
+}
+
+func ownerOf(info os.FileInfo) (uid uint32, ok bool) {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return st.Uid, true
+}

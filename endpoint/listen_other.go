@@ -1,0 +1,24 @@
+//go:build !linux
+
+package endpoint
+
+import (
+	"net"
+	"os"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// socket stands in where passing descriptors between processes is not supported.
+type socket struct {
+	path     string
+	listener *net.UnixListener
+}
+
+func listen(string) (*socket, error) {
+	return nil, &driver.UnsupportedError{Feature: "serving shared memory", Requires: "Linux"}
+}
+
+func (s *socket) close() error { return nil }
+
+func ownerOf(os.FileInfo) (uid uint32, ok bool) { return 0, false }

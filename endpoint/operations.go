@@ -1,0 +1,224 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// operation is what a server does on request.
+type operation struct {
+	// call does it. The request's descriptors are closed after it unless it takes them.
+	call func(ctx context.Context, r request) (reply, error)
+	// long operations may wait or compute, and get a goroutine of their own. The others are answered by the session's
+	// reader, in the order in which they came.
+	long bool
+}
+
+// request is one request of a client.
+type request struct {
+	session *session
+	id      uint64
+	body    wire.RawMessage
+	files   *wire.Files
+}
+
+// decode reads the request's body into the message. An empty body leaves it as it is.
+func (r request) decode(message any) error {
+	if len(r.body) == 0 {
+		return nil
+	}
+	return wire.Unmarshal(r.body, message)
+}
+
+// reply is what a request is answered with.
+type reply struct {
+	body  any
+	files []*os.File // borrowed until the reply has been sent
+	after func()     // runs when the reply has been sent
+}
+
+// operations are all that a server can do.
+var operations map[wire.Op]operation
+
+func init() { // not in the declaration: the operations lead back to the sessions that look them up
+	operations = map[wire.Op]operation{
+		wire.OpPing:     {call: doPing},
+		wire.OpAcquire:  {call: doAcquire},
+		wire.OpRelease:  {call: doRelease},
+		wire.OpPublish:  {call: doPublish, long: true},
+		wire.OpWithdraw: {call: doWithdraw, long: true},
+		wire.OpList:     {call: doList},
+		wire.OpInfo:     {call: doInfo},
+		wire.OpWatch:    {call: doWatch},
+		wire.OpUnwatch:  {call: doUnwatch},
+	}
+}
+
+func doPing(_ context.Context, r request) (reply, error) {
+	var in wire.Ping
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	return reply{body: wire.Pong(in)}, nil
+}
+
+// doAcquire takes a lease and hands out the memory. Before the client knows of the version, it is on the list of those who are
+// told when a newer one comes.
+func doAcquire(_ context.Context, r request) (reply, error) {
+	var in wire.Acquire
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	ses := r.session
+	// Who asks for a certain version may have to hear that it is not the newest.
+	sub, err := ses.subscribe(r.id, []string{in.Name}, in.Version != 0)
+	if err != nil {
+		return reply{}, err
+	}
+	lease, err := ses.server.books.Acquire(in.Name, in.Version, ses.holder())
+	if err != nil {
+		ses.unsubscribe(r.id)
+		return reply{}, err
+	}
+	ses.holds(lease.ID, r.id)
+	out := ses.server.exports.of(lease.StateDict())
+	return reply{
+		body: wire.Acquired{
+			Lease: lease.ID, Name: lease.Name, Version: lease.Version, Manifest: *out.manifest, Handles: out.handles,
+		},
+		files: out.files,
+		after: func() { ses.begin(sub) },
+	}, nil
+}
+
+func doRelease(_ context.Context, r request) (reply, error) {
+	var in wire.Release
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	ses := r.session
+	var done wire.Released
+	var failure error
+	for _, lease := range in.Leases {
+		if err := ses.server.books.Release(lease, ses.id); err != nil {
+			failure = err
+			continue
+		}
+		ses.unsubscribe(ses.gaveBack(lease))
+		done.Count++
+	}
+	if failure != nil {
+		return reply{}, failure
+	}
+	return reply{body: done}, nil
+}
+
+func doPublish(ctx context.Context, r request) (reply, error) {
+	var in wire.Publish
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	s := r.session.server
+	if err := checkName(in.Name); err != nil {
+		return reply{}, err
+	}
+	sd, err := importStateDict(s.devices, &in.Manifest, in.Handles, r.files)
+	if err != nil {
+		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)
+	}
+	version, err := s.publish(ctx, in.Name, sd, catalog.Origin{Source: in.Source, Publisher: r.session.holder()})
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: wire.Published{Version: version}}, nil
+}
+
+func doWithdraw(_ context.Context, r request) (reply, error) {
+	var in wire.Withdraw
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	if err := r.session.server.Withdraw(in.Name); err != nil {
+		return reply{}, err
+	}
+	return reply{body: wire.Withdrawn{}}, nil
+}
+
+func doList(_ context.Context, r request) (reply, error) {
+	var out wire.Listed
+	for _, info := range r.session.server.books.List() {
+		out.Models = append(out.Models, encodeInfo(info))
+	}
+	return reply{body: out}, nil
+}
+
+func doInfo(_ context.Context, r request) (reply, error) {
+	var in wire.Info
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	s := r.session.server
+	info, err := s.books.Info(in.Name)
+	if err != nil {
+		return reply{}, err
+	}
+	out := wire.InfoResult{Model: encodeInfo(info)}
+	if in.Manifest {
+		if out.Manifest, err = r.session.manifest(in.Name, in.Version); err != nil {
+			return reply{}, err
+		}
+	}
+	return reply{body: out}, nil
+}
+
+// manifest is the manifest of a version, held for a moment by the session itself.
+func (ses *session) manifest(name string, version uint64) (*wire.Manifest, error) {
+	books := ses.server.books
+	lease, err := books.Acquire(name, version, ses.holder())
+	if err != nil {
+		return nil, err
+	}
+	defer books.Release(lease.ID, ses.id)
+	return ses.server.exports.of(lease.StateDict()).manifest, nil
+}
+
+// maxWatchNames is how many names one watch may have.
+const maxWatchNames = 1024
+
+func doWatch(_ context.Context, r request) (reply, error) {
+	var in wire.Watch
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	if len(in.Names) > maxWatchNames {
+		return reply{}, fmt.Errorf("%w: a watch has at most %d names, watch all instead", ErrLimit, maxWatchNames)
+	}
+	for _, name := range in.Names {
+		if err := checkName(name); err != nil {
+			return reply{}, err
+		}
+	}
+	if len(in.Names) == 0 {
+		in.Names = nil
+	}
+	sub, err := r.session.subscribe(r.id, in.Names, true)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: wire.Watching{}, after: func() { r.session.begin(sub) }}, nil
+}
+
+func doUnwatch(_ context.Context, r request) (reply, error) {
+	var in wire.Unwatch
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	if !r.session.unsubscribe(in.Watch) {
+		return reply{}, fmt.Errorf("%w: no watch has the id %d", ErrNotFound, in.Watch)
+	}
+	return reply{body: wire.Unwatched{}}, nil
+}

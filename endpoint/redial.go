@@ -1,0 +1,224 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// Dialing again starts at firstBackoff and doubles up to lastBackoff, each pause shortened by up to half at random so that the
+// clients of an owner that came back do not all come at once. One attempt has dialTimeout.
+const (
+	firstBackoff = 5 * time.Millisecond
+	lastBackoff  = time.Second
+	dialTimeout  = 5 * time.Second
+)
+
+// attempt is one try to connect, shared by all who need the connection.
+type attempt struct {
+	now  chan struct{} // closed to skip the pause before it
+	done chan struct{} // closed when it has ended
+	link *link
+	err  error
+}
+
+// connected returns the live connection, or dials until there is one or ctx ends.
+func (c *Client) connected(ctx context.Context) (*link, error) {
+	for {
+		l, a, err := c.linkOrAttempt(false)
+		if err != nil || l != nil {
+			return l, err
+		}
+		l, err = a.wait(ctx)
+		if err == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+			return l, err
+		}
+	}
+}
+
+// connectNow returns the live connection, or that of a single attempt without a pause before it.
+func (c *Client) connectNow(ctx context.Context) (*link, error) {
+	l, a, err := c.linkOrAttempt(true)
+	if err != nil || l != nil {
+		return l, err
+	}
+	return a.wait(ctx)
+}
+
+// wait returns what came of the attempt. When ctx ends first its cause is returned together with [ErrUnavailable].
+func (a *attempt) wait(ctx context.Context) (*link, error) {
+	select {
+	case <-a.done:
+		return a.link, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+	}
+}
+
+// linkOrAttempt returns the live connection, or else the attempt under way, which it starts if there is none.
+func (c *Client) linkOrAttempt(now bool) (*link, *attempt, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, nil, fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
+	}
+	if c.link != nil && !c.link.ended() {
+		return c.link, nil, nil
+	}
+	a := c.attempt
+	if a == nil {
+		a = &attempt{now: make(chan struct{}), done: make(chan struct{})}
+		c.attempt = a
+		c.work.Add(1)
+		go c.try(a, c.failed)
+	}
+	if now {
+		select {
+		case <-a.now:
+		default:
+			close(a.now)
+		}
+	}
+	return nil, a, nil
+}
+
+// try makes one attempt after a pause that grows with the number of failures before it.
+func (c *Client) try(a *attempt, failures int) {
+	defer c.work.Done()
+	c.pause(a, failures)
+	a.link, a.err = c.open()
+	c.settle(a)
+	close(a.done)
+}
+
+// pause waits before an attempt.
+func (c *Client) pause(a *attempt, failures int) {
+	if failures == 0 {
+		return
+	}
+	d := min(firstBackoff<<min(failures-1, 16), lastBackoff)
+	d -= time.Duration(rand.Int64N(int64(d)/2 + 1))
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-a.now:
+	case <-c.ctx.Done():
+	}
+}
+
+// settle notes what came of the attempt, and starts the next one if somebody still needs a connection.
+func (c *Client) settle(a *attempt) {
+	c.mu.Lock()
+	c.attempt = nil
+	if a.err != nil {
+		c.failed++
+		c.mu.Unlock()
+		c.keepTrying()
+		return
+	}
+	c.failed = 0
+	if c.closed {
+		c.mu.Unlock()
+		a.link.goodbye()
+		a.link, a.err = nil, fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
+		return
+	}
+	c.link = a.link
+	c.work.Add(1)
+	c.mu.Unlock()
+	go c.tend(a.link)
+}
+
+// tend reads the connection until it ends, and sees to it that handles and watchers get another.
+func (c *Client) tend(l *link) {
+	defer c.work.Done()
+	<-l.done
+	c.mu.Lock()
+	if c.link == l {
+		c.link = nil
+	}
+	c.mu.Unlock()
+	c.ownerLost(l)
+	c.keepTrying()
+}
+
+// keepTrying starts an attempt if handles or watchers need a connection.
+func (c *Client) keepTrying() {
+	c.mu.Lock()
+	needed := !c.closed && len(c.handles)+len(c.watchers) > 0
+	c.mu.Unlock()
+	if needed {
+		c.linkOrAttempt(false)
+	}
+}
+
+// open dials, introduces the client, and takes up again what handles and watchers had.
+func (c *Client) open() (*link, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
+	defer cancel()
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l, err := newLink(ctx, conn, c.introduction())
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", c.opts.Socket, err)
+	}
+	go l.read()
+	if err := c.resume(ctx, l); err != nil {
+		l.conn.Close()
+		l.wait()
+		return nil, err
+	}
+	return l, nil
+}
+
+// dial connects and checks who the owner is, by what the kernel says of it.
+func (c *Client) dial(ctx context.Context) (*wire.Conn, error) {
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "unix", c.opts.Socket)
+	if err != nil {
+		return nil, dialError(c.opts.Socket, err)
+	}
+	conn, err := wire.NewConn(raw.(*net.UnixConn), c.opts.Limits)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", c.opts.Socket, err)
+	}
+	if err := c.trusted(conn.Peer()); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// trusted tells whether a peer may be the owner, by what the kernel says of it.
+func (c *Client) trusted(peer wire.Credentials) error {
+	if peer.SameUser() || slices.Contains(c.opts.AllowUIDs, peer.UID) {
+		return nil
+	}
+	return fmt.Errorf("%w: the owner on socket %s runs as uid %d, this process as uid %d",
+		ErrPermission, c.opts.Socket, peer.UID, os.Geteuid())
+}
+
+// dialError says why nobody answered, and what to do about it.
+func dialError(socket string, err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("%w on %s: there is no such socket; start an owner with: sharedtensor serve --socket %s NAME=FILE",
+			ErrUnavailable, socket, socket)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w on %s: its owner has ended and left the socket behind", ErrUnavailable, socket)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("socket %s: %w: it belongs to another user", socket, ErrPermission)
+	}
+	return fmt.Errorf("%w on %s: %w", ErrUnavailable, socket, err)
+}

@@ -1,0 +1,89 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+)
+
+// Publish makes sd the next version of name and returns its number. It takes sd, also when it fails: the server closes it when the version
+// is superseded or withdrawn and its last reader has gone. Work on the tensors' devices is waited for, and the memory is frozen: from
+// here on nobody can map it writable. Readers of the version before stay on it; nobody waits for anybody.
+//
+// Errors: [ErrInvalid] for a bad name, errors.ErrUnsupported for memory that cannot be shared in place, with the reason.
+func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
+	return s.publish(ctx, name, sd, catalog.Origin{Publisher: catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid())}})
+}
+
+// PublishFrom is Publish with a word about where the tensors come from, usually a file, shown to people.
+func (s *Server) PublishFrom(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
+	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.opts.Label}
+	return s.publish(ctx, name, sd, catalog.Origin{Source: source, Publisher: self})
+}
+
+func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
+	if sd == nil {
+		return 0, fmt.Errorf("publish %q: %w: there is no state dict", name, ErrInvalid)
+	}
+	version, err := s.enter(ctx, name, sd, origin)
+	if err != nil {
+		return 0, fmt.Errorf("publish %q: %w", name, err)
+	}
+	s.log.Info("published", "name", name, "version", version, "tensors", sd.Len(), "source", origin.Source)
+	return version, nil
+}
+
+// enter makes sd ready for readers and puts it on the books. It takes sd.
+func (s *Server) enter(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
+	err := checkName(name)
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = module.Freeze(sd)
+	}
+	if err != nil {
+		return 0, errors.Join(err, sd.Close())
+	}
+	out, err := newExport(sd)
+	if err != nil {
+		return 0, errors.Join(err, sd.Close())
+	}
+	s.exports.put(sd, out) // before the books: the first reader may come at once
+	version, err := s.books.Publish(name, sd, origin)
+	if err != nil {
+		s.exports.drop(sd)
+	}
+	return version, err
+}
+
+// checkName refuses names that the books cannot have.
+func checkName(name string) error {
+	if err := catalog.CheckName(name); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
+}
+
+// Withdraw takes a name off the books: nobody can acquire it any more. Who holds a version keeps it, and is told. Errors:
+// [ErrNotFound].
+func (s *Server) Withdraw(name string) error {
+	if err := s.books.Withdraw(name); err != nil {
+		return err
+	}
+	s.log.Info("withdrawn", "name", name)
+	return nil
+}
+
+// List tells what is published and who holds it, in the order of the names.
+func (s *Server) List() []ModelInfo {
+	var list []ModelInfo
+	for _, info := range s.books.List() {
+		list = append(list, decodeInfo(encodeInfo(info)))
+	}
+	return list
+}

@@ -1,0 +1,185 @@
+package endpoint
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// events are a session's subscriptions: its watches, and one for each lease. What has happened waits in the catalog's watchers,
+// which keep the newest of each name, so a client that does not read costs no memory and holds up no publisher. A
+// goroutine sends while there is something to send, and is not there otherwise.
+type events struct {
+	mu      sync.Mutex
+	subs    map[uint64]*subscription // by the id of the request that asked for them
+	pumping bool
+	waiting bool // something has happened since the pump last looked
+	stopped bool
+}
+
+// subscription passes events of some names on to one request of the client.
+type subscription struct {
+	id      uint64
+	names   []string // nil for all
+	watcher *catalog.Watcher
+	ready   bool // the request has been answered: events may follow
+	current bool // the current versions are to be reported first
+}
+
+// subscribe collects events of the names, nil for all, for a request. They are held back until begin. With current, the versions
+// that are current are reported first.
+func (ses *session) subscribe(id uint64, names []string, current bool) (*subscription, error) {
+	sub := &subscription{id: id, names: names, current: current}
+	e := &ses.events
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch limit := ses.server.opts.Limits.Subscriptions; {
+	case e.subs[id] != nil:
+		return nil, fmt.Errorf("%w: request %d was sent before", wire.ErrProtocol, id)
+	case len(e.subs) >= limit:
+		return nil, fmt.Errorf("%w: this client has %d leases and watches", ErrLimit, limit)
+	case e.subs == nil:
+		e.subs = map[uint64]*subscription{}
+	}
+	sub.watcher = ses.server.books.Subscribe(names, ses.wake)
+	e.subs[id] = sub
+	return sub, nil
+}
+
+// begin lets the events of a subscription go out, now that its request has been answered.
+func (ses *session) begin(sub *subscription) {
+	ses.events.mu.Lock()
+	sub.ready = true
+	ses.events.mu.Unlock()
+	ses.wake()
+}
+
+// unsubscribe ends a subscription and tells whether there was one.
+func (ses *session) unsubscribe(id uint64) bool {
+	e := &ses.events
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	sub := e.subs[id]
+	if sub == nil {
+		return false
+	}
+	sub.watcher.Close()
+	delete(e.subs, id)
+	return true
+}
+
+// stop ends all subscriptions; the pump ends by itself.
+func (e *events) stop() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stopped = true
+	for _, sub := range e.subs {
+		sub.watcher.Close()
+	}
+	e.subs = nil
+}
+
+// wake is told by the catalog that something has happened. It returns at once.
+func (ses *session) wake() {
+	e := &ses.events
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped {
+		return
+	}
+	e.waiting = true
+	if !e.pumping {
+		e.pumping = true
+		ses.work.Add(1)
+		go ses.pump()
+	}
+}
+
+// pump sends what has happened until nothing is left.
+func (ses *session) pump() {
+	defer ses.work.Done()
+	for {
+		subs, more := ses.events.take()
+		if !more {
+			return
+		}
+		for _, sub := range subs {
+			if err := ses.report(sub); err != nil {
+				ses.cut() // the reader ends the session, which stops the pump
+				break
+			}
+		}
+	}
+}
+
+// take returns the subscriptions that may have something to report, or false when the pump is to end.
+func (e *events) take() (subs []*subscription, more bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.stopped || !e.waiting {
+		e.pumping = false
+		return nil, false
+	}
+	e.waiting = false
+	for _, sub := range e.subs {
+		if sub.ready {
+			subs = append(subs, sub)
+		}
+	}
+	return subs, true
+}
+
+// report sends what has happened for one subscription. Only the pump calls it.
+func (ses *session) report(sub *subscription) error {
+	list := sub.watcher.Next()
+	if sub.current || len(list) > 0 && list[0].Kind == catalog.Overflow {
+		sub.current = false
+		list = append(ses.server.currentVersions(sub.names), list...)
+	}
+	for _, event := range list {
+		out, ok := encodeEvent(event)
+		if !ok {
+			continue
+		}
+		body, err := wire.Marshal(out)
+		if err != nil {
+			return err
+		}
+		if err := ses.conn.Send(wire.KindEvent, sub.id, body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// currentVersions are the names that can be acquired, as events. A client that hears of a version twice ignores the second time.
+func (s *Server) currentVersions(names []string) []catalog.Event {
+	var list []catalog.Event
+	note := func(info catalog.Info) {
+		if info.Current != 0 {
+			list = append(list, catalog.Event{Kind: catalog.Published, Name: info.Name, Version: info.Current})
+		}
+	}
+	if names == nil {
+		for _, info := range s.books.List() {
+			note(info)
+		}
+		return list
+	}
+	for _, name := range names {
+		if info, err := s.books.Info(name); err == nil {
+			note(info)
+		}
+	}
+	return list
+}
+
+// encodeEvent is the event as it crosses; false for one that is not for clients.
+func encodeEvent(e catalog.Event) (wire.Event, bool) {
+	kind := map[catalog.EventKind]wire.EventKind{
+		catalog.Published: wire.EventPublished, catalog.Withdrawn: wire.EventWithdrawn,
+	}[e.Kind]
+	return wire.Event{Seq: e.Seq, Kind: kind, Name: e.Name, Version: e.Version}, kind != 0
+}

@@ -1,0 +1,184 @@
+package endpoint_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+func TestSocketPath(t *testing.T) {
+	t.Setenv("SHARED_TENSOR_BASE_PATH", "/run/x/base")
+	t.Setenv("XDG_RUNTIME_DIR", "/run/user/7")
+	path, err := endpoint.SocketPath("", 2)
+	require.NoError(t, err)
+	require.Equal(t, "/run/x/base-2.sock", path)
+	path, err = endpoint.SocketPath("/explicit", 0)
+	require.NoError(t, err)
+	require.Equal(t, "/explicit-0.sock", path, "an explicit base goes before the environment")
+
+	t.Setenv("SHARED_TENSOR_BASE_PATH", "")
+	path, err = endpoint.SocketPath("", 0)
+	require.NoError(t, err)
+	require.Equal(t, "/run/user/7/shared-tensor-0.sock", path)
+
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	path, err = endpoint.SocketPath("", 0)
+	require.NoError(t, err)
+	require.Regexp(t, `/shared-tensor-\d+/shared-tensor-0\.sock$`, path)
+
+	for _, base := range []string{"@abstract", "/" + strings.Repeat("x", 120)} {
+		_, err = endpoint.SocketPath(base, 0)
+		require.ErrorIs(t, err, endpoint.ErrInvalid)
+	}
+	_, err = endpoint.SocketPath("", -1)
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
+}
+
+func TestSocketIsForItsUserAlone(t *testing.T) {
+	_, socket := owner(t)
+	info, err := os.Stat(socket)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+func TestASecondOwnerIsRefusedAndTheFirstUndisturbed(t *testing.T) {
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	c := client(t, socket)
+	second := start(t)
+	a := second.ask(command{Do: "serve", Socket: socket})
+	require.Contains(t, a.Is, "in use")
+	require.Contains(t, a.Error, "process ", "the error says who serves")
+	c.must(command{Do: "ping"})
+	client(t, socket).must(command{Do: "acquire", Name: "m", Key: "h"})
+
+	// Of many that start at once, one serves.
+	o.must(command{Do: "shutdown"})
+	results := make(chan answer)
+	for range 6 {
+		p := start(t)
+		go func() { results <- p.ask(command{Do: "serve", Socket: socket}) }()
+	}
+	served := 0
+	for range 6 {
+		if a := <-results; a.Error == "" {
+			served++
+		} else {
+			require.Contains(t, a.Is, "in use")
+		}
+	}
+	require.Equal(t, 1, served)
+}
+
+func TestAListenerWithoutALockIsNotRobbed(t *testing.T) {
+	socket := socketPath(t)
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
+	require.ErrorIs(t, err, endpoint.ErrInUse)
+	require.FileExists(t, socket)
+}
+
+func TestAStaleSocketIsReplaced(t *testing.T) {
+	o, socket := owner(t)
+	o.kill()
+	require.FileExists(t, socket)
+	o2 := start(t)
+	o2.must(command{Do: "serve", Socket: socket})
+	client(t, socket).must(command{Do: "ping"})
+	o2.must(command{Do: "shutdown"})
+	require.NoFileExists(t, socket)
+}
+
+func TestOnlyTheSocketThatItMadeIsRemoved(t *testing.T) {
+	o, socket := owner(t)
+	require.NoError(t, os.Remove(socket))
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	defer l.Close()
+	o.must(command{Do: "shutdown"})
+	require.FileExists(t, socket)
+}
+
+func TestSocketsThatAreRefused(t *testing.T) {
+	drivertest.Leaks(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file.sock")
+	require.NoError(t, os.WriteFile(file, []byte("mine"), 0o600))
+	open := filepath.Join(dir, "open")
+	require.NoError(t, os.Mkdir(open, 0o700))
+	require.NoError(t, os.Chmod(open, 0o777))
+	for _, c := range []struct {
+		name, path string
+		is         error
+		says       string
+	}{
+		{"a file", file, endpoint.ErrInvalid, "not a socket"},
+		{"a directory that others may write", filepath.Join(open, "s.sock"), endpoint.ErrPermission, "chmod go-w"},
+		{"no directory", filepath.Join(dir, "a", "b", "s.sock"), os.ErrNotExist, "socket directory"},
+		{"an abstract name", "@x", endpoint.ErrInvalid, "abstract"},
+		{"a long path", filepath.Join(dir, strings.Repeat("x", 120)), endpoint.ErrInvalid, "at most 107"},
+	} {
+		_, err := endpoint.NewServer(endpoint.ServerOptions{Socket: c.path})
+		require.ErrorIs(t, err, c.is, c.name)
+		require.ErrorContains(t, err, c.says, c.name)
+	}
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "mine", string(content))
+}
+
+func TestPeersOfAnotherUserAreRefused(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can start a process as another user")
+	}
+	o, socket := owner(t)
+	nobody := func(cmd *exec.Cmd) {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		cmd.Path = copyForAll(t, cmd.Path)
+	}
+	stranger := start(t, nobody)
+	require.Contains(t, stranger.ask(command{Do: "dial", Socket: socket}).Is, "permission")
+
+	// Where somebody opens the way, the kernel's word on the peer still counts, on both sides.
+	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o755))
+	require.NoError(t, os.Chmod(socket, 0o666))
+	require.Contains(t, stranger.ask(command{Do: "dial", Socket: socket}).Is, "permission")
+	squat := filepath.Join(copyDir(t), "squat.sock")
+	stranger.must(command{Do: "serve", Socket: squat})
+	a := start(t).ask(command{Do: "dial", Socket: squat})
+	require.Contains(t, a.Is, "permission")
+	require.Contains(t, a.Error, "uid 65534")
+	o.must(command{Do: "books"})
+}
+
+// copyForAll copies a program to where every user can run it.
+func copyForAll(t *testing.T, exe string) string {
+	t.Helper()
+	content, err := os.ReadFile(exe)
+	require.NoError(t, err)
+	path := filepath.Join(copyDir(t), "child")
+	require.NoError(t, os.WriteFile(path, content, 0o755))
+	return path
+}
+
+// copyDir is a directory of the user nobody that everybody can enter.
+func copyDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/tmp", "st")
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	require.NoError(t, os.Chmod(dir, 0o755))
+	require.NoError(t, os.Chown(dir, 65534, 65534))
+	return dir
+}

@@ -1,0 +1,242 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// EventKind says what an [Event] is about.
+type EventKind uint8
+
+const (
+	// EventPublished is a version that has become the newest of its name, or, when a watch begins or an owner comes back, is it.
+	EventPublished EventKind = iota + 1
+	// EventWithdrawn is a name that cannot be acquired any more.
+	EventWithdrawn
+	// EventOwnerLost is the connection to the owner that ended. The client dials again by itself.
+	EventOwnerLost
+	// EventOwnerBack is the connection to an owner, the same or another, that was made again.
+	EventOwnerBack
+)
+
+// String is the kind in one or two words.
+func (k EventKind) String() string {
+	switch k {
+	case EventPublished:
+		return "published"
+	case EventWithdrawn:
+		return "withdrawn"
+	case EventOwnerLost:
+		return "owner lost"
+	case EventOwnerBack:
+		return "owner back"
+	}
+	return fmt.Sprintf("EventKind(%d)", uint8(k))
+}
+
+// Event is what a watcher is told.
+type Event struct {
+	// Kind says what happened.
+	Kind EventKind
+	// Name is the name that it happened to; empty for events of the owner.
+	Name string
+	// Version is the version that was published, or was the newest when the name was withdrawn.
+	Version uint64
+	// Server is the id of the owner.
+	Server string
+}
+
+// Watcher is told what happens to names, across reconnections. It keeps the newest event of each name until Next takes it, so a slow
+// reader misses versions in between, never the newest, and holds up nobody.
+type Watcher struct {
+	client *Client
+	names  []string
+	wake   chan struct{} // has room for one
+
+	mu      sync.Mutex
+	link    *link // on which events come; nil while there is none
+	request uint64
+	server  string            // whose versions seen are
+	seen    map[string]uint64 // the newest version that was heard of
+	pending map[string]Event  // by name; events of the owner under ownerKey
+	queue   []string          // the keys of pending, the oldest first
+	err     error             // why no more events come
+}
+
+// Watch tells what happens to the names, or to all of them if none is given. The names need not be published yet. What is published now is
+// told first. The caller closes the watcher.
+func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
+	w := &Watcher{
+		client: c, names: slices.Clone(names), wake: make(chan struct{}, 1),
+		seen: map[string]uint64{}, pending: map[string]Event{},
+	}
+	// The client knows of the watcher before it asks on any connection: then whichever comes next takes it up.
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, fmt.Errorf("watch: %w", ErrClosed)
+	}
+	c.watchers[w] = struct{}{}
+	c.mu.Unlock()
+	for {
+		l, err := c.connected(ctx)
+		if err == nil {
+			err = w.begin(ctx, l)
+		}
+		if err == nil {
+			return w, nil
+		}
+		if l == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+			w.Close()
+			return nil, fmt.Errorf("watch: %w", err)
+		}
+	}
+}
+
+// begin asks for events on a connection, if that was not done before.
+func (w *Watcher) begin(ctx context.Context, l *link) error {
+	w.mu.Lock()
+	if w.link == l {
+		w.mu.Unlock()
+		return nil
+	}
+	if w.server != l.server.Server { // another owner counts versions anew
+		w.server = l.server.Server
+		clear(w.seen)
+	}
+	w.mu.Unlock()
+	id, frame, err := l.roundTrip(ctx, call{op: wire.OpWatch, body: wire.Watch{Names: w.names}, event: w.event})
+	if err != nil {
+		return err
+	}
+	frame.Files.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil { // closed meanwhile
+		l.unwatch(id)
+		return nil
+	}
+	w.link, w.request = l, id
+	return nil
+}
+
+// unwatch ends a watch without waiting for the answer.
+func (l *link) unwatch(id uint64) {
+	l.ignore(id)
+	l.send(call{op: wire.OpUnwatch, body: wire.Unwatch{Watch: id}})
+}
+
+// resume asks for events again on a new connection.
+func (w *Watcher) resume(ctx context.Context, l *link) error {
+	w.mu.Lock()
+	w.putLocked(ownerKey, Event{Kind: EventOwnerBack, Server: l.server.Server})
+	w.mu.Unlock()
+	return w.begin(ctx, l)
+}
+
+// ownerKey is where pending keeps what happened to the owner: no name is like it.
+const ownerKey = "\x00owner"
+
+// lost notes that the connection ended.
+func (w *Watcher) lost(l *link) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.link = nil
+	w.putLocked(ownerKey, Event{Kind: EventOwnerLost, Server: l.server.Server})
+}
+
+// event is called by the connection's reading goroutine.
+func (w *Watcher) event(e wire.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch e.Kind {
+	case wire.EventPublished:
+		if e.Version <= w.seen[e.Name] {
+			return // told before, by the list of what is current
+		}
+		w.seen[e.Name] = e.Version
+		w.putLocked(e.Name, Event{Kind: EventPublished, Name: e.Name, Version: e.Version, Server: w.server})
+	case wire.EventWithdrawn:
+		if e.Version < w.seen[e.Name] {
+			return // published anew since
+		}
+		w.seen[e.Name] = e.Version
+		w.putLocked(e.Name, Event{Kind: EventWithdrawn, Name: e.Name, Version: e.Version, Server: w.server})
+	}
+}
+
+// putLocked keeps an event until Next takes it, in the place of an older one of the same name.
+func (w *Watcher) putLocked(key string, e Event) {
+	if w.err != nil {
+		return
+	}
+	if _, waiting := w.pending[key]; !waiting {
+		w.queue = append(w.queue, key)
+	}
+	w.pending[key] = e
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Next waits for the next event. Errors: [ErrClosed] when the watcher or its client was closed, the cause of ctx.
+func (w *Watcher) Next(ctx context.Context) (Event, error) {
+	for {
+		e, ok, err := w.take()
+		if ok || err != nil {
+			return e, err
+		}
+		select {
+		case <-w.wake:
+		case <-ctx.Done():
+			return Event{}, context.Cause(ctx)
+		}
+	}
+}
+
+// take returns the oldest pending event, if there is one.
+func (w *Watcher) take() (Event, bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queue) == 0 {
+		return Event{}, false, w.err
+	}
+	key := w.queue[0]
+	w.queue = w.queue[1:]
+	e := w.pending[key]
+	delete(w.pending, key)
+	return e, true, nil
+}
+
+// Close ends the watch. A second Close is nil.
+func (w *Watcher) Close() error {
+	w.client.mu.Lock()
+	delete(w.client.watchers, w)
+	w.client.mu.Unlock()
+	w.end(ErrClosed)
+	return nil
+}
+
+// end notes that no more events come, and tells the owner.
+func (w *Watcher) end(err error) {
+	w.mu.Lock()
+	if w.err != nil {
+		w.mu.Unlock()
+		return
+	}
+	w.err = fmt.Errorf("watcher: %w", err)
+	l, id := w.link, w.request
+	w.link, w.queue = nil, nil
+	clear(w.pending)
+	w.mu.Unlock()
+	close(w.wake) // nothing is put any more
+	if l != nil {
+		l.unwatch(id)
+	}
+}

@@ -1,0 +1,153 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// worker is what a child process can do, as an owner or as a client.
+type worker struct {
+	dev      driver.Device
+	server   *endpoint.Server
+	served   chan error
+	client   *endpoint.Client
+	handles  map[string]*endpoint.Handle
+	watchers map[string]*endpoint.Watcher
+}
+
+// do carries a command out.
+func (w *worker) do(do command) (answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if do.Millis > 0 {
+		ctx, cancel = context.WithTimeout(context.Background(), time.Duration(do.Millis)*time.Millisecond)
+		defer cancel()
+	}
+	switch do.Do {
+	case "serve", "publish", "withdraw", "books", "shutdown", "close server":
+		return w.own(ctx, do)
+	case "count":
+		runtime.GC()
+		return answer{Files: drivertest.OpenFiles(), Maps: drivertest.SharedMappings(), Threads: runtime.NumGoroutine()}, nil
+	}
+	return w.use(ctx, do)
+}
+
+// own are the commands of an owner.
+func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
+	start := time.Now()
+	switch do.Do {
+	case "serve":
+		w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name})
+		if err != nil {
+			return a, err
+		}
+		w.served = make(chan error, 1)
+		go func() { w.served <- w.server.Serve() }()
+		a.ID = w.server.ID()
+	case "publish":
+		sd, err := synthetic(w.dev, do)
+		if err != nil {
+			return a, err
+		}
+		a.Version, err = w.server.Publish(ctx, do.Name, sd)
+		return a, err
+	case "withdraw":
+		err = w.server.Withdraw(do.Name)
+	case "books":
+		a.Models = w.server.List()
+	case "shutdown":
+		err = w.server.Shutdown(ctx)
+	case "close server":
+		err = w.server.Close()
+	}
+	a.Millis = float64(time.Since(start).Microseconds()) / 1000
+	return a, err
+}
+
+// use are the commands of a client.
+func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
+	start := time.Now()
+	switch do.Do {
+	case "dial":
+		w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Wait: do.Wait})
+	case "hang up":
+		err = w.client.Close()
+	case "ping":
+		_, err = w.client.Ping(ctx)
+	case "acquire":
+		var h *endpoint.Handle
+		if h, err = w.client.AcquireVersion(ctx, do.Name, do.Version); err == nil {
+			w.handles[do.Key] = h
+			a.Version, a.ID = h.Version(), h.ServerID()
+		}
+	case "check":
+		err = w.check(w.handles[do.Key], do)
+	case "state":
+		h := w.handles[do.Key]
+		a.State, a.Version, a.Newest, a.Leased = h.State().String(), h.Version(), h.Newest(), h.Leased()
+	case "release":
+		err = w.handles[do.Key].Close()
+	case "offer":
+		var sd *module.StateDict
+		if sd, err = synthetic(w.dev, do); err == nil {
+			a.Version, err = w.client.Publish(ctx, do.Name, sd)
+			sd.Close()
+		}
+	case "take down":
+		err = w.client.Withdraw(ctx, do.Name)
+	case "list":
+		a.Models, err = w.client.List(ctx)
+	case "watch":
+		w.watchers[do.Key], err = w.client.Watch(ctx, do.Names...)
+	case "next":
+		var e endpoint.Event
+		e, err = w.watchers[do.Key].Next(ctx)
+		a.Kind, a.Name, a.Version, a.ID = e.Kind.String(), e.Name, e.Version, e.Server
+	case "unwatch":
+		err = w.watchers[do.Key].Close()
+	default:
+		err = fmt.Errorf("no command %q", do.Do)
+	}
+	a.Millis = float64(time.Since(start).Microseconds()) / 1000
+	return a, err
+}
+
+// check compares every byte of a handle with what the seed says it must be.
+func (w *worker) check(h *endpoint.Handle, do command) error {
+	want, err := synthetic(w.dev, do)
+	if err != nil {
+		return err
+	}
+	defer want.Close()
+	got := h.StateDict()
+	if got.Len() != want.Len() {
+		return fmt.Errorf("%d tensors, not %d", got.Len(), want.Len())
+	}
+	for name, t := range want.All() {
+		other, ok := got.Get(name)
+		if !ok {
+			return fmt.Errorf("no tensor %s", name)
+		}
+		var a, b bytes.Buffer
+		if _, err := t.WriteTo(&a); err != nil {
+			return err
+		}
+		if _, err := other.WriteTo(io.Writer(&b)); err != nil {
+			return err
+		}
+		if !bytes.Equal(a.Bytes(), b.Bytes()) {
+			return fmt.Errorf("tensor %s differs", name)
+		}
+	}
+	return nil
+}
