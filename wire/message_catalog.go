@@ -108,7 +108,7 @@ type InfoResult struct {
 type ModelInfo struct {
 	// Name is the name.
 	Name string `cbor:"1,keyasint"`
-	// Versions are the versions that still have memory, oldest first.
+	// Versions are the versions that still have memory, newest first.
 	Versions []VersionInfo `cbor:"2,keyasint"`
 	// Withdrawn tells that there is no current version.
 	Withdrawn bool `cbor:"3,keyasint,omitempty"`
@@ -128,7 +128,7 @@ type VersionInfo struct {
 	PublishedAt int64 `cbor:"5,keyasint,omitempty"`
 	// Origin is who published it.
 	Origin Origin `cbor:"6,keyasint"`
-	// Holders are the leases on it.
+	// Holders are the sessions that hold it.
 	Holders []Holder `cbor:"7,keyasint,omitempty"`
 	// Devices are the devices its memory is on, each once.
 	Devices []DeviceInfo `cbor:"8,keyasint,omitempty"`
@@ -146,19 +146,19 @@ type Origin struct {
 	Source string `cbor:"4,keyasint,omitempty"`
 }
 
-// Holder is a lease as others see it.
+// Holder is a session that holds a version, as others see it.
 type Holder struct {
 	// Session numbers the holder's connection within the server's life.
 	Session uint64 `cbor:"1,keyasint"`
-	// Lease is the lease.
-	Lease uint64 `cbor:"2,keyasint"`
+	// Leases is how many leases it has on the version.
+	Leases uint64 `cbor:"2,keyasint"`
 	// PID is the process.
 	PID int32 `cbor:"3,keyasint,omitempty"`
 	// UID is its user.
 	UID uint32 `cbor:"4,keyasint,omitempty"`
 	// Label is its name for people.
 	Label string `cbor:"5,keyasint,omitempty"`
-	// Since is when the lease was taken, in nanoseconds since 1970, UTC.
+	// Since is when the oldest of them was taken, in nanoseconds since 1970, UTC.
 	Since int64 `cbor:"6,keyasint,omitempty"`
 }
 
