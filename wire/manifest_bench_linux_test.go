@@ -1,0 +1,81 @@
+package wire
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// sampleTensors are n tensors as a transformer has them.
+func sampleTensors(n int) []Tensor {
+	tensors := make([]Tensor, n)
+	offset := int64(0)
+	for i := range tensors {
+		tensors[i] = Tensor{
+			Name:  fmt.Sprintf("model.layers.%d.self_attn.q_proj.weight", i),
+			DType: 11, Storage: uint32(i % 2), ByteOffset: offset, Shape: []int64{4096, 1024},
+		}
+		offset += 4096 * 1024 * 2
+	}
+	return tensors
+}
+
+func sampleStorages() []Storage {
+	return []Storage{{Bytes: 1 << 40, Device: UUID{1}, Type: 1}, {Bytes: 1 << 40, Device: UUID{2}, Type: 2}}
+}
+
+// BenchmarkManifest is the way of 10,000 tensors into bytes and back.
+func BenchmarkManifest(b *testing.B) {
+	const n = 10_000
+	tensors := sampleTensors(n)
+	// Processor time counts, garbage collection included, so that what else the machine does counts little.
+	perTensor := func(b *testing.B, begin time.Duration) {
+		b.ReportMetric(float64(processorTime(b)-begin)/float64(b.N)/n, "cpu-ns/tensor")
+	}
+	encode := func(b *testing.B) []byte {
+		m, err := NewManifest(tensors, sampleStorages(), map[string]string{"format": "pt"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		body, err := Marshal(Acquired{Lease: 1, Name: "m", Version: 1, Manifest: *m})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return body
+	}
+	b.Run("encode", func(b *testing.B) {
+		b.ReportAllocs()
+		begin := processorTime(b)
+		for b.Loop() {
+			encode(b)
+		}
+		perTensor(b, begin)
+	})
+	b.Run("decode", func(b *testing.B) {
+		body := encode(b)
+		b.ReportMetric(float64(len(body))/n, "bytes/tensor")
+		b.ReportAllocs()
+		begin := processorTime(b)
+		for b.Loop() {
+			var a Acquired
+			if err := Unmarshal(body, &a); err != nil {
+				b.Fatal(err)
+			}
+			got, err := a.Manifest.Decode()
+			if err != nil || len(got) != n {
+				b.Fatal(err)
+			}
+		}
+		perTensor(b, begin)
+	})
+}
+
+// processorTime is what this process has used so far.
+func processorTime(b *testing.B) time.Duration {
+	var u unix.Rusage
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
