@@ -1,8 +1,6 @@
 package module_test
 
 import (
-	"io"
-	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -66,21 +64,6 @@ func BenchmarkLoad(b *testing.B) {
 }
 
 const benchBytes = 256 << 20
-
-// BenchmarkPlainRead reads a file of the same size into fresh anonymous memory.
-func BenchmarkPlainRead(b *testing.B) {
-	path := filepath.Join(b.TempDir(), "m")
-	require.NoError(b, module.SynthesizeFile(path, module.Synthetic{Tensors: 200, Bytes: benchBytes}))
-	f, err := os.Open(path)
-	require.NoError(b, err)
-	defer f.Close()
-	b.SetBytes(benchBytes)
-	for b.Loop() {
-		if _, err := io.ReadFull(io.NewSectionReader(f, 0, benchBytes), make([]byte, benchBytes)); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
 
 func BenchmarkDigests(b *testing.B) {
 	dev := openHost(b)
