@@ -115,10 +115,10 @@ func read(root string) (sources []*source, texts []text, err error) {
 
 // enter decides whether a folder belongs to the module's sources.
 func enter(name, rel string) error {
-	switch {
-	case rel == ".":
+	switch rel {
+	case ".":
 		return nil
-	case rel == ".git" || rel == "bin" || rel == "gpu_test/bin":
+	case ".git", "bin", "gpu_test/bin":
 		return fs.SkipDir
 	}
 	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {

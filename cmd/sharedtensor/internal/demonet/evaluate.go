@@ -122,7 +122,7 @@ const (
 )
 
 // pieces computes over the tensor some elements at a time, converted to float32.
-func (s *sink) pieces(ctx context.Context, t *tensor.Tensor, width int64) error {
+func (s *sink) pieces(ctx context.Context, t *tensor.Tensor, width int64) (err error) {
 	flat, err := t.Reshape(tensor.Shape{-1})
 	if errors.Is(err, tensor.ErrNotView) {
 		return s.converted(t, width) // strided: there is no flat view, so it is copied as a whole
@@ -130,7 +130,7 @@ func (s *sink) pieces(ctx context.Context, t *tensor.Tensor, width int64) error 
 	if err != nil {
 		return err
 	}
-	defer flat.Close()
+	defer func() { err = errors.Join(err, flat.Close()) }()
 	step := pieceLength / width * width
 	for at := int64(0); at < flat.NumElements(); at += step {
 		if err := context.Cause(ctx); err != nil {
@@ -140,11 +140,7 @@ func (s *sink) pieces(ctx context.Context, t *tensor.Tensor, width int64) error 
 		if err != nil {
 			return err
 		}
-		err = s.converted(piece, width)
-		if closeErr := piece.Close(); err == nil {
-			err = closeErr
-		}
-		if err != nil {
+		if err := errors.Join(s.converted(piece, width), piece.Close()); err != nil {
 			return err
 		}
 	}
