@@ -121,6 +121,18 @@ func testLoadErrors(t *testing.T, e *env) {
 			require.ErrorIs(t, l.LoadAt(test.src, test.srcOff, test.dstOff, test.n, nil), test.want)
 		})
 	}
+	l2, err := e.Alloc(size)
+	require.NoError(t, err)
+	err = l2.(driver.Loader).LoadAt(zeros{}, 0, 0, size, func(int64) {
+		if err := l2.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil { // nil where all of it was one piece
+		require.ErrorIs(t, err, os.ErrClosed)
+	}
+	require.NoError(t, l2.Close())
+
 	closed, err := os.Open(file.Name())
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())

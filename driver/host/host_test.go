@@ -11,6 +11,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	runLimited()
 	drivertest.Main(m, func() (driver.Device, error) { return Open() })
 }
 
@@ -26,3 +27,25 @@ func open(tb testing.TB) driver.Device {
 }
 
 func TestDevice(t *testing.T) { drivertest.TestDevice(t, open) }
+
+func TestFeatures(t *testing.T) {
+	drivertest.Leaks(t)
+	dev := open(t)
+	defer dev.Close()
+	for _, s := range dev.(driver.Prober).Probe() {
+		require.Equal(t, driver.Memfd, s.Kind)
+		require.NoError(t, s.Err)
+	}
+	features := dev.(*Device).Features()
+	require.Equal(t, len(Features()), len(features))
+	names := map[string]bool{}
+	for _, f := range features {
+		require.NotEmpty(t, f.Name)
+		require.False(t, names[f.Name], "%s is told twice", f.Name)
+		names[f.Name] = true
+		if f.Err != nil {
+			require.NotContains(t, f.Err.Error(), "\n")
+			require.False(t, f.Required, "%s: %v, and yet a device opened", f.Name, f.Err)
+		}
+	}
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package host
+
+// runLimited does nothing: the limits are Linux's.
+func runLimited() {}

@@ -1,0 +1,214 @@
+package host
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+)
+
+// blocks is how many bytes of pages the memory's file has.
+func blocks(t *testing.T, m driver.Memory) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(m.(*memory).resources.fd, &st))
+	return st.Blocks * 512
+}
+
+func alloc(t *testing.T, d *Device, bytes int64) *memory {
+	t.Helper()
+	m, err := d.Alloc(bytes)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return m.(*memory)
+}
+
+// TestPages checks when the pages of an allocation are taken.
+func TestPages(t *testing.T) {
+	drivertest.Leaks(t)
+	const size = 5<<20 + 1
+	for _, policy := range []hugePolicy{hugeNever, hugeAdvise, hugeAlways} {
+		d := open(t).(*Device)
+		d.huge = policy
+		require.GreaterOrEqual(t, blocks(t, alloc(t, d, size)), int64(size), "policy %d", policy)
+	}
+	lazy, err := Open(Lazy())
+	require.NoError(t, err)
+	m := alloc(t, lazy, size)
+	require.Zero(t, blocks(t, m))
+	_, err = m.WriteAt([]byte{1}, size-1)
+	require.NoError(t, err)
+	require.NotZero(t, blocks(t, m))
+}
+
+// TestSizeIsSealed tries to change the size of a memory through an exported descriptor.
+func TestSizeIsSealed(t *testing.T) {
+	drivertest.Leaks(t)
+	m := alloc(t, open(t).(*Device), 10000)
+	h, err := m.Export()
+	require.NoError(t, err)
+	defer h.Close()
+	require.ErrorIs(t, h.File.Truncate(0), unix.EPERM)
+	require.ErrorIs(t, h.File.Truncate(1<<20), unix.EPERM)
+	require.NoError(t, m.Freeze())
+	require.ErrorIs(t, unix.Fallocate(int(h.File.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 4096), unix.EPERM)
+	_, err = unix.Mmap(int(h.File.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.ErrorIs(t, err, unix.EPERM)
+}
+
+// foreignMemfd is a memfd that somebody else made.
+func foreignMemfd(t *testing.T, size int64, seals int) *os.File {
+	t.Helper()
+	fd, err := memfdCreate()
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(fd), "foreign")
+	t.Cleanup(func() { f.Close() })
+	require.NoError(t, f.Truncate(size))
+	_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+	require.NoError(t, err)
+	return f
+}
+
+func TestImportForeignMemfd(t *testing.T) {
+	drivertest.Leaks(t)
+	d := open(t).(*Device)
+	for _, test := range []struct {
+		name         string
+		size, offset int64
+		bytes        int64
+		seals        int
+		want         error
+		wantWritable error
+	}{
+		{"unsealed", 8192, 0, 8192, 0, driver.ErrHandle, driver.ErrHandle},
+		{"may shrink", 8192, 0, 8192, unix.F_SEAL_GROW, driver.ErrHandle, driver.ErrHandle},
+		{"may grow", 8192, 0, 8192, unix.F_SEAL_SHRINK, driver.ErrHandle, driver.ErrHandle},
+		{"sealed against more seals only", 8192, 0, 8192, unix.F_SEAL_SEAL, driver.ErrHandle, driver.ErrHandle},
+		{"too small", 8192, 0, 8193, sizeSeals, driver.ErrHandle, driver.ErrHandle},
+		{"too small behind the offset", 8192, 1, 8192, sizeSeals, driver.ErrHandle, driver.ErrHandle},
+		{"offset behind the end", 8192, 8193, 0, sizeSeals, driver.ErrHandle, driver.ErrHandle},
+		{"sealed", 8192, 0, 8192, sizeSeals, nil, nil},
+		{"odd size", 5000, 4097, 903, sizeSeals, nil, nil},
+		{"empty", 0, 0, 0, sizeSeals, nil, nil},
+		{"nothing at the end", 8192, 8192, 0, sizeSeals, nil, nil},
+		{"sealed against all writes", 8192, 10, 100, sizeSeals | unix.F_SEAL_WRITE, nil, driver.ErrReadOnly},
+		{"sealed against future writes", 8192, 10, 100, sizeSeals | unix.F_SEAL_FUTURE_WRITE, nil, driver.ErrReadOnly},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := driver.Handle{Kind: driver.Memfd, Device: d.info.UUID, Bytes: test.bytes, Offset: test.offset,
+				File: foreignMemfd(t, test.size, test.seals)}
+			for writable, want := range map[bool]error{false: test.want, true: test.wantWritable} {
+				m, err := d.Import(h, driver.ImportOptions{Writable: writable})
+				require.ErrorIs(t, err, want, "writable %v", writable)
+				if err == nil {
+					require.Len(t, m.(driver.Mapped).Data(), int(test.bytes))
+					require.True(t, bytes.Equal(m.(driver.Mapped).Data(), make([]byte, test.bytes)))
+					require.NoError(t, m.Close())
+				}
+			}
+		})
+	}
+}
+
+// TestImportReadOnlyDescriptor passes a descriptor that was opened for reading.
+func TestImportReadOnlyDescriptor(t *testing.T) {
+	drivertest.Leaks(t)
+	d := open(t).(*Device)
+	m := alloc(t, d, 100)
+	h, err := m.Export()
+	require.NoError(t, err)
+	defer h.Close()
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", h.File.Fd()))
+	require.NoError(t, err)
+	defer f.Close()
+	h2 := h
+	h2.File = f
+	_, err = d.Import(h2, driver.ImportOptions{Writable: true})
+	require.ErrorIs(t, err, driver.ErrReadOnly)
+	reader, err := d.Import(h2, driver.ImportOptions{})
+	require.NoError(t, err)
+	defer reader.Close()
+	require.ErrorIs(t, reader.(driver.Freezer).Freeze(), driver.ErrReadOnly)
+}
+
+// TestLoadKeepsFilePosition shares the memfd's position with an importer, who may move it.
+func TestLoadKeepsFilePosition(t *testing.T) {
+	drivertest.Leaks(t)
+	const size = 3*loadPiece + 11
+	m := alloc(t, open(t).(*Device), size)
+	h, err := m.Export()
+	require.NoError(t, err)
+	defer h.Close()
+	data := bytes.Repeat([]byte("0123456789abcde"), size/15+1)[:size]
+	src := file(t, data)
+	move := func(int64) {
+		_, err := h.File.Seek(777, io.SeekStart)
+		require.NoError(t, err)
+	}
+	move(0)
+	require.NoError(t, m.LoadAt(src, 0, 0, size, move))
+	require.True(t, bytes.Equal(data, m.Data()))
+	at, err := h.File.Seek(0, io.SeekCurrent)
+	require.NoError(t, err)
+	require.Equal(t, int64(777), at)
+	at, err = src.Seek(0, io.SeekCurrent)
+	require.NoError(t, err)
+	require.Zero(t, at, "the source's position moved")
+}
+
+// TestFreezeDuringLoad takes the descriptor's way in from a load under way.
+func TestFreezeDuringLoad(t *testing.T) {
+	drivertest.Leaks(t)
+	const size = 3*loadPiece + 11
+	m := alloc(t, open(t).(*Device), size)
+	data := bytes.Repeat([]byte("0123456789abcdefg"), size/17+1)[:size]
+	require.NoError(t, m.LoadAt(file(t, data), 0, 0, size, func(int64) { require.NoError(t, m.Freeze()) }))
+	require.True(t, bytes.Equal(data, m.Data()))
+}
+
+// TestLoadFromPipe has a source that is a file and cannot be read at an offset.
+func TestLoadFromPipe(t *testing.T) {
+	drivertest.Leaks(t)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	defer w.Close()
+	require.Error(t, alloc(t, open(t).(*Device), 10).LoadAt(r, 0, 0, 10, nil))
+}
+
+// TestCollected drops a memory without closing it. The garbage collector is the net.
+func TestCollected(t *testing.T) {
+	drivertest.Leaks(t)
+	d := open(t)
+	before := collected.Load()
+	_, err := d.Alloc(1 << 20)
+	require.NoError(t, err)
+	for collected.Load() == before {
+		runtime.GC()
+		runtime.Gosched()
+	}
+	closed, err := d.Alloc(1)
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	runtime.GC()
+	require.Equal(t, before+1, collected.Load(), "what was closed was collected again")
+}
+
+func file(t *testing.T, data []byte) *os.File {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "source")
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	t.Cleanup(func() { f.Close() })
+	return f
+}
