@@ -22,7 +22,8 @@ func BenchmarkPlainRead(b *testing.B) {
 	require.NoError(b, err)
 	b.SetBytes(info.Size())
 	for b.Loop() {
-		memory, err := syscall.Mmap(-1, 0, int(info.Size()), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANONYMOUS)
+		memory, err := syscall.Mmap(-1, 0, int(info.Size()), syscall.PROT_READ|syscall.PROT_WRITE,
+			syscall.MAP_PRIVATE|syscall.MAP_ANONYMOUS)
 		if err != nil {
 			b.Fatal(err)
 		}

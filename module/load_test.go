@@ -214,11 +214,16 @@ func TestLoadWriteFails(t *testing.T) {
 
 func TestPlanLayoutOverflow(t *testing.T) {
 	info := func(name string, bytes int64) safetensors.ModelTensor {
-		return safetensors.ModelTensor{TensorInfo: safetensors.TensorInfo{Name: name, DType: tensor.Uint8, Shape: tensor.Shape{bytes}, End: bytes}}
+		return safetensors.ModelTensor{
+			TensorInfo: safetensors.TensorInfo{Name: name, DType: tensor.Uint8, Shape: tensor.Shape{bytes}, End: bytes},
+		}
 	}
 	file := &safetensors.File{Path: "huge", Header: &safetensors.Header{}}
 	for _, sizes := range [][2]int64{{math.MaxInt64, 0}, {math.MaxInt64 - 300, 1}, {1 << 62, 1 << 62}, {math.MaxInt64 - 1023, 256}} {
-		m := &safetensors.Model{Files: []*safetensors.File{file}, Tensors: []safetensors.ModelTensor{info("a", sizes[0]), info("b", sizes[1])}}
+		m := &safetensors.Model{
+			Files:   []*safetensors.File{file},
+			Tensors: []safetensors.ModelTensor{info("a", sizes[0]), info("b", sizes[1])},
+		}
 		_, err := module.PlanLayout(m, 2<<20)
 		require.ErrorIs(t, err, module.ErrTooLarge)
 	}

@@ -105,7 +105,7 @@ func (m *Manifest) names() (map[string]int32, error) {
 
 // FromManifest makes a state dict over storages that were mapped for m, which is not trusted: everything that Validate
 // checks is checked, and each storage has to be exactly what m says it is. It borrows the storages and adds references;
-// the state dict shares the strings and slices of m, which must not change afterwards. Errors are those of Validate.
+// the state dict shares the strings, slices and metadata of m, which must not change afterwards. Errors are those of Validate.
 func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
 	if len(storages) != len(m.Storages) {
 		return nil, fmt.Errorf("%w: it has %d storages, %d came with it", ErrManifest, len(m.Storages), len(storages))

@@ -3,6 +3,8 @@ package module
 import (
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -52,7 +54,7 @@ func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
 func (sd *StateDict) Len() int { return len(sd.names) }
 
 // Names returns the names in order. The slice is the caller's.
-func (sd *StateDict) Names() []string { return append([]string(nil), sd.names...) }
+func (sd *StateDict) Names() []string { return slices.Clone(sd.names) }
 
 // All yields names and tensors in order; the tensors are borrowed.
 func (sd *StateDict) All() iter.Seq2[string, *tensor.Tensor] {
@@ -109,13 +111,10 @@ func (sd *StateDict) Bytes() int64 {
 // Clone returns another owned state dict over the same storages, with the same names and metadata.
 func (sd *StateDict) Clone() *StateDict {
 	c := &StateDict{
-		Metadata: make(map[string]string, len(sd.Metadata)),
+		Metadata: maps.Clone(sd.Metadata),
 		names:    sd.Names(),
 		tensors:  make([]*tensor.Tensor, len(sd.tensors)),
 		index:    make(map[string]int32, len(sd.names)),
-	}
-	for key, value := range sd.Metadata {
-		c.Metadata[key] = value
 	}
 	for i, t := range sd.tensors {
 		c.tensors[i] = t.Clone()

@@ -161,7 +161,10 @@ func TestHostileManifests(t *testing.T) {
 		{"no dtype", other(func(c *module.TensorSpec) { c.DType = 0 }), tensor.ErrDType},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			m := &module.Manifest{Storages: []module.StorageSpec{{Bytes: 1024, Device: info.UUID, DeviceType: info.Type}}, Tensors: c.tensors}
+			m := &module.Manifest{
+				Storages: []module.StorageSpec{{Bytes: 1024, Device: info.UUID, DeviceType: info.Type}},
+				Tensors:  c.tensors,
+			}
 			require.ErrorIs(t, m.Validate(), c.want)
 			_, err := module.FromManifest(m, []*tensor.Storage{s})
 			require.ErrorIs(t, err, c.want)
@@ -204,12 +207,13 @@ func TestCompare(t *testing.T) {
 	spec := func(name string, dt tensor.DType, shape ...int64) module.TensorSpec {
 		return module.TensorSpec{Name: name, Spec: tensor.Spec{DType: dt, Shape: shape}}
 	}
-	want := &module.Manifest{Tensors: []module.TensorSpec{spec("a", tensor.Float32, 2), spec("b", tensor.Int8), spec("c", tensor.Int8, 1)}}
+	manifest := func(tensors ...module.TensorSpec) *module.Manifest { return &module.Manifest{Tensors: tensors} }
+	want := manifest(spec("a", tensor.Float32, 2), spec("b", tensor.Int8), spec("c", tensor.Int8, 1))
 	moved := spec("b", tensor.Int8)
 	moved.ByteOffset, moved.Storage = 512, 3
-	require.NoError(t, module.Compare(want, &module.Manifest{Tensors: []module.TensorSpec{want.Tensors[2], moved, want.Tensors[0]}}))
+	require.NoError(t, module.Compare(want, manifest(want.Tensors[2], moved, want.Tensors[0])))
 
-	err := module.Compare(want, &module.Manifest{Tensors: []module.TensorSpec{spec("x", tensor.Int8), spec("a", tensor.Float16, 2), spec("c", tensor.Int8, 3)}})
+	err := module.Compare(want, manifest(spec("x", tensor.Int8), spec("a", tensor.Float16, 2), spec("c", tensor.Int8, 3)))
 	var diff *module.KeyError
 	require.ErrorAs(t, err, &diff)
 	require.Equal(t, []string{"b"}, diff.Missing)

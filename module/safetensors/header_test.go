@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -163,6 +164,16 @@ func TestHostileHeaders(t *testing.T) {
 func TestErrorsNameTheTensor(t *testing.T) {
 	_, err := read(file(`{"lm_head.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4))
 	require.EqualError(t, err, `tensor "lm_head.weight": length does not match shape and dtype: 4 bytes, not 8`)
+}
+
+func TestErrorsCutLongNames(t *testing.T) {
+	for _, name := range []string{strings.Repeat("x", 1e6), strings.Repeat("é", 1e6), "x" + strings.Repeat("é", 1e6)} {
+		_, err := read(file(`{"`+name+`":{}}`, 0))
+		require.ErrorIs(t, err, ErrMissingKey)
+		require.Less(t, len(err.Error()), 500)
+		require.True(t, utf8.ValidString(err.Error()))
+		require.NotContains(t, err.Error(), `\x`)
+	}
 }
 
 // limitReader fails the test when it is asked for more than limit bytes at once.
