@@ -87,7 +87,11 @@ func importStateDict(devices deviceSet, m *wire.Manifest, handles []wire.Handle,
 		}
 		storages = append(storages, tensor.NewStorage(mem))
 	}
-	return module.FromManifest(manifest, storages)
+	sd, err := module.FromManifest(manifest, storages)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return sd, nil
 }
 
 // importMemory maps one handle of a peer.

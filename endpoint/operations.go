@@ -2,9 +2,11 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 
+	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -129,6 +131,9 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 	sd, err := importStateDict(s.devices, &in.Manifest, in.Handles, r.files)
 	if err != nil {
 		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)
+	}
+	if err := module.Freeze(sd); err != nil { // what is mapped read-only here can only be found frozen
+		return reply{}, errors.Join(fmt.Errorf("publish %q: the publisher has to seal its memory against new writers: %w", in.Name, err), sd.Close())
 	}
 	version, err := s.publish(ctx, in.Name, sd, catalog.Origin{Source: in.Source, Publisher: r.session.holder()})
 	if err != nil {

@@ -1,0 +1,277 @@
+package endpoint_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// peer is a client that says what no client of ours would.
+type peer struct {
+	t    *testing.T
+	conn *wire.Conn
+	id   uint64
+}
+
+// rawPeer connects without a word.
+func rawPeer(t *testing.T, socket string) *peer {
+	t.Helper()
+	c, err := net.Dial("unix", socket)
+	require.NoError(t, err)
+	conn, err := wire.NewConn(c.(*net.UnixConn), wire.Limits{Frame: 128 << 20})
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	return &peer{t: t, conn: conn}
+}
+
+// politePeer has introduced itself.
+func politePeer(t *testing.T, socket string) *peer {
+	t.Helper()
+	p := rawPeer(t, socket)
+	_, err := wire.ClientHandshake(p.conn, wire.Hello{})
+	require.NoError(t, err)
+	p.conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	return p
+}
+
+// send sends a request and returns what comes back.
+func (p *peer) send(op wire.Op, body any, files ...*os.File) (wire.Frame, error) {
+	p.t.Helper()
+	encoded, err := wire.Marshal(body)
+	require.NoError(p.t, err)
+	request, err := wire.Marshal(wire.Request{Op: op, Body: encoded})
+	require.NoError(p.t, err)
+	p.id++
+	require.NoError(p.t, p.conn.Send(wire.KindRequest, p.id, request, files...))
+	return p.conn.Receive()
+}
+
+// refused sends a request that must be answered with an error of the code.
+func (p *peer) refused(code wire.Code, op wire.Op, body any, files ...*os.File) string {
+	p.t.Helper()
+	frame, err := p.send(op, body, files...)
+	require.NoError(p.t, err)
+	require.Equal(p.t, wire.KindError, frame.Kind)
+	var e wire.Error
+	require.NoError(p.t, wire.Unmarshal(frame.Body, &e))
+	require.Equal(p.t, code, e.Code, e.Message)
+	return e.Message
+}
+
+// hungUp says that the owner ends the connection, after telling why.
+func (p *peer) hungUp(says string) {
+	p.t.Helper()
+	frame, err := p.conn.Receive()
+	require.NoError(p.t, err)
+	require.Equal(p.t, wire.KindError, frame.Kind)
+	require.Zero(p.t, frame.ID)
+	var e wire.Error
+	require.NoError(p.t, wire.Unmarshal(frame.Body, &e))
+	require.Equal(p.t, wire.CodeProtocol, e.Code)
+	require.Contains(p.t, e.Message, says)
+	_, err = p.conn.Receive()
+	require.Error(p.t, err)
+}
+
+// hostileOwner is an owner in this process with one model, which must be as it was when the test ends.
+func hostileOwner(t *testing.T) *endpoint.Server {
+	t.Helper()
+	drivertest.Leaks(t)
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: endpoint.Limits{Wire: wire.Limits{Frame: 1 << 20}}})
+	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 1 << 12, Seed: 1})
+	require.NoError(t, err)
+	_, err = s.Publish(context.Background(), "m", sd)
+	require.NoError(t, err)
+	files, maps := drivertest.OpenFiles(), drivertest.SharedMappings()
+	t.Cleanup(func() {
+		require.Len(t, s.List(), 1)
+		require.Eventually(t, func() bool {
+			return len(s.List()[0].Versions[0].Holders) == 0 && drivertest.SharedMappings() == maps && drivertest.OpenFiles() <= files+1
+		}, 5*time.Second, time.Millisecond, "descriptors or mappings are left")
+	})
+	t.Cleanup(func() {
+		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}})
+		require.NoError(t, err, "the owner goes on")
+		h, err := c.Acquire(context.Background(), "m")
+		require.NoError(t, err)
+		require.NoError(t, h.Close())
+		require.NoError(t, c.Close())
+	})
+	return s
+}
+
+func TestWhatIsNoProtocolEndsTheConnection(t *testing.T) {
+	s := hostileOwner(t)
+	empty := []byte{0xa0}
+	for _, c := range []struct {
+		name string
+		say  func(p *peer)
+		says string
+	}{
+		{"a response", func(p *peer) { p.conn.Send(wire.KindResponse, 1, empty) }, "does not send response frames"},
+		{"a second hello", func(p *peer) { p.conn.Send(wire.KindHello, 0, empty) }, "does not send hello frames"},
+		{"a request that is none", func(p *peer) { p.conn.Send(wire.KindRequest, 1, []byte{0x01}) }, "request 1"},
+		{"nested arrays", func(p *peer) { p.conn.Send(wire.KindRequest, 1, []byte(strings.Repeat("\x81", 1000)+"\x00")) }, "request 1"},
+		{"an indefinite length", func(p *peer) { p.conn.Send(wire.KindRequest, 1, []byte{0xbf, 0xff}) }, "request 1"},
+		{"two items", func(p *peer) { p.conn.Send(wire.KindRequest, 1, []byte{0xa1, 0x01, 0x01, 0xa0}) }, "request 1"},
+		{"a frame beyond the limit", func(p *peer) { p.conn.Send(wire.KindRequest, 1, make([]byte, 2<<20)) }, "limit"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := politePeer(t, s.Socket())
+			c.say(p)
+			p.hungUp(c.says)
+		})
+	}
+}
+
+func TestARequestBeforeTheHelloIsRefused(t *testing.T) {
+	s := hostileOwner(t)
+	p := rawPeer(t, s.Socket())
+	require.NoError(t, p.conn.Send(wire.KindRequest, 1, []byte{0xa1, 0x01, 0x01}))
+	p.hungUp("not a hello")
+}
+
+func TestAnotherVersionOfTheProtocolIsRefused(t *testing.T) {
+	s := hostileOwner(t)
+	p := rawPeer(t, s.Socket())
+	_, err := wire.ClientHandshake(p.conn, wire.Hello{Protocol: 900, Oldest: 900})
+	require.ErrorContains(t, err, "versions")
+}
+
+func TestRequestsThatAreRefused(t *testing.T) {
+	s := hostileOwner(t)
+	p := politePeer(t, s.Socket())
+	require.Contains(t, p.refused(wire.CodeUnsupported, 0x9999, struct{}{}), "not known")
+	p.refused(wire.CodeSerialization, wire.OpAcquire, []int{1})
+	p.refused(wire.CodeNotFound, wire.OpAcquire, wire.Acquire{Name: "other"})
+	p.refused(wire.CodeNotFound, wire.OpAcquire, wire.Acquire{Name: "m", Version: 77})
+	p.refused(wire.CodeNotFound, wire.OpRelease, wire.Release{Leases: []uint64{99}})
+	p.refused(wire.CodeNotFound, wire.OpWithdraw, wire.Withdraw{Name: "other"})
+	p.refused(wire.CodeNotFound, wire.OpUnwatch, wire.Unwatch{Watch: 5})
+	p.refused(wire.CodeInvalidArgument, wire.OpWatch, wire.Watch{Names: []string{"\x00"}})
+	p.refused(wire.CodeResourceExhausted, wire.OpWatch, wire.Watch{Names: make([]string, 5000)})
+	p.refused(wire.CodeNotFound, wire.OpInfo, wire.Info{Name: "m", Version: 12, Manifest: true})
+}
+
+func TestLeasesOfOthersStayTheirs(t *testing.T) {
+	s := hostileOwner(t)
+	holder, thief := politePeer(t, s.Socket()), politePeer(t, s.Socket())
+	frame, err := holder.send(wire.OpAcquire, wire.Acquire{Name: "m"})
+	require.NoError(t, err)
+	frame.Files.Close()
+	var got wire.Acquired
+	require.NoError(t, wire.Unmarshal(frame.Body, &got))
+	thief.refused(wire.CodePermissionDenied, wire.OpRelease, wire.Release{Leases: []uint64{got.Lease}})
+	require.Len(t, s.List()[0].Versions[0].Holders, 1)
+	holder.conn.Close()
+}
+
+// offer is a publication that holds, for a test to spoil.
+func offer(t *testing.T, frozen bool) (wire.Publish, *os.File) {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	mem, err := dev.Alloc(4096)
+	require.NoError(t, err)
+	if frozen {
+		require.NoError(t, mem.(driver.Freezer).Freeze())
+	}
+	h, err := mem.Export()
+	require.NoError(t, err)
+	require.NoError(t, mem.Close())
+	t.Cleanup(func() { h.Close() })
+	uuid := wire.UUID(dev.Info().UUID)
+	m, err := wire.NewManifest([]wire.Tensor{{Name: "w", DType: 12, Shape: []int64{8}}},
+		[]wire.Storage{{Bytes: 4096, Device: uuid, Type: 1}}, nil)
+	require.NoError(t, err)
+	return wire.Publish{
+		Name: "n", Manifest: *m, Handles: []wire.Handle{{Kind: "memfd", Device: uuid, Bytes: 4096, File: 0}},
+	}, h.File
+}
+
+func TestForgedPublicationsAreRefused(t *testing.T) {
+	s := hostileOwner(t)
+	unsealed, err := unix.MemfdCreate("x", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	loose := os.NewFile(uintptr(unsealed), "unsealed")
+	t.Cleanup(func() { loose.Close() })
+	require.NoError(t, loose.Truncate(4096))
+	plain, err := os.Open("/proc/self/exe")
+	require.NoError(t, err)
+	t.Cleanup(func() { plain.Close() })
+
+	for _, c := range []struct {
+		name  string
+		code  wire.Code
+		spoil func(in *wire.Publish, file **os.File)
+	}{
+		{"more bytes than the memory has", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) {
+			in.Handles[0].Bytes, in.Manifest.Storages[0].Bytes = 1<<40, 1<<40
+		}},
+		{"an offset behind the end", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Handles[0].Offset = 1 << 40 }},
+		{"a size beyond 63 bits", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles[0].Bytes = 1 << 63 }},
+		{"a manifest of another size", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Storages[0].Bytes = 64 }},
+		{"another device", wire.CodeUnsupported, func(in *wire.Publish, _ **os.File) { in.Handles[0].Device[3] ^= 1 }},
+		{"another kind", wire.CodeUnsupported, func(in *wire.Publish, _ **os.File) { in.Handles[0].Kind = "tape" }},
+		{"no descriptor", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Handles[0].File = -1 }},
+		{"a descriptor that did not come", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles[0].File = 3 }},
+		{"one descriptor twice", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles = append(in.Handles, in.Handles[0]) }},
+		{"no handle", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Handles = nil }},
+		{"memory that can shrink", wire.CodeInvalidArgument, func(_ *wire.Publish, f **os.File) { *f = loose }},
+		{"a file", wire.CodeInvalidArgument, func(_ *wire.Publish, f **os.File) { *f = plain }},
+		{"a tensor beyond the memory", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Dims[3] = 1 }},
+		{"no such data type", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.DTypes[0] = 250 }},
+		{"columns that do not agree", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Ranks[0] = 2 }},
+		{"an empty tensor name", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Names, in.Manifest.NameLengths = "", make([]byte, 4) }},
+		{"a bad name", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Name = "" }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in, file := offer(t, true)
+			c.spoil(&in, &file)
+			message := politePeer(t, s.Socket()).refused(c.code, wire.OpPublish, in, file)
+			require.NotEmpty(t, message)
+		})
+	}
+	t.Run("memory that can still be mapped writable", func(t *testing.T) {
+		in, file := offer(t, false)
+		message := politePeer(t, s.Socket()).refused(wire.CodePermissionDenied, wire.OpPublish, in, file)
+		require.Contains(t, message, "seal")
+	})
+	t.Run("none of it", func(t *testing.T) {
+		in, file := offer(t, true)
+		p := politePeer(t, s.Socket())
+		frame, err := p.send(wire.OpPublish, in, file)
+		require.NoError(t, err)
+		require.Equal(t, wire.KindResponse, frame.Kind, "%q", frame.Body)
+		require.NoError(t, s.Withdraw("n"))
+	})
+}
+
+func TestSurplusDescriptorsAreClosed(t *testing.T) {
+	s := hostileOwner(t)
+	_, file := offer(t, true)
+	p := politePeer(t, s.Socket())
+	for _, op := range []wire.Op{wire.OpPing, wire.OpList, 0x9999} {
+		_, err := p.send(op, struct{}{}, file, file, file)
+		require.NoError(t, err)
+	}
+	p.conn.Close()
+}
