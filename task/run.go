@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 )
 
@@ -12,7 +13,8 @@ import (
 func (m *Manager[V]) dispatchLocked() {
 	for m.busy < m.opts.Workers && len(m.resuming) > 0 {
 		r := m.resuming[0]
-		m.resuming = m.resuming[1:]
+		m.resuming = slices.Delete(m.resuming, 0, 1)
+		r.t.coming = nil
 		r.t.takeSlotLocked()
 		close(r.granted)
 	}

@@ -1,6 +1,9 @@
 package task
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // worker is a task of any manager, as its function's context knows it.
 type worker interface {
@@ -39,16 +42,17 @@ func Blocking(ctx context.Context, wait func() error) error {
 	return wait()
 }
 
-// resume is a task that has waited and wants a worker again.
+// resume is a task that has waited and wants a worker again. Goroutines of one task share it: a task with a worker must
+// not have one of its goroutines wait for another worker.
 type resume[V any] struct {
 	t       *Task[V]
 	granted chan struct{}
 }
 
-// takeSlotLocked gives the task a worker, unless it has one already or another of its goroutines waits, which will ask
-// when it comes back, or the task has ended and left goroutines behind.
+// takeSlotLocked gives the task a worker, unless another of its goroutines waits, which will ask when it comes back, or
+// the task has ended and left goroutines behind.
 func (t *Task[V]) takeSlotLocked() {
-	if t.slot || t.parks > 0 || t.status.State.Terminal() {
+	if t.parks > 0 || t.status.State.Terminal() {
 		return
 	}
 	t.slot = true
@@ -78,12 +82,16 @@ func (t *Task[V]) unpark() {
 	m := t.m
 	m.mu.Lock()
 	t.parks--
-	if t.parks > 0 || t.slot || t.status.State.Terminal() || t.ctx.Err() != nil {
+	if t.parks > 0 || t.slot || t.status.State.Terminal() {
 		m.mu.Unlock()
 		return
 	}
-	r, ended := &resume[V]{t: t, granted: make(chan struct{})}, t.ctx.Done()
-	m.resuming = append(m.resuming, r)
+	ended := t.ctx.Done()
+	if t.coming == nil {
+		t.coming = &resume[V]{t: t, granted: make(chan struct{})}
+		m.resuming = append(m.resuming, t.coming)
+	}
+	r := t.coming
 	m.dispatchLocked()
 	m.unlock()
 	select {
@@ -91,16 +99,10 @@ func (t *Task[V]) unpark() {
 	case <-ended:
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.resuming = without(m.resuming, r)
-	}
-}
-
-// without returns the list without r, if it is there.
-func without[V any](list []*resume[V], r *resume[V]) []*resume[V] {
-	for i, other := range list {
-		if other == r {
-			return append(list[:i:i], list[i+1:]...)
+		if t.coming == r {
+			t.coming = nil
+			i := slices.Index(m.resuming, r)
+			m.resuming = slices.Delete(m.resuming, i, i+1)
 		}
 	}
-	return list
 }

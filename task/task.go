@@ -64,6 +64,7 @@ type Task[V any] struct {
 	pins    int           // fetches that look at result
 	slot    bool          // has a worker
 	parks   int           // goroutines of the task in Blocking
+	coming  *resume[V]    // in Manager.resuming
 	changed chan struct{} // closed by the next change, if anybody watches
 }
 

@@ -1,0 +1,156 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWatchFollowsATask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, Options[*resource]{})
+		step := make(chan struct{})
+		task := submit(t, m, func(inner context.Context) (*resource, error) {
+			for i := range int64(3) {
+				<-step
+				Report(inner, i+1, 3, fmt.Sprintf("part %d", i+1))
+			}
+			<-step
+			return newResource(), nil
+		})
+		synctest.Wait()
+		s, err := task.Watch(ctx, 0)
+		require.NoError(t, err)
+		require.Equal(t, Running, s.State)
+		for i := range int64(3) {
+			next := make(chan Status, 2)
+			for range 2 {
+				go func() {
+					s, err := task.Watch(ctx, s.Seq)
+					require.NoError(t, err)
+					next <- s
+				}()
+			}
+			synctest.Wait()
+			require.Empty(t, next, "nothing has changed")
+			step <- struct{}{}
+			first, second := <-next, <-next
+			require.Equal(t, first, second, "all who watch are told")
+			require.Equal(t, Progress{i + 1, 3, fmt.Sprintf("part %d", i+1)}, first.Progress)
+			require.Greater(t, first.Seq, s.Seq)
+			s = first
+		}
+		close(step)
+		s, err = task.Watch(ctx, s.Seq)
+		require.NoError(t, err)
+		require.Equal(t, Succeeded, s.State)
+		s, err = task.Watch(ctx, s.Seq)
+		require.NoError(t, err, "a finished task is not waited for")
+		require.Equal(t, int64(3), s.Progress.Done)
+	})
+}
+
+func TestReport(t *testing.T) {
+	Report(ctx, 1, 2, "outside a task")
+
+	m := newManager(t, Options[*resource]{})
+	task := submit(t, m, func(inner context.Context) (*resource, error) {
+		Report(inner, 1, 0, strings.Repeat("é", 600)+"\xff")
+		return newResource(), nil
+	})
+	require.NoError(t, task.Wait(ctx))
+	p := task.Status().Progress
+	require.Len(t, p.Message, 1024)
+	Report(ctx, 1, 0, "x")
+
+	task = submit(t, m, func(inner context.Context) (*resource, error) {
+		Report(inner, 1, 0, "x"+strings.Repeat("é", 600))
+		return newResource(), nil
+	})
+	require.NoError(t, task.Wait(ctx))
+	p = task.Status().Progress
+	require.Len(t, p.Message, 1023, "no half character")
+	require.True(t, utf8.ValidString(p.Message))
+}
+
+func TestWatchInATaskOccupiesNoWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, Options[*resource]{Workers: 1})
+		task := submit(t, m, func(inner context.Context) (*resource, error) {
+			child, err := m.Submit(inner, Spec{}, func(inner context.Context) (*resource, error) {
+				Report(inner, 1, 1, "")
+				return newResource(), nil
+			})
+			if err != nil {
+				return nil, err
+			}
+			for s := child.Status(); !s.State.Terminal(); {
+				if s, err = child.Watch(inner, s.Seq); err != nil {
+					return nil, err
+				}
+			}
+			return newResource(), nil
+		})
+		require.NoError(t, task.Wait(ctx))
+	})
+}
+
+func TestSubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, Options[*resource]{Workers: 1})
+		woken := 0
+		s := m.Subscribe(Filter{Owner: 1, States: []State{Failed}}, func() {
+			woken++
+			m.List(Filter{}) // would deadlock under the lock
+		})
+		g := newGate()
+		mine, err := m.Submit(ctx, Spec{Name: "mine", Owner: 1}, g.wait)
+		require.NoError(t, err)
+		_, err = m.Submit(ctx, Spec{Name: "another's", Owner: 2}, give(newResource()))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, 1, woken)
+		changes, complete := s.Next()
+		require.True(t, complete)
+		require.Equal(t, []Status{mine.Status()}, changes)
+		changes, _ = s.Next()
+		require.Empty(t, changes)
+
+		close(g.opened)
+		require.NoError(t, mine.Wait(ctx))
+		require.NoError(t, mine.Forget())
+		synctest.Wait()
+		require.Equal(t, 2, woken)
+		changes, _ = s.Next()
+		require.Equal(t, []Status{mine.Status()}, changes, "dropped meanwhile, and told all the same")
+		s.Close()
+		s.Close()
+		_, err = m.Submit(ctx, Spec{Owner: 1}, give(newResource()))
+		require.NoError(t, err)
+		changes, _ = s.Next()
+		require.Empty(t, changes)
+		require.Equal(t, 2, woken)
+	})
+}
+
+func TestSlowSubscriptionHoldsABoundedNumberOfChanges(t *testing.T) {
+	m := newManager(t, Options[*resource]{Capacity: 3})
+	s := m.Subscribe(Filter{}, nil)
+	defer s.Close()
+	var last *Task[*resource]
+	for range 10 {
+		last, _ = run(t, m)
+		require.LessOrEqual(t, len(s.changed), 3)
+	}
+	changes, complete := s.Next()
+	require.False(t, complete)
+	require.Equal(t, last.ID(), changes[len(changes)-1].ID)
+	run(t, m)
+	_, complete = s.Next()
+	require.True(t, complete)
+}
