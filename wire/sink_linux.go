@@ -120,11 +120,11 @@ func fileDescriptors(files []*os.File) ([]int, error) {
 	fds := make([]int, len(files))
 	for i, f := range files {
 		raw, err := f.SyscallConn()
-		if err == nil {
-			err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
-		}
 		if err != nil {
 			return nil, fmt.Errorf("descriptor %d: %w", i, err)
+		}
+		if raw.Control(func(fd uintptr) { fds[i] = int(fd) }) != nil {
+			return nil, fmt.Errorf("descriptor %d, %s: %w", i, f.Name(), os.ErrClosed)
 		}
 	}
 	return fds, nil

@@ -1,0 +1,139 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// pipe is a pair of connections that the test closes.
+func pipe(t testing.TB, limits Limits) (a, b *Conn) {
+	t.Helper()
+	a, b, err := Pipe(limits)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+	})
+	return a, b
+}
+
+// rawPair is a connection and the bare socket at its other end, through which a test sends what no Conn would.
+func rawPair(t testing.TB, limits Limits) (*Conn, *net.UnixConn) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	var ends [2]*net.UnixConn
+	for i, fd := range pair {
+		f := os.NewFile(uintptr(fd), "pair")
+		c, err := net.FileConn(f)
+		require.NoError(t, err)
+		f.Close()
+		ends[i] = c.(*net.UnixConn)
+		t.Cleanup(func() { c.Close() })
+	}
+	conn, err := NewConn(ends[0], limits)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return conn, ends[1]
+}
+
+// memfds are n files that hold their own number as text.
+func memfds(t testing.TB, n int) []*os.File {
+	t.Helper()
+	files := make([]*os.File, n)
+	for i := range files {
+		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+		require.NoError(t, err)
+		files[i] = os.NewFile(uintptr(fd), "test")
+		_, err = files[i].WriteString(strconv.Itoa(i))
+		require.NoError(t, err)
+		t.Cleanup(func() { files[i].Close() })
+	}
+	return files
+}
+
+// requireMemfds checks that the descriptors are those of memfds, in order, and closes them.
+func requireMemfds(t testing.TB, files *Files, n int) {
+	t.Helper()
+	require.Equal(t, n, files.Len())
+	for i := range n {
+		f := files.Take(i)
+		require.NotNil(t, f)
+		text, err := io.ReadAll(io.NewSectionReader(f, 0, 100))
+		require.NoError(t, err)
+		require.Equal(t, strconv.Itoa(i), string(text))
+		flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
+		require.NoError(t, err)
+		require.NotZero(t, flags&unix.FD_CLOEXEC, "received descriptors must not leak into children")
+		require.NoError(t, f.Close())
+	}
+}
+
+// descriptorCount is how many descriptors this process has open.
+func descriptorCount(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(entries)
+}
+
+// requireSameDescriptors checks, when the test has closed everything, that no descriptor is left of it. It must be called
+// before anything else of the test registers its cleanup.
+func requireSameDescriptors(t testing.TB) {
+	t.Helper()
+	warmUpPoller(t)
+	before := descriptorCount(t)
+	t.Cleanup(func() { require.Equal(t, before, descriptorCount(t), "descriptors") })
+}
+
+// warmUpPoller makes the runtime open the descriptors of its own that it keeps.
+func warmUpPoller(t testing.TB) {
+	a, b, err := Pipe(Limits{})
+	require.NoError(t, err)
+	a.Close()
+	b.Close()
+}
+
+// frameBytes is a frame as it goes over the wire.
+func frameBytes(kind Kind, files int, id uint64, body []byte) []byte {
+	b := make([]byte, HeaderBytes)
+	header{length: uint32(len(body)), kind: kind, files: uint16(files), id: id}.put(b)
+	return append(b, body...)
+}
+
+// sendRaw sends bytes with descriptors on the first of them, in one message.
+func sendRaw(t testing.TB, c *net.UnixConn, b []byte, files ...*os.File) {
+	t.Helper()
+	var rights []byte
+	if len(files) > 0 {
+		fds, err := fileDescriptors(files)
+		require.NoError(t, err)
+		rights = unix.UnixRights(fds...)
+	}
+	n, _, err := c.WriteMsgUnix(b, rights, nil)
+	require.NoError(t, err)
+	require.Equal(t, len(b), n)
+}
+
+// item is a byte string of n bytes of CBOR in all; n is at least 9 or 1.
+func item(n int) []byte {
+	if n == 1 {
+		return []byte{0}
+	}
+	b := append([]byte{0x5a, byte((n - 5) >> 24), byte((n - 5) >> 16), byte((n - 5) >> 8), byte(n - 5)},
+		bytes.Repeat([]byte{0xa5}, n-5)...)
+	for i := 5; i < n; i += 97 {
+		b[i] = byte(i / 97)
+	}
+	return b
+}
+
+func name(format string, args ...any) string { return fmt.Sprintf(format, args...) }
