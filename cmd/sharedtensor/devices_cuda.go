@@ -1,0 +1,16 @@
+//go:build !nocuda
+
+package main
+
+import "github.com/sharedtensor/sharedtensor/driver"
+
+// builtWithCUDA tells whether this program can open GPUs at all.
+const builtWithCUDA = true
+
+var errNoCUDA = &driver.UnsupportedError{Feature: "CUDA", Requires: "a later version of sharedtensor"}
+
+// openCUDA fails in this build.
+func openCUDA(int) (driver.Device, error) { return nil, errNoCUDA }
+
+// openCUDAUUID fails in this build.
+func openCUDAUUID(driver.UUID) (driver.Device, error) { return nil, errNoCUDA }
