@@ -71,7 +71,7 @@ func sameHouse(a, b string) bool {
 
 // theirsAllowed tells whether the file may import a package of another module.
 func theirsAllowed(s *source, r Row, name string) bool {
-	if s.test && within(name, testify) {
+	if s.test && (within(name, testify) || within(name, xsys)) {
 		return true
 	}
 	return slices.ContainsFunc(r.Theirs, func(m string) bool { return within(name, m) })

@@ -33,7 +33,7 @@ type Row struct {
 }
 
 // Table is the floor plan, lowest floor first. A package may import what its row names. The internal packages below a
-// package share its row unless they have one, and may be imported by it. Test files may also import testify, the
+// package share its row unless they have one, and may be imported by it. Test files may also import testify, x/sys, the
 // package under test, every lower floor, and the devices in testDevices.
 var Table = []Row{
 	{Package: "driver"},
