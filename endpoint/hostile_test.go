@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
@@ -209,10 +208,9 @@ func offer(t *testing.T, frozen bool) (wire.Publish, *os.File) {
 
 func TestForgedPublicationsAreRefused(t *testing.T) {
 	s := hostileOwner(t)
-	unsealed, err := unix.MemfdCreate("x", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	loose, err := os.CreateTemp("/dev/shm", "unsealed")
 	require.NoError(t, err)
-	loose := os.NewFile(uintptr(unsealed), "unsealed")
-	t.Cleanup(func() { loose.Close() })
+	t.Cleanup(func() { loose.Close(); os.Remove(loose.Name()) })
 	require.NoError(t, loose.Truncate(4096))
 	plain, err := os.Open("/proc/self/exe")
 	require.NoError(t, err)
