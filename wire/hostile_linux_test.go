@@ -25,6 +25,7 @@ func TestHostileStreams(t *testing.T) {
 	withFile := frameBytes(KindRequest, 1, 2, item(10))
 	withTwo := frameBytes(KindRequest, 2, 2, item(10))
 	large := frameBytes(KindRequest, 0, 1, item(100_000))
+	largeWithFile := frameBytes(KindRequest, 1, 1, item(100_000))
 	ahead := frameBytes(KindFiles, 2, 5, nil)
 	tests := []struct {
 		name   string
@@ -44,7 +45,7 @@ func TestHostileStreams(t *testing.T) {
 		{"surplus descriptor", []piece{one(1, plain)}, 0, []error{ErrProtocol}},
 		{"surplus before an announcing frame", []piece{one(1, plain), one(1, withFile)}, 0, []error{ErrProtocol}},
 		{"descriptors split over two messages", []piece{one(1, withTwo[:3]), one(1, withTwo[3:])}, 0, []error{ErrProtocol}},
-		{"descriptors in the body", []piece{one(0, withFile[:20]), one(1, withFile[20:])}, 0, []error{ErrProtocol}},
+		{"descriptors far behind the header", []piece{one(0, largeWithFile[:50_000]), one(1, largeWithFile[50_000:])}, 0, []error{ErrProtocol}},
 		{"surplus in the body", []piece{one(0, plain[:20]), one(1, plain[20:])}, 0, []error{ErrProtocol}},
 		{"surplus in a large body", []piece{one(0, large[:50_000]), one(1, large[50_000:])}, 0, []error{ErrProtocol}},
 		{"surplus in many pieces", []piece{one(1, plain[:1]), one(1, plain[1:2]), one(1, plain[2:3]), one(1, plain[3:])}, 0, []error{ErrProtocol}},
@@ -98,6 +99,25 @@ func TestAllDescriptorsAhead(t *testing.T) {
 	f, err := c.Receive()
 	require.NoError(t, err)
 	requireMemfds(t, f.Files, 2)
+}
+
+// Descriptors that are attached not to a frame's first byte but a little behind it break the rule. The receiver sees that
+// only if two reads lie between; it must lose nothing either way.
+func TestDescriptorsBehindTheFirstByte(t *testing.T) {
+	requireSameDescriptors(t)
+	for range 20 {
+		c, raw := rawPair(t, Limits{})
+		frame := frameBytes(KindRequest, 1, 1, item(10))
+		sendRaw(t, raw, frame[:20])
+		sendRaw(t, raw, frame[20:], memfds(t, 1)...)
+		f, err := c.Receive()
+		if err == nil {
+			requireMemfds(t, f.Files, 1)
+		} else {
+			require.ErrorIs(t, err, ErrProtocol)
+		}
+		require.NoError(t, c.Close())
+	}
 }
 
 func TestCutOffAtEveryByte(t *testing.T) {
