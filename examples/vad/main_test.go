@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -37,8 +38,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	os.RemoveAll(buildFolder)
+	os.Exit(code)
 }
+
+// buildFolder holds the command, once a test has asked for it.
+var buildFolder string
 
 // own serves the weights as "vad" until it is killed, and says so when it is ready.
 func own(socket, weights string) error {
@@ -83,16 +89,28 @@ func startOwner(t *testing.T, weights string) string {
 	return socket
 }
 
-// build compiles the command.
+// build compiles the command, the first time, and returns its path.
 func build(t *testing.T) string {
 	if runtime.GOOS != "linux" {
 		t.Skip("sharing between processes needs Linux")
 	}
-	path := filepath.Join(t.TempDir(), "vad")
-	out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	path, err := compile()
+	require.NoError(t, err)
 	return path
 }
+
+var compile = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "vad-test-")
+	if err != nil {
+		return "", err
+	}
+	buildFolder = dir
+	path := filepath.Join(dir, "vad")
+	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return path, nil
+})
 
 // vad runs the command and returns what it wrote.
 func vad(t *testing.T, path string, args ...string) (stdout, stderr string, err error) {
