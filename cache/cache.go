@@ -51,7 +51,8 @@ type Options[V any] struct {
 	// for goes too.
 	TTL time.Duration
 	// OnEvict takes each value that was dropped and is pinned by nobody, exactly once, without locks: the place to close
-	// it. It also takes a value that was built for nobody.
+	// it. It also takes a value that was built for nobody. It runs on the goroutine that dropped the value or gave the last
+	// reference back; what a new value drives out goes on the goroutine of its build, while its waiters go on.
 	OnEvict func(Key, V)
 }
 

@@ -25,16 +25,19 @@ func TestBudgetDropsWhatWasUsedLongestAgo(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			c := newCache(t, test.opts)
-			a, b := put(t, c, "a", test.cost), put(t, c, "b", test.cost)
-			put(t, c, "c", test.cost)
-			require.True(t, has(c, "a"), "used again")
-			put(t, c, "d", test.cost)
-			require.True(t, b.isClosed(), "the one used longest ago")
-			require.False(t, has(c, "b"))
-			require.False(t, a.isClosed())
-			require.True(t, has(c, "a") && has(c, "c") && has(c, "d"))
-			require.Equal(t, uint64(1), c.Stats().Evictions)
+			synctest.Test(t, func(t *testing.T) {
+				c := newCache(t, test.opts)
+				a, b := put(t, c, "a", test.cost), put(t, c, "b", test.cost)
+				put(t, c, "c", test.cost)
+				require.True(t, has(c, "a"), "used again")
+				put(t, c, "d", test.cost)
+				require.False(t, has(c, "b"), "the one used longest ago")
+				require.True(t, has(c, "a") && has(c, "c") && has(c, "d"))
+				require.Equal(t, uint64(1), c.Stats().Evictions)
+				synctest.Wait()
+				require.True(t, b.isClosed())
+				require.False(t, a.isClosed())
+			})
 		})
 	}
 }
@@ -126,7 +129,7 @@ func TestTimeToLive(t *testing.T) {
 
 		time.Sleep(ttl/2 - 1)
 		require.True(t, has(c, "a"), "use does not make it younger, but it is not too old yet")
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		require.False(t, has(c, "a"))
 		synctest.Wait()
 		require.True(t, a.isClosed(), "the timer dropped it, nobody asked")

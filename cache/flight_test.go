@@ -145,6 +145,7 @@ func TestAloneBuildsBesideOthersAndTheLastStays(t *testing.T) {
 			require.Same(t, shared.value, o.ref.Value())
 			require.NoError(t, o.ref.Close())
 		}
+		synctest.Wait()
 		require.True(t, alone.value.isClosed(), "replaced")
 		require.Equal(t, 1, c.Stats().Entries)
 	})

@@ -38,7 +38,8 @@ type Options[V any] struct {
 	// Share makes a reference to a result for one who fetches it; it borrows the result. nil hands out the result itself.
 	// It is called without locks, and the result is not released meanwhile.
 	Share func(V) (V, error)
-	// Release, if not nil, takes each result that is not kept any more, exactly once, without locks.
+	// Release, if not nil, takes each result that is not kept any more, exactly once, without locks, on the goroutine that
+	// dropped the task: one that called the manager, the timer's, or that of a task that has just finished.
 	Release func(V)
 }
 

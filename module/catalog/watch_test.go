@@ -59,8 +59,7 @@ func TestWatcherOfNames(t *testing.T) {
 func TestWakeIsCalledOutsideTheLockAndOnceUntilNext(t *testing.T) {
 	b := newBooks(t, catalog.Options{})
 	woken := 0
-	var w *catalog.Watcher
-	w = b.Subscribe(nil, func() {
+	w := b.Subscribe(nil, func() {
 		woken++
 		b.List() // would deadlock under the lock
 	})
