@@ -171,7 +171,7 @@ func (s *Server) Serve() error {
 	}
 }
 
-// admit starts a session, unless the server is full or closing.
+// admit starts a session, unless the server is closing.
 func (s *Server) admit(c *net.UnixConn) {
 	conn, err := wire.NewConn(c, s.opts.Limits.Wire)
 	if err != nil {
@@ -179,29 +179,21 @@ func (s *Server) admit(c *net.UnixConn) {
 		return
 	}
 	s.mu.Lock()
-	full := len(s.sessions) >= s.opts.Limits.Clients
-	if full || s.closing {
-		s.mu.Unlock()
-		if full {
-			refuse(conn, fmt.Errorf("%w: %d clients are connected", ErrLimit, s.opts.Limits.Clients))
-			s.log.Warn("client refused", "pid", conn.Peer().PID, "clients", s.opts.Limits.Clients)
-		}
+	defer s.mu.Unlock()
+	// Some who are too many are let in for as long as it takes to tell them why they are not.
+	if s.closing || len(s.sessions) >= s.opts.Limits.Clients+turnedAway {
 		conn.Close()
 		return
 	}
 	s.nextID++
 	ses := newSession(s, conn, s.nextID)
+	ses.surplus = len(s.sessions) >= s.opts.Limits.Clients
 	s.sessions[ses] = struct{}{}
-	s.mu.Unlock()
 	go ses.run()
 }
 
-// refuse tells a peer why it is turned away, if it listens.
-func refuse(conn *wire.Conn, err error) {
-	if body, encErr := wire.Marshal(encodeError(err)); encErr == nil {
-		conn.Send(wire.KindError, 0, body)
-	}
-}
+// turnedAway is how many clients beyond the limit may be waiting to be told so.
+const turnedAway = 64
 
 // forget is called by a session when it has ended.
 func (s *Server) forget(ses *session) {

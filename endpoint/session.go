@@ -19,11 +19,12 @@ import (
 // One goroutine reads. Short requests are answered by it, in order; long ones get a goroutine of their own, so that a waiting
 // request holds up nobody. An idle session is that goroutine, parked in the kernel's poller, and a descriptor.
 type session struct {
-	server *Server
-	conn   *wire.Conn
-	id     uint64
-	since  time.Time
-	label  string
+	server  *Server
+	conn    *wire.Conn
+	id      uint64
+	since   time.Time
+	label   string
+	surplus bool // there are as many clients as may be
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
@@ -80,13 +81,15 @@ func (ses *session) closed(err error) {
 	ses.server.log.Debug("connection lost", "session", ses.id, "pid", peer.PID, "error", err)
 }
 
-// introduce checks who the peer is and exchanges hellos.
+// introduce checks who the peer is and exchanges hellos. A peer that is turned away is told so in answer to its hello: it might not see what
+// was sent before.
 func (ses *session) introduce() error {
-	if err := ses.server.allowed(ses.conn.Peer()); err != nil {
-		refuse(ses.conn, err)
-		return err
-	}
-	agreed, err := wire.ServerHandshake(ses.conn, ses.server.introduction(), nil)
+	agreed, err := wire.ServerHandshake(ses.conn, ses.server.introduction(), func(*wire.Hello) error {
+		if err := ses.allowed(); err != nil {
+			return encodeError(err)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -94,12 +97,23 @@ func (ses *session) introduce() error {
 	return nil
 }
 
-// allowed tells whether a peer may use this server, by what the kernel says of it.
-func (s *Server) allowed(peer wire.Credentials) error {
-	if peer.SameUser() || slices.Contains(s.opts.AllowUIDs, peer.UID) {
-		return nil
+// allowed tells whether the peer may use this server: by what the kernel says of it, and by how many there are.
+func (ses *session) allowed() error {
+	opts, uid := &ses.server.opts, ses.conn.Peer().UID
+	if !ses.conn.Peer().SameUser() && !slices.Contains(opts.AllowUIDs, uid) {
+		return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d", ErrPermission, os.Geteuid(), uid)
 	}
-	return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d", ErrPermission, os.Geteuid(), peer.UID)
+	if ses.surplus {
+		return fmt.Errorf("%w: this owner serves at most %d clients at once", ErrLimit, opts.Limits.Clients)
+	}
+	return nil
+}
+
+// refuse tells a peer why the connection ends, if it listens.
+func refuse(conn *wire.Conn, err error) {
+	if body, encErr := wire.Marshal(encodeError(err)); encErr == nil {
+		conn.Send(wire.KindError, 0, body)
+	}
 }
 
 var errSaidGoodbye = errors.New("the client said goodbye")
