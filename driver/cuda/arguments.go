@@ -1,0 +1,143 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"math"
+	"os"
+	"reflect"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// unknownSize is the size of a parameter that the driver does not tell.
+const unknownSize = -1
+
+// arguments are a kernel's arguments as bytes, each at an offset that suits its size.
+type arguments struct {
+	values  []byte
+	offsets []int
+	used    []*resource // objects that must stay open until the kernel is queued
+}
+
+// add appends one argument for a parameter of size bytes.
+func (a *arguments) add(arg any, size int) error {
+	switch v := arg.(type) {
+	case nil:
+		return invalid("nil is no argument; for a null pointer use cu.DevicePtr(0)")
+	case *Memory:
+		a.used = append(a.used, &v.resource)
+		return a.put(binary.NativeEndian.AppendUint64(nil, uint64(v.ptr)), size, arg)
+	case driver.Addressable:
+		p := v.DevicePointer()
+		if p == 0 {
+			return os.ErrClosed
+		}
+		return a.put(binary.NativeEndian.AppendUint64(nil, p), size, arg)
+	case cu.DevicePtr:
+		return a.put(binary.NativeEndian.AppendUint64(nil, uint64(v)), size, arg)
+	}
+	v := reflect.ValueOf(arg)
+	if v.Kind() == reflect.Int || v.Kind() == reflect.Uint {
+		return a.addSized(v, size)
+	}
+	b, err := appendValue(nil, v)
+	if err != nil {
+		return err
+	}
+	return a.put(b, size, arg)
+}
+
+// put appends the bytes of an argument, which have to be as many as the parameter has.
+func (a *arguments) put(b []byte, size int, arg any) error {
+	if size != unknownSize && size != len(b) {
+		return invalid("%T has %d bytes, the kernel takes %d", arg, len(b), size)
+	}
+	// No type needs more than 16; the driver reads each value by its own address.
+	for len(a.values)%16 != 0 {
+		a.values = append(a.values, 0)
+	}
+	a.offsets = append(a.offsets, len(a.values))
+	a.values = append(a.values, b...)
+	if len(b) == 0 {
+		a.values = append(a.values, 0) // an address is needed also for nothing
+	}
+	return nil
+}
+
+// addSized appends an int or uint in the size that the kernel takes.
+func (a *arguments) addSized(v reflect.Value, size int) error {
+	var n uint64
+	fits := func(bits int) bool { return false }
+	if v.CanInt() {
+		n = uint64(v.Int())
+		fits = func(bits int) bool { return v.Int() >= -1<<(bits-1) && v.Int() <= 1<<(bits-1)-1 }
+	} else {
+		n = v.Uint()
+		fits = func(bits int) bool { return bits == 64 || v.Uint() < 1<<bits }
+	}
+	switch size {
+	case 1, 2, 4, 8:
+		if size < 8 && !fits(8*size) {
+			return invalid("%v does not fit the %d bytes that the kernel takes", v, size)
+		}
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], n) // both architectures are little-endian
+		return a.put(b[:size], size, v.Interface())
+	case unknownSize:
+		return invalid("the driver does not tell what size the kernel takes: give the %s a size, such as %s32", v.Kind(), v.Kind())
+	}
+	return invalid("%s is a number, the kernel takes %d bytes", v.Type(), size)
+}
+
+// appendValue appends a value as C lays it out: Go does the same for numbers, and for arrays and structs of them.
+func appendValue(b []byte, v reflect.Value) ([]byte, error) {
+	var err error
+	switch v.Kind() {
+	case reflect.Bool:
+		if v.Bool() {
+			return append(b, 1), nil
+		}
+		return append(b, 0), nil
+	case reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return appendInt(b, uint64(v.Int()), int(v.Type().Size())), nil
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return appendInt(b, v.Uint(), int(v.Type().Size())), nil
+	case reflect.Float32:
+		return appendInt(b, uint64(math.Float32bits(float32(v.Float()))), 4), nil
+	case reflect.Float64:
+		return appendInt(b, math.Float64bits(v.Float()), 8), nil
+	case reflect.Array:
+		for i := range v.Len() {
+			if b, err = appendValue(b, v.Index(i)); err != nil {
+				return nil, err
+			}
+		}
+		return b, nil
+	case reflect.Struct:
+		start := len(b)
+		for i := range v.NumField() {
+			b = pad(b, start+int(v.Type().Field(i).Offset))
+			if b, err = appendValue(b, v.Field(i)); err != nil {
+				return nil, err
+			}
+		}
+		return pad(b, start+int(v.Type().Size())), nil
+	}
+	return nil, invalid("%s cannot be passed to a kernel", v.Type())
+}
+
+func appendInt(b []byte, n uint64, size int) []byte {
+	for range size {
+		b = append(b, byte(n))
+		n >>= 8
+	}
+	return b
+}
+
+func pad(b []byte, to int) []byte {
+	for len(b) < to {
+		b = append(b, 0)
+	}
+	return b
+}

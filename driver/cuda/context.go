@@ -1,0 +1,165 @@
+package cuda
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// primary is a device's retained primary context. The Device and each object made from it hold a reference; the last
+// one gone, it is released.
+type primary struct {
+	device cu.Device
+	ctx    cu.Context
+
+	mu   sync.Mutex
+	refs int
+}
+
+func retainPrimary(device cu.Device) (*primary, error) {
+	p := &primary{device: device, refs: 1}
+	if err := check("cuDevicePrimaryCtxRetain", cu.DevicePrimaryCtxRetain(&p.ctx, device)); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// get adds a reference; it fails where the last one is gone.
+func (p *primary) get() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refs == 0 {
+		return os.ErrClosed
+	}
+	p.refs++
+	return nil
+}
+
+// put gives a reference back.
+func (p *primary) put() error {
+	p.mu.Lock()
+	p.refs--
+	last := p.refs == 0
+	p.mu.Unlock()
+	if !last {
+		return nil
+	}
+	return check("cuDevicePrimaryCtxRelease", cu.DevicePrimaryCtxRelease(p.device))
+}
+
+// enter locks the goroutine to its thread and makes the context current on it. Where it succeeds, leave must follow. The
+// context that was current before is not restored: threads of a Go program have none of their own.
+func (p *primary) enter() error {
+	runtime.LockOSThread()
+	if r := cu.CtxSetCurrent(p.ctx); r != cu.SUCCESS {
+		runtime.UnlockOSThread()
+		return check("cuCtxSetCurrent", r)
+	}
+	return nil
+}
+
+func leave() { runtime.UnlockOSThread() }
+
+// do runs fn with the context current.
+func (p *primary) do(fn func() error) error {
+	if err := p.enter(); err != nil {
+		return err
+	}
+	defer leave()
+	return fn()
+}
+
+// errNotReleased marks an error that came before anything was given back: the object is as it was, and Close can be tried
+// again.
+type errNotReleased struct{ error }
+
+func (e errNotReleased) Unwrap() error { return e.error }
+
+// resource is what all objects share: the context, a lock that keeps Close away from calls under way, and how to give the
+// object back.
+type resource struct {
+	p  *primary
+	mu sync.RWMutex
+	// release gives the object back; nil once that is done. It must not refer to the object that holds it, or the
+	// cleanup would keep it alive.
+	release func() error
+	cleanup runtime.Cleanup
+}
+
+// own makes r responsible for what release gives back, and takes a reference to the context. Where it fails, it has called
+// release. release runs with the context current.
+func (r *resource) own(p *primary, release func() error) error {
+	if err := p.get(); err != nil {
+		return errors.Join(err, p.do(release))
+	}
+	r.p = p
+	r.release = func() error {
+		if err := p.enter(); err != nil {
+			return errNotReleased{err}
+		}
+		defer leave()
+		return release()
+	}
+	r.cleanup = runtime.AddCleanup(r, func(release func() error) {
+		release() // nobody is left to tell
+		p.put()
+	}, r.release)
+	return nil
+}
+
+// use keeps Close waiting until done. It fails with [os.ErrClosed] after Close.
+func (r *resource) use() error {
+	r.mu.RLock()
+	if r.release == nil {
+		r.mu.RUnlock()
+		return os.ErrClosed
+	}
+	return nil
+}
+
+func (r *resource) done() { r.mu.RUnlock() }
+
+// call runs fn with the context current, between use and done.
+func (r *resource) call(fn func() error) error {
+	if err := r.use(); err != nil {
+		return err
+	}
+	defer r.done()
+	return r.p.do(fn)
+}
+
+// close gives the object back. A second call is nil.
+func (r *resource) close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.release == nil {
+		return nil
+	}
+	err := r.release()
+	if errors.As(err, &errNotReleased{}) {
+		return err
+	}
+	r.cleanup.Stop()
+	r.release = nil
+	return errors.Join(err, r.p.put())
+}
+
+// undo is a list of steps back, run in reverse where an operation of many steps fails.
+type undo []func() error
+
+func (u *undo) add(f func() error) { *u = append(*u, f) }
+
+// onError runs the steps if *err is set, and adds what they report.
+func (u *undo) onError(err *error) {
+	if *err == nil {
+		return
+	}
+	for i := len(*u) - 1; i >= 0; i-- {
+		if e := (*u)[i](); e != nil {
+			*err = errors.Join(*err, e)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// Device is one CUDA device of this process, with its primary context retained. It implements [driver.Device],
+// [driver.Syncer] and [driver.Prober]. All methods are safe for concurrent use.
+type Device struct {
+	p       *primary
+	handle  cu.Device
+	info    driver.Info
+	options options
+
+	mu      sync.Mutex
+	closed  bool
+	staging *staging
+}
+
+// options are what Open was asked for.
+type options struct {
+	kind        driver.HandleKind
+	buffers     int
+	bufferBytes int64
+}
+
+// Option changes how a device is opened.
+type Option func(*options) error
+
+// WithHandleKind says how memory of [Device.Alloc] is shared: [driver.CUDAFD], which is the default; [driver.CUDAIPC], for
+// peers that know nothing else; or [driver.CUDAFabric]. Import takes all kinds whatever is chosen here.
+func WithHandleKind(kind driver.HandleKind) Option {
+	return func(o *options) error {
+		switch kind {
+		case driver.CUDAFD, driver.CUDAIPC, driver.CUDAFabric:
+			o.kind = kind
+			return nil
+		}
+		return invalid("%q is no kind of CUDA handle", string(kind))
+	}
+}
+
+// WithStaging says through how many pinned buffers of how many bytes [Memory.LoadAt] copies; reading and copying overlap
+// with two or more. They are allocated at the first load and kept until Close. The default is 4 buffers of 8 MiB.
+func WithStaging(buffers int, bytes int64) Option {
+	return func(o *options) error {
+		if buffers < 1 || buffers > 64 || bytes < 4096 || bytes > 1<<30 {
+			return invalid("%d staging buffers of %d bytes", buffers, bytes)
+		}
+		o.buffers, o.bufferBytes = buffers, bytes
+		return nil
+	}
+}
+
+// Open opens a device by its ordinal in this process and returns it owned. Where there is no driver, no device, or the build
+// is without CUDA, the error is a [*driver.UnsupportedError]; an ordinal that no device has is [driver.ErrInvalid].
+func Open(ordinal int, opts ...Option) (*Device, error) {
+	n, err := count()
+	if err != nil {
+		return nil, err
+	}
+	if ordinal < 0 || ordinal >= n {
+		return nil, invalid("no device cuda:%d: there are %d", ordinal, n)
+	}
+	o := options{kind: driver.CUDAFD, buffers: 4, bufferBytes: 8 << 20}
+	for _, f := range opts {
+		if err := f(&o); err != nil {
+			return nil, err
+		}
+	}
+	return open(ordinal, o)
+}
+
+// OpenUUID opens the device that has the UUID: a GPU's, or a MIG instance's. Errors are those of [Open].
+func OpenUUID(uuid driver.UUID, opts ...Option) (*Device, error) {
+	infos, err := Devices()
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range infos {
+		if i.UUID == uuid {
+			return Open(i.Index, opts...)
+		}
+	}
+	for _, i := range infos {
+		var gpu cu.UUID
+		if cu.DeviceGetUuid_v1(&gpu, cu.Device(i.Index)) == cu.SUCCESS && gpu.Bytes == uuid {
+			return nil, invalid("%s is a GPU in MIG mode: open its instance %s", uuid, i.UUID)
+		}
+	}
+	return nil, invalid("no CUDA device has the UUID %s", uuid)
+}
+
+func open(ordinal int, o options) (_ *Device, err error) {
+	d := &Device{options: o}
+	if err := check("cuDeviceGet", cu.DeviceGet(&d.handle, int32(ordinal))); err != nil {
+		return nil, err
+	}
+	if d.info, err = describe(ordinal, d.handle); err != nil {
+		return nil, err
+	}
+	if d.p, err = retainPrimary(d.handle); err != nil {
+		return nil, d.opError("open", err)
+	}
+	return d, nil
+}
+
+// Devices describes the devices that this process sees, in the order of their ordinals, and opens none. Errors are those of
+// [Open].
+func Devices() ([]driver.Info, error) {
+	n, err := count()
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]driver.Info, 0, n)
+	for i := range n {
+		var h cu.Device
+		if err := check("cuDeviceGet", cu.DeviceGet(&h, int32(i))); err != nil {
+			return nil, err
+		}
+		info, err := describe(i, h)
+		if err != nil {
+			return nil, err
+		}
+		infos = append(infos, info)
+	}
+	return infos, nil
+}
+
+// count initialises the driver and counts devices; none is an error.
+func count() (int, error) {
+	r := cu.Init(0)
+	if r == cu.ERROR_NO_DEVICE {
+		return 0, &driver.UnsupportedError{Feature: "CUDA", Requires: "there is no CUDA device, or CUDA_VISIBLE_DEVICES hides them all"}
+	}
+	if err := check("cuInit", r); err != nil {
+		return 0, err
+	}
+	var n int32
+	if err := check("cuDeviceGetCount", cu.DeviceGetCount(&n)); err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		return 0, &driver.UnsupportedError{Feature: "CUDA", Requires: "there is no CUDA device"}
+	}
+	return int(n), nil
+}
+
+// DriverVersion is the CUDA version that the driver supports. Without a driver the error is a [*driver.UnsupportedError].
+func DriverVersion() (cu.Version, error) {
+	var v int32
+	err := check("cuDriverGetVersion", cu.DriverGetVersion(&v))
+	return cu.Version(v), err
+}
+
+// Info describes the device. It never fails and never blocks.
+func (d *Device) Info() driver.Info { return d.info }
+
+// String is the device's short name, such as cuda:0.
+func (d *Device) String() string { return d.info.String() }
+
+// Handle is the device for calls of package cu.
+func (d *Device) Handle() cu.Device { return d.handle }
+
+// Context is the primary context for calls of package cu. It stays the device's.
+func (d *Device) Context() cu.Context { return d.p.ctx }
+
+// Do locks the goroutine to its thread, makes the device's context current on it and runs fn. Calls of package cu belong
+// inside. fn must leave the context current.
+func (d *Device) Do(fn func() error) error {
+	if err := d.hold(); err != nil {
+		return err
+	}
+	return errors.Join(d.p.do(fn), d.p.put())
+}
+
+// do is Do for the package's own calls.
+func (d *Device) do(fn func() error) error { return d.Do(fn) }
+
+// hold takes a reference to the context while the device is open; the caller gives it back with d.p.put.
+func (d *Device) hold() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return os.ErrClosed
+	}
+	return d.p.get()
+}
+
+// Synchronize returns when all work that this process started in the device's primary context is done.
+func (d *Device) Synchronize() error {
+	return d.opError("synchronize", d.do(func() error { return check("cuCtxSynchronize", cu.CtxSynchronize()) }))
+}
+
+// Close gives the staging buffers back and releases the device's reference to the primary context; the context goes when the
+// last memory, stream and so on is closed. A second Close is nil.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	s := d.staging
+	d.staging = nil
+	d.mu.Unlock()
+	return d.opError("close", errors.Join(s.close(), d.p.put()))
+}
+
+func (d *Device) wrapf(op, format string, args ...any) error {
+	return d.opError(op, fmt.Errorf(format, args...))
+}

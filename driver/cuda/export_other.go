@@ -1,0 +1,13 @@
+//go:build !linux
+
+package cuda
+
+import (
+	"os"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+func exportedFile(func(fd *int32) error) (*os.File, error) {
+	return nil, &driver.UnsupportedError{Feature: "CUDA memory as a descriptor", Requires: "it needs Linux"}
+}

@@ -1,0 +1,74 @@
+package cuda
+
+import (
+	"os"
+	"unsafe"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// ExportFile returns an owned descriptor, close-on-exec, with which another process can import the allocation, which was made
+// with [FileHandle]. It keeps the memory alive while it is open.
+func (a *Allocation) ExportFile() (*os.File, error) {
+	f, err := a.exportFile()
+	return f, a.dev.opError("export", err)
+}
+
+func (a *Allocation) exportFile() (*os.File, error) {
+	var f *os.File
+	err := a.call(func() (err error) {
+		f, err = exportedFile(func(fd *int32) error {
+			return check("cuMemExportToShareableHandle",
+				cu.MemExportToShareableHandle(unsafe.Pointer(fd), a.handle, cu.MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0))
+		})
+		return err
+	})
+	return f, err
+}
+
+// ExportFabric returns the 64 bytes with which a process of the same NVLink domain can import the allocation, which was made
+// with [FabricHandle]. A driver takes that wish also where there is no fabric, and refuses here.
+func (a *Allocation) ExportFabric() ([64]byte, error) {
+	h, err := a.exportFabric()
+	return h, a.dev.opError("export", err)
+}
+
+func (a *Allocation) exportFabric() ([64]byte, error) {
+	var h cu.MemFabricHandle
+	err := a.call(func() error {
+		return check("cuMemExportToShareableHandle",
+			cu.MemExportToShareableHandle(unsafe.Pointer(&h), a.handle, cu.MEM_HANDLE_TYPE_FABRIC, 0))
+	})
+	return h.Data, err
+}
+
+// ImportFabric returns an owned allocation that another process exported as a fabric handle. It must be memory of this device's
+// kind; the checks are those of [Device.ImportFile].
+func (d *Device) ImportFabric(handle [64]byte) (*Allocation, error) {
+	a, err := d.importFabric(handle)
+	return a, d.opError("import", err)
+}
+
+func (d *Device) importFabric(handle [64]byte) (*Allocation, error) {
+	a := &Allocation{dev: d}
+	// The driver takes the handle by address, in a parameter that holds a descriptor otherwise. A heap object does not move,
+	// and the closure keeps it alive.
+	h := &cu.MemFabricHandle{Data: handle}
+	err := d.makeAllocation(a, func() error { return importFabric(&a.handle, h) })
+	if err != nil {
+		return nil, err
+	}
+	if err := d.verify(a); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+//go:uintptrescapes
+func importAt(out *cu.MemGenericAllocationHandle, at uintptr, types cu.MemAllocationHandleType) cu.Result {
+	return cu.MemImportFromShareableHandle(out, at, types)
+}
+
+func importFabric(out *cu.MemGenericAllocationHandle, h *cu.MemFabricHandle) error {
+	return check("cuMemImportFromShareableHandle", importAt(out, uintptr(unsafe.Pointer(h)), cu.MEM_HANDLE_TYPE_FABRIC))
+}

@@ -1,0 +1,194 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// AllocLegacy returns owned memory of cuMemAlloc, not zeroed, which is shared by cuda-ipc handles only. Sizes that are no
+// multiple of 2 MiB may share a block with other allocations of this process, and whoever opens the handle can reach the whole
+// block: [Device.Alloc] with [WithHandleKind] rounds up for that reason.
+func (d *Device) AllocLegacy(bytes int64) (*Memory, error) {
+	if bytes <= 0 {
+		return nil, d.opError("alloc", invalid("%d bytes", bytes))
+	}
+	m, err := d.allocLegacy(bytes)
+	if err != nil {
+		return nil, d.opError("alloc", err)
+	}
+	return m, nil
+}
+
+func (d *Device) allocLegacy(bytes int64) (*Memory, error) {
+	if err := d.hold(); err != nil {
+		return nil, err
+	}
+	defer d.p.put()
+	m := &Memory{dev: d, bytes: bytes, writable: true}
+	err := d.p.do(func() error { return check("cuMemAlloc", cu.MemAlloc(&m.ptr, uint64(bytes))) })
+	if err != nil {
+		return nil, err
+	}
+	p, ptr := d.p, m.ptr
+	err = m.own(p, func() error {
+		cu.CtxSynchronize() // what it reports is the work's
+		return check("cuMemFree", cu.MemFree(ptr))
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.export = func() (driver.Handle, error) {
+		blob, offset, err := p.ipcHandle(ptr)
+		return driver.Handle{Kind: driver.CUDAIPC, Blob: blob[:], Offset: offset}, err
+	}
+	return m, nil
+}
+
+// ipcHandle names the allocation around ptr, and says where in it ptr is: a handle is always of the whole.
+func (p *primary) ipcHandle(ptr cu.DevicePtr) (blob [64]byte, offset int64, err error) {
+	var h cu.IpcMemHandle
+	err = p.do(func() error {
+		var base cu.DevicePtr
+		if err := check("cuMemGetAddressRange", cu.MemGetAddressRange(&base, nil, ptr)); err != nil {
+			return err
+		}
+		offset = int64(ptr - base)
+		return check("cuIpcGetMemHandle", cu.IpcGetMemHandle(&h, ptr))
+	})
+	return h.Reserved, offset, err
+}
+
+// IPCHandle returns the legacy handle of the allocation around an address of this process, which anyone made with cuMemAlloc in
+// this device's primary context, and the address's offset in bytes from the allocation's beginning.
+func (d *Device) IPCHandle(ptr cu.DevicePtr) (handle [64]byte, offset int64, err error) {
+	if err := d.hold(); err != nil {
+		return handle, 0, d.opError("export", err)
+	}
+	defer d.p.put()
+	handle, offset, err = d.p.ipcHandle(ptr)
+	return handle, offset, d.opError("export", err)
+}
+
+// opened are the legacy handles that this process has open, each once: the driver refuses a second time, or counts in its own way.
+// The key is the whole handle; parts of it repeat when addresses are used again.
+var opened = struct {
+	mu sync.Mutex
+	m  map[ipcKey]*ipcMapping
+}{m: map[ipcKey]*ipcMapping{}}
+
+type ipcKey struct {
+	handle [64]byte
+	device cu.Device
+}
+
+type ipcMapping struct {
+	base  cu.DevicePtr
+	bytes int64
+	users int
+}
+
+// openIPC opens a handle, or counts one more user of it. The context is current.
+func openIPC(key ipcKey) (*ipcMapping, error) {
+	opened.mu.Lock()
+	defer opened.mu.Unlock()
+	if m := opened.m[key]; m != nil {
+		m.users++
+		return m, nil
+	}
+	m := &ipcMapping{users: 1}
+	err := check("cuIpcOpenMemHandle", cu.IpcOpenMemHandle(&m.base, cu.IpcMemHandle{Reserved: key.handle},
+		uint32(cu.IPC_MEM_LAZY_ENABLE_PEER_ACCESS)))
+	if err != nil {
+		return nil, err
+	}
+	var base cu.DevicePtr
+	var size uint64
+	err = check("cuMemGetAddressRange", cu.MemGetAddressRange(&base, &size, m.base))
+	if err == nil && base > m.base {
+		err = fmt.Errorf("%w: the driver mapped it at %#x, outside its own allocation", driver.ErrHandle, uint64(m.base))
+	}
+	if err != nil {
+		return nil, joinErrors([]error{err, check("cuIpcCloseMemHandle", cu.IpcCloseMemHandle(m.base))})
+	}
+	m.bytes = int64(size) - int64(m.base-base)
+	opened.m[key] = m
+	return m, nil
+}
+
+// closeIPC takes one user away; the last one closes the handle. The context is current.
+func closeIPC(key ipcKey) error {
+	opened.mu.Lock()
+	defer opened.mu.Unlock()
+	m := opened.m[key]
+	if m.users--; m.users > 0 {
+		return nil
+	}
+	delete(opened.m, key)
+	cu.CtxSynchronize() // what it reports is the work's
+	return check("cuIpcCloseMemHandle", cu.IpcCloseMemHandle(m.base))
+}
+
+// OpenIPC returns owned, writable memory over the whole allocation that a legacy handle of another process names; Bytes is what
+// the driver says its size is. A handle that is open already is opened once and counted. The allocation must be on this
+// device. A handle of this process is refused with [driver.ErrHandle], one whose owner is gone with [ErrPeerGone].
+//
+// What happens to the mapping when the owner frees the memory is undefined.
+func (d *Device) OpenIPC(handle [64]byte) (*Memory, error) {
+	m, err := d.openMemory(handle)
+	if err != nil {
+		return nil, d.opError("open", handleError(err))
+	}
+	return m, nil
+}
+
+func (d *Device) openMemory(handle [64]byte) (*Memory, error) {
+	if err := d.hold(); err != nil {
+		return nil, err
+	}
+	defer d.p.put()
+	key := ipcKey{handle, d.handle}
+	var opened *ipcMapping
+	err := d.p.do(func() (err error) {
+		opened, err = openIPC(key)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	m := &Memory{dev: d, ptr: opened.base, bytes: opened.bytes, writable: true}
+	m.export = func() (driver.Handle, error) {
+		return driver.Handle{Kind: driver.CUDAIPC, Blob: append([]byte(nil), handle[:]...)}, nil
+	}
+	if err := m.own(d.p, func() error { return closeIPC(key) }); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// importIPC is memory inside an opened allocation.
+func (d *Device) importIPC(h driver.Handle) (*Memory, error) {
+	m, err := d.openMemory([64]byte(h.Blob))
+	if err != nil {
+		return nil, err
+	}
+	if h.Offset > m.bytes || h.Bytes > m.bytes-h.Offset {
+		err := fmt.Errorf("%w: %d bytes at %d in an allocation of %d", driver.ErrHandle, h.Bytes, h.Offset, m.bytes)
+		return nil, joinErrors([]error{err, m.close()})
+	}
+	m.ptr += cu.DevicePtr(h.Offset)
+	m.bytes = h.Bytes
+	whole := m.export
+	m.export = func() (driver.Handle, error) {
+		out, err := whole()
+		out.Offset = h.Offset
+		return out, err
+	}
+	return m, nil
+}
+
+func isClosedFile(err error) bool { return errors.Is(err, os.ErrClosed) }

@@ -1,0 +1,191 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// staging are the pinned buffers through which files are loaded, each with a stream of its own: while one is read into, others are
+// copied to the device. They are made at the first load and kept until the device is closed.
+type staging struct {
+	free  chan *stage
+	count int
+}
+
+type stage struct {
+	host   *HostMemory
+	stream *Stream
+}
+
+// stages returns the device's staging buffers.
+func (d *Device) stages() (*staging, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, os.ErrClosed
+	}
+	if d.staging == nil {
+		s, err := d.makeStaging()
+		if err != nil {
+			return nil, err
+		}
+		d.staging = s
+	}
+	return d.staging, nil
+}
+
+// makeStaging needs d.mu held and the device open. The constructors it calls must not take d.mu.
+func (d *Device) makeStaging() (_ *staging, err error) {
+	s := &staging{free: make(chan *stage, d.options.buffers)}
+	var back undo
+	defer back.onError(&err)
+	for range d.options.buffers {
+		host, err := d.pinnedHost(d.options.bufferBytes)
+		if err != nil {
+			return nil, err
+		}
+		back.add(host.close)
+		stream, err := d.newStream(StreamOptions{})
+		if err != nil {
+			return nil, err
+		}
+		back.add(stream.close)
+		s.free <- &stage{host, stream}
+		s.count++
+	}
+	return s, nil
+}
+
+// close waits for loads that have a buffer and gives the buffers back; loads that wait for one fail.
+func (s *staging) close() error {
+	if s == nil {
+		return nil
+	}
+	var errs []error
+	for range s.count {
+		b := <-s.free
+		errs = append(errs, b.stream.close(), b.host.close())
+	}
+	close(s.free)
+	return joinErrors(errs)
+}
+
+// LoadAt copies n bytes of src from offset srcOff to the memory at dstOff and returns when they are on the device. Reading and
+// copying overlap; src must allow concurrent reads, as [io.ReaderAt] says. See [driver.Loader].
+func (m *Memory) LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(bytes int64)) error {
+	if err := m.use(); err != nil {
+		return m.dev.opError("load", err)
+	}
+	defer m.done()
+	if err := m.writableRange(dstOff, n); err != nil {
+		return m.dev.opError("load", err)
+	}
+	if srcOff < 0 || srcOff+n < srcOff {
+		return m.dev.opError("load", invalid("%d bytes at offset %d of the source", n, srcOff))
+	}
+	if n == 0 {
+		return nil
+	}
+	s, err := m.dev.stages()
+	if err != nil {
+		return m.dev.opError("load", err)
+	}
+	l := load{m: m, src: src, srcOff: srcOff, dstOff: dstOff, n: n, piece: m.dev.options.bufferBytes, progress: progress}
+	return m.dev.opError("load", l.run(s))
+}
+
+// load is one LoadAt.
+type load struct {
+	m                 *Memory
+	src               io.ReaderAt
+	srcOff, dstOff, n int64
+	piece             int64
+	next              atomic.Int64 // where the next piece begins
+	failed            atomic.Bool
+
+	mu       sync.Mutex
+	progress func(bytes int64)
+	err      error
+}
+
+// run copies with one goroutine for each buffer that the load can use, and waits for all of them.
+func (l *load) run(s *staging) error {
+	workers := int(min(int64(s.count), (l.n+l.piece-1)/l.piece))
+	var group sync.WaitGroup
+	for range workers {
+		group.Go(func() {
+			b, ok := <-s.free
+			if !ok {
+				l.fail(os.ErrClosed)
+				return
+			}
+			defer func() { s.free <- b }()
+			l.work(b)
+		})
+	}
+	group.Wait()
+	return l.err
+}
+
+func (l *load) work(b *stage) {
+	buf := b.host.Data()
+	for !l.failed.Load() {
+		at := l.next.Add(l.piece) - l.piece
+		if at >= l.n {
+			return
+		}
+		size := min(l.piece, l.n-at)
+		if err := l.copyPiece(b, buf[:size], at); err != nil {
+			l.fail(err)
+			return
+		}
+		l.tell(size)
+	}
+}
+
+func (l *load) copyPiece(b *stage, buf []byte, at int64) error {
+	if err := readFull(l.src, buf, l.srcOff+at); err != nil {
+		return err
+	}
+	return l.m.p.do(func() error {
+		if err := queueToDevice(l.m.ptr+cu.DevicePtr(l.dstOff+at), buf, b.stream.handle); err != nil {
+			return err
+		}
+		return check("cuStreamSynchronize", cu.StreamSynchronize(b.stream.handle))
+	})
+}
+
+// readFull fills buf; a source that ends before is [io.ErrUnexpectedEOF].
+func readFull(src io.ReaderAt, buf []byte, off int64) error {
+	n, err := src.ReadAt(buf, off)
+	switch {
+	case n == len(buf):
+		return nil
+	case err == nil || errors.Is(err, io.EOF):
+		return fmt.Errorf("the source ends after %d bytes: %w", off+int64(n), io.ErrUnexpectedEOF)
+	}
+	return err
+}
+
+func (l *load) fail(err error) {
+	l.failed.Store(true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = err
+	}
+}
+
+func (l *load) tell(bytes int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.progress != nil {
+		l.progress(bytes)
+	}
+}

@@ -1,0 +1,268 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// Memory is memory of a device with an address, wherever it came from: [Device.Alloc], [Device.Import], [Device.AllocLegacy],
+// [Device.OpenIPC] or [Stream.Alloc]. It implements [driver.Addressable] and [driver.Loader]. It is no [driver.Freezer]: whether
+// a mapping can be written is each importer's own choice on CUDA.
+//
+// ReadAt and WriteAt are ordered behind all work of the default stream and of streams that synchronise with it; work of
+// other streams has to be waited for. They are done when they return, also for other processes.
+type Memory struct {
+	resource
+	dev      *Device
+	ptr      cu.DevicePtr
+	bytes    int64
+	writable bool
+	// export makes a handle; nil where the memory cannot be shared.
+	export func() (driver.Handle, error)
+	// pooled memory can be freed in stream order.
+	pooled bool
+}
+
+var (
+	_ driver.Addressable = (*Memory)(nil)
+	_ driver.Loader      = (*Memory)(nil)
+	_ driver.Syncer      = (*Device)(nil)
+	_ driver.Prober      = (*Device)(nil)
+)
+
+// Alloc returns owned, zeroed memory of the given number of bytes, which another process can import by the kind of handle that
+// the device was opened with. The allocation behind it is rounded up to the device's granularity.
+func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
+	m, err := d.AllocMemory(bytes)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// AllocMemory is [Device.Alloc] with the type of this package.
+func (d *Device) AllocMemory(bytes int64) (*Memory, error) {
+	if bytes < 0 {
+		return nil, d.opError("alloc", invalid("%d bytes", bytes))
+	}
+	padded, ok := roundUp(max(bytes, 1), d.info.Granularity)
+	if !ok {
+		return nil, d.opError("alloc", fmt.Errorf("%w: %d bytes", driver.ErrOutOfMemory, bytes))
+	}
+	var m *Memory
+	var err error
+	switch d.options.kind {
+	case driver.CUDAIPC:
+		m, err = d.allocLegacy(padded)
+	case driver.CUDAFabric:
+		m, err = d.allocShared(padded, FabricHandle)
+	default:
+		m, err = d.allocShared(padded, FileHandle)
+	}
+	if err != nil {
+		return nil, d.opError("alloc", fmt.Errorf("%d bytes: %w", bytes, d.explain(err)))
+	}
+	m.bytes = bytes
+	if err := m.zero(padded); err != nil {
+		return nil, d.opError("alloc", errors.Join(err, m.close()))
+	}
+	return m, nil
+}
+
+// allocShared makes virtual memory that can be exported.
+func (d *Device) allocShared(bytes int64, types HandleTypes) (*Memory, error) {
+	a, err := d.createAllocation(bytes, types)
+	if err != nil {
+		return nil, err
+	}
+	m, err := d.mapWhole(a, bytes, ReadWrite)
+	if err != nil {
+		return nil, err
+	}
+	m.export = a.exporter(types, 0)
+	return m, nil
+}
+
+// mapWhole takes a and returns memory over its first bytes. What fails leaves nothing behind, a included.
+func (d *Device) mapWhole(a *Allocation, bytes int64, access Access) (_ *Memory, err error) {
+	var back undo
+	defer back.onError(&err)
+	back.add(a.close)
+	r, err := d.reserve(bytes, 0)
+	if err != nil {
+		return nil, err
+	}
+	back.add(r.close)
+	if err := r.mapAllocation(0, a, bytes); err != nil {
+		return nil, err
+	}
+	if err := r.setAccess(d, 0, bytes, access); err != nil {
+		return nil, err
+	}
+	m := &Memory{dev: d, ptr: r.base, bytes: bytes, writable: access == ReadWrite}
+	release := func() error { return joinErrors([]error{r.close(), a.close()}) }
+	if err := m.own(d.p, release); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Memory) zero(padded int64) error {
+	return m.call(func() error {
+		if err := check("cuMemsetD8", cu.MemsetD8(m.ptr, 0, uint64(padded))); err != nil {
+			return err
+		}
+		return check("cuStreamSynchronize", cu.StreamSynchronize(0)) // filling is asynchronous for the host
+	})
+}
+
+// Device is the device that made the memory; borrowed.
+func (m *Memory) Device() driver.Device { return m.dev }
+
+// Bytes is the size asked for, or checked on import.
+func (m *Memory) Bytes() int64 { return m.bytes }
+
+// Writable tells whether this mapping may be written.
+func (m *Memory) Writable() bool { return m.writable }
+
+// DevicePointer is the address on the device, valid until Close; 0 after it.
+func (m *Memory) DevicePointer() uint64 { return uint64(m.Pointer()) }
+
+// Pointer is the address for calls of package cu, valid until Close; 0 after it.
+func (m *Memory) Pointer() cu.DevicePtr {
+	if m.use() != nil {
+		return 0
+	}
+	defer m.done()
+	return m.ptr
+}
+
+// ReadAt copies bytes to host memory, with the contract of [io.ReaderAt].
+func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
+	if err := m.use(); err != nil {
+		return 0, m.dev.opError("read", err)
+	}
+	defer m.done()
+	if off < 0 {
+		return 0, m.dev.opError("read", fmt.Errorf("%w: offset %d", driver.ErrRange, off))
+	}
+	n := int(min(int64(len(p)), max(m.bytes-off, 0)))
+	if n > 0 {
+		err := m.p.do(func() error { return copyFromDevice(p[:n], m.ptr+cu.DevicePtr(off)) })
+		if err != nil {
+			return 0, m.dev.opError("read", err)
+		}
+	}
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// WriteAt copies bytes from host memory, with the contract of [io.WriterAt]. A write past the end fails with [driver.ErrRange] and
+// writes nothing. Read-only memory refuses it with [driver.ErrReadOnly].
+func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
+	if err := m.use(); err != nil {
+		return 0, m.dev.opError("write", err)
+	}
+	defer m.done()
+	if err := m.writableRange(off, int64(len(p))); err != nil {
+		return 0, m.dev.opError("write", err)
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	err := m.p.do(func() error {
+		if err := copyToDevice(m.ptr+cu.DevicePtr(off), p); err != nil {
+			return err
+		}
+		// A copy from pageable memory returns when the driver has the bytes, which is before the device has them.
+		return check("cuStreamSynchronize", cu.StreamSynchronize(0))
+	})
+	if err != nil {
+		return 0, m.dev.opError("write", err)
+	}
+	return len(p), nil
+}
+
+// inRange checks n bytes at off.
+func (m *Memory) inRange(off, n int64) error {
+	if off < 0 || n < 0 || off > m.bytes || n > m.bytes-off {
+		return fmt.Errorf("%w: %d bytes at %d in %d", driver.ErrRange, n, off, m.bytes)
+	}
+	return nil
+}
+
+func (m *Memory) writableRange(off, n int64) error {
+	if !m.writable {
+		return driver.ErrReadOnly
+	}
+	return m.inRange(off, n)
+}
+
+// Fill sets n bytes at off to value and returns when that is done.
+func (m *Memory) Fill(off, n int64, value byte) error {
+	if err := m.writableRange(off, n); err != nil {
+		return m.dev.opError("fill", err)
+	}
+	return m.dev.opError("fill", m.call(func() error {
+		if n == 0 {
+			return nil
+		}
+		if err := check("cuMemsetD8", cu.MemsetD8(m.ptr+cu.DevicePtr(off), value, uint64(n))); err != nil {
+			return err
+		}
+		return check("cuStreamSynchronize", cu.StreamSynchronize(0))
+	}))
+}
+
+// Export returns an owned handle with which another process can import the memory. Work that still writes it is the caller's to
+// finish first.
+func (m *Memory) Export() (driver.Handle, error) {
+	if err := m.use(); err != nil {
+		return driver.Handle{}, m.dev.opError("export", err)
+	}
+	defer m.done()
+	if m.export == nil {
+		return driver.Handle{}, m.dev.opError("export",
+			&driver.UnsupportedError{Feature: "sharing memory of a pool", Requires: "memory from Device.Alloc"})
+	}
+	h, err := m.export()
+	if err != nil {
+		return driver.Handle{}, m.dev.opError("export", err)
+	}
+	h.Device, h.Bytes = m.dev.info.UUID, m.bytes
+	return h, nil
+}
+
+// Close waits for all work of the context and gives the memory back. The bytes live on while anyone else has them mapped or
+// holds a handle of kind cuda-fd or cuda-fabric. A second Close is nil.
+func (m *Memory) Close() error { return m.dev.opError("close memory", m.close()) }
+
+// roundUp is n rounded up to a multiple of to; ok is false where that does not fit.
+func roundUp(n, to int64) (int64, bool) {
+	if n > math.MaxInt64-to {
+		return 0, false
+	}
+	return (n + to - 1) / to * to, true
+}
+
+// useBoth is use of two objects, which may be the same: a lock for reading taken twice would wait for ever behind a Close.
+func useBoth(a, b *resource) (done func(), err error) {
+	if err := a.use(); err != nil {
+		return nil, err
+	}
+	if a == b {
+		return a.done, nil
+	}
+	if err := b.use(); err != nil {
+		a.done()
+		return nil, err
+	}
+	return func() { b.done(); a.done() }, nil
+}

@@ -1,0 +1,46 @@
+package cuda
+
+import (
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// CanAccess tells whether kernels of d can reach memory of the other device.
+func (d *Device) CanAccess(other *Device) (bool, error) {
+	var can int32
+	err := check("cuDeviceCanAccessPeer", cu.DeviceCanAccessPeer(&can, d.handle, other.handle))
+	return can != 0, d.opError("peer access", err)
+}
+
+// EnablePeer lets kernels of d reach memory that the other device's primary context has with cuMemAlloc. Virtual memory has its own
+// rule: [AddressRange.SetAccess]. Doing it twice is nil. Where the devices cannot, the error is an [*driver.UnsupportedError].
+func (d *Device) EnablePeer(other *Device) error {
+	can, err := d.CanAccess(other)
+	if err != nil {
+		return err
+	}
+	if !can {
+		return d.opError("peer access", &driver.UnsupportedError{Feature: fmt.Sprintf("access to %s", other.info),
+			Requires: "the two devices to be connected (NVLink or PCIe peer to peer)"})
+	}
+	return d.opError("peer access", d.do(func() error {
+		r := cu.CtxEnablePeerAccess(other.p.ctx, 0)
+		if r == cu.ERROR_PEER_ACCESS_ALREADY_ENABLED {
+			return nil
+		}
+		return check("cuCtxEnablePeerAccess", r)
+	}))
+}
+
+// DisablePeer takes the access away. Where there is none, that is nil.
+func (d *Device) DisablePeer(other *Device) error {
+	return d.opError("peer access", d.do(func() error {
+		r := cu.CtxDisablePeerAccess(other.p.ctx)
+		if r == cu.ERROR_PEER_ACCESS_NOT_ENABLED {
+			return nil
+		}
+		return check("cuCtxDisablePeerAccess", r)
+	}))
+}

@@ -1,0 +1,97 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// kinds are the kinds of handle that a CUDA device knows, the preferred one first.
+var kinds = []driver.HandleKind{driver.CUDAFD, driver.CUDAIPC, driver.CUDAFabric}
+
+// Probe tries each kind of handle that the device knows: it makes a piece of memory, exports it, and where the driver lets the
+// same process do that, imports it. Legacy handles (cuda-ipc) cannot be opened by the process that made them, so of those only
+// the export is tried.
+func (d *Device) Probe() []driver.Support {
+	var out []driver.Support
+	for _, k := range kinds {
+		out = append(out, driver.Support{Kind: k, Err: d.try(k)})
+	}
+	return out
+}
+
+// supports tells, from what the driver says of the device, why a kind of handle cannot work.
+func (d *Device) supports(kind driver.HandleKind) error {
+	if kind == driver.CUDAIPC {
+		return nil // there is nothing to ask
+	}
+	if v, err := attribute(d.handle, cu.DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED); err != nil || v == 0 {
+		return &driver.UnsupportedError{Feature: fmt.Sprintf("handle kind %s on %s", kind, d.info),
+			Requires: "a device and driver with virtual memory management"}
+	}
+	a, requires := cu.DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+		"a driver that exports descriptors, which drivers for WSL and Tegra do not; kind cuda-ipc may work"
+	if kind == driver.CUDAFabric {
+		a, requires = cu.DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, "a device on an NVLink fabric and a running fabric manager"
+	}
+	if v, err := attribute(d.handle, a); err != nil || v == 0 {
+		return &driver.UnsupportedError{Feature: fmt.Sprintf("handle kind %s on %s", kind, d.info), Requires: requires}
+	}
+	return nil
+}
+
+// explain says why making memory failed, where the reason is that the device cannot do what it was opened for. It asks only after a
+// failure.
+func (d *Device) explain(err error) error {
+	if errors.Is(err, driver.ErrOutOfMemory) {
+		return err
+	}
+	if reason := d.supports(d.options.kind); reason != nil {
+		return reason
+	}
+	return err
+}
+
+func (d *Device) try(kind driver.HandleKind) error {
+	if err := d.supports(kind); err != nil {
+		return err
+	}
+	bytes := d.info.Granularity
+	var m *Memory
+	var err error
+	switch kind {
+	case driver.CUDAIPC:
+		m, err = d.allocLegacy(bytes)
+	case driver.CUDAFabric:
+		m, err = d.allocShared(bytes, FabricHandle)
+	default:
+		m, err = d.allocShared(bytes, FileHandle)
+	}
+	if err != nil {
+		return fmt.Errorf("making memory for %s: %w", kind, err)
+	}
+	err = d.tryExport(m, kind)
+	return joinErrors([]error{err, m.close()})
+}
+
+func (d *Device) tryExport(m *Memory, kind driver.HandleKind) error {
+	h, err := m.export()
+	switch {
+	case kind == driver.CUDAFabric && errors.Is(err, driver.ErrInvalid):
+		return &driver.UnsupportedError{Feature: "exporting fabric handles", Requires: "an IMEX channel that this user may open: " + err.Error()}
+	case kind == driver.CUDAIPC && errors.Is(err, driver.ErrInvalid):
+		return &driver.UnsupportedError{Feature: "legacy CUDA IPC", Requires: "a driver that has it, which Tegra's has not: " + err.Error()}
+	case err != nil:
+		return fmt.Errorf("exporting %s: %w", kind, err)
+	case kind == driver.CUDAIPC:
+		return nil
+	}
+	h.Device, h.Bytes = d.info.UUID, m.bytes
+	back, err := d.importShared(h, driver.ImportOptions{})
+	if err != nil {
+		return joinErrors([]error{fmt.Errorf("importing %s: %w", kind, err), h.Close()})
+	}
+	return joinErrors([]error{back.close(), h.Close()})
+}

@@ -1,0 +1,178 @@
+package cuda
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+)
+
+// legacyGranularity is what cuMemAlloc takes memory from the system in; what describes allocations of a device without virtual
+// memory management.
+const legacyGranularity = 2 << 20
+
+// describe asks the driver who a device is.
+func describe(ordinal int, h cu.Device) (driver.Info, error) {
+	info := driver.Info{Type: driver.CUDA, Index: ordinal, Granularity: legacyGranularity}
+	var err error
+	if info.UUID, err = uuidOf(h); err != nil {
+		return info, err
+	}
+	var name [256]byte
+	if err := check("cuDeviceGetName", cu.DeviceGetName(&name[0], int32(len(name)), h)); err != nil {
+		return info, err
+	}
+	info.Name = cString(name[:])
+	var total uint64
+	if err := check("cuDeviceTotalMem", cu.DeviceTotalMem(&total, h)); err != nil {
+		return info, err
+	}
+	info.TotalBytes = int64(total)
+	vmm, err := attribute(h, cu.DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)
+	if err != nil {
+		return info, err
+	}
+	if vmm != 0 {
+		prop := allocationProp(h, 0)
+		var g uint64
+		err := check("cuMemGetAllocationGranularity", cu.MemGetAllocationGranularity(&g, &prop, cu.MEM_ALLOC_GRANULARITY_MINIMUM))
+		if err != nil {
+			return info, err
+		}
+		info.Granularity = int64(g)
+	}
+	return info, nil
+}
+
+// uuidOf is a MIG instance's own UUID where the device is one. Drivers before CUDA 11.4 know only the GPU's.
+func uuidOf(h cu.Device) (driver.UUID, error) {
+	var u cu.UUID
+	r := cu.DeviceGetUuid(&u, h)
+	if r.Missing() {
+		r = cu.DeviceGetUuid_v1(&u, h)
+	}
+	return u.Bytes, check("cuDeviceGetUuid", r)
+}
+
+func cString(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return strings.ToValidUTF8(string(b), "?")
+}
+
+func attribute(h cu.Device, a cu.Device_attribute) (int, error) {
+	var v int32
+	err := check("cuDeviceGetAttribute", cu.DeviceGetAttribute(&v, a, h))
+	return int(v), err
+}
+
+// Attribute asks for one of the driver's numbers about the device. A driver that does not know the attribute answers
+// [driver.ErrInvalid].
+func (d *Device) Attribute(a cu.Device_attribute) (int, error) {
+	v, err := attribute(d.handle, a)
+	return v, d.opError("attribute", err)
+}
+
+// Properties are what programs commonly ask of a device. Sizes are in bytes.
+type Properties struct {
+	// Name is what the vendor calls the device.
+	Name string
+	// UUID names the device, or the MIG instance, across processes.
+	UUID driver.UUID
+	// GPU is the UUID of the GPU itself; it differs from UUID for a MIG instance.
+	GPU driver.UUID
+	// PCIBusID is the device's place in the machine, as domain:bus:device.function in hexadecimal.
+	PCIBusID string
+	// ComputeMajor and ComputeMinor are the compute capability.
+	ComputeMajor, ComputeMinor int
+	// Multiprocessors is the number of streaming multiprocessors.
+	Multiprocessors int
+	// WarpSize, MaxThreadsPerBlock and MaxThreadsPerMultiprocessor are numbers of threads.
+	WarpSize, MaxThreadsPerBlock, MaxThreadsPerMultiprocessor int
+	// MaxBlock and MaxGrid are the largest dimensions of a block, in threads, and of a grid, in blocks.
+	MaxBlock, MaxGrid Dim3
+	// SharedBytesPerBlock is what a block can have without asking, SharedBytesPerBlockOptIn what it can ask for.
+	SharedBytesPerBlock, SharedBytesPerBlockOptIn int
+	// L2Bytes is the size of the second-level cache.
+	L2Bytes int
+	// TotalBytes is the size of the memory.
+	TotalBytes int64
+	// CopyEngines is how many copies run beside each other and beside kernels.
+	CopyEngines int
+	// VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory and EventIPC tell which ways of having and sharing
+	// memory the device has.
+	VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory, EventIPC bool
+	// Integrated tells a device that shares the host's memory.
+	Integrated bool
+}
+
+// Properties asks the driver for all of them.
+func (d *Device) Properties() (Properties, error) {
+	p := Properties{Name: d.info.Name, UUID: d.info.UUID, TotalBytes: d.info.TotalBytes}
+	var gpu cu.UUID
+	if err := check("cuDeviceGetUuid", cu.DeviceGetUuid_v1(&gpu, d.handle)); err != nil {
+		return p, d.opError("properties", err)
+	}
+	p.GPU = gpu.Bytes
+	var bus [32]byte
+	if err := check("cuDeviceGetPCIBusId", cu.DeviceGetPCIBusId(&bus[0], int32(len(bus)), d.handle)); err != nil {
+		return p, d.opError("properties", err)
+	}
+	p.PCIBusID = cString(bus[:])
+	var maxBlock, maxGrid [3]int
+	numbers := []struct {
+		to *int
+		a  cu.Device_attribute
+	}{
+		{&p.ComputeMajor, cu.DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
+		{&p.ComputeMinor, cu.DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
+		{&p.Multiprocessors, cu.DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT},
+		{&p.WarpSize, cu.DEVICE_ATTRIBUTE_WARP_SIZE},
+		{&p.MaxThreadsPerBlock, cu.DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK},
+		{&p.MaxThreadsPerMultiprocessor, cu.DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR},
+		{&maxBlock[0], cu.DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X},
+		{&maxBlock[1], cu.DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y},
+		{&maxBlock[2], cu.DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z},
+		{&maxGrid[0], cu.DEVICE_ATTRIBUTE_MAX_GRID_DIM_X},
+		{&maxGrid[1], cu.DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y},
+		{&maxGrid[2], cu.DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z},
+		{&p.SharedBytesPerBlock, cu.DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK},
+		{&p.SharedBytesPerBlockOptIn, cu.DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN},
+		{&p.L2Bytes, cu.DEVICE_ATTRIBUTE_L2_CACHE_SIZE},
+		{&p.CopyEngines, cu.DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT},
+	}
+	for _, n := range numbers {
+		var err error
+		if *n.to, err = attribute(d.handle, n.a); err != nil {
+			return p, d.opError("properties", err)
+		}
+	}
+	p.MaxBlock = Dim3{uint32(maxBlock[0]), uint32(maxBlock[1]), uint32(maxBlock[2])}
+	p.MaxGrid = Dim3{uint32(maxGrid[0]), uint32(maxGrid[1]), uint32(maxGrid[2])}
+	for _, f := range []struct {
+		to *bool
+		a  cu.Device_attribute
+	}{
+		{&p.VirtualMemory, cu.DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED},
+		{&p.FileHandles, cu.DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED},
+		{&p.FabricHandles, cu.DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED},
+		{&p.Pools, cu.DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED},
+		{&p.ManagedMemory, cu.DEVICE_ATTRIBUTE_MANAGED_MEMORY},
+		{&p.EventIPC, cu.DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED},
+		{&p.Integrated, cu.DEVICE_ATTRIBUTE_INTEGRATED},
+	} {
+		// A driver older than the attribute does not have the feature either.
+		v, err := attribute(d.handle, f.a)
+		*f.to = err == nil && v != 0
+	}
+	return p, nil
+}
+
+// MemoryInfo is how many bytes of the device's memory are free, and how many there are. Other processes use it too.
+func (d *Device) MemoryInfo() (free, total int64, err error) {
+	var f, t uint64
+	err = d.do(func() error { return check("cuMemGetInfo", cu.MemGetInfo(&f, &t)) })
+	return int64(f), int64(t), d.opError("memory info", err)
+}
