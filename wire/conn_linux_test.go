@@ -261,13 +261,17 @@ func TestCloseWrite(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	requireSameDescriptors(t)
-	a, b := pipe(t, Limits{})
+	waiting, _ := pipe(t, Limits{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := a.Receive(); !errors.Is(err, net.ErrClosed) {
+		if _, err := waiting.Receive(); !errors.Is(err, net.ErrClosed) {
 			t.Error(err)
 		}
 	})
+	require.NoError(t, waiting.Close())
+	wg.Wait()
+
+	a, b := pipe(t, Limits{})
 	// Two frames in one read: closing gives back the descriptors of the one that was not received.
 	require.NoError(t, a.Send(KindRequest, 1, item(10)))
 	require.NoError(t, a.Send(KindRequest, 2, item(10), memfds(t, 3)...))
@@ -279,8 +283,6 @@ func TestClose(t *testing.T) {
 	_, err = b.Receive()
 	require.ErrorIs(t, err, net.ErrClosed)
 	require.ErrorIs(t, b.Send(KindRequest, 1, item(10)), net.ErrClosed)
-	require.NoError(t, a.Close())
-	wg.Wait()
 }
 
 // A deadline between two frames loses nothing; within one it ends the connection.
