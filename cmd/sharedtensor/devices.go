@@ -8,6 +8,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // openDevice opens the device that people call name: host or cuda:N. The caller owns it. Errors: driver.ErrInvalid for a name
@@ -35,24 +36,17 @@ func openHost() (driver.Device, error) {
 	return dev, nil
 }
 
-// deviceFlag adds --device to a command and returns where it is kept.
-func deviceFlag(c *cobra.Command) *string {
-	name := c.Flags().String("device", "host", "device that holds the tensors: host or cuda:N")
+// deviceFlag adds --device to a command.
+func deviceFlag(c *cobra.Command, name *string) {
+	c.Flags().StringVar(name, "device", "host", "device that holds the tensors: host or cuda:N")
 	_ = c.RegisterFlagCompletionFunc("device", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return []string{"host\tshared memory of this host", "cuda:0\tthe first GPU"}, cobra.ShellCompDirectiveNoFileComp
 	})
-	return name
-}
-
-// deviceIndex is the number that a device's name gives to the default socket. Errors are driver.ErrInvalid.
-func deviceIndex(name string) (int, error) {
-	_, index, err := driver.ParseDevice(name)
-	return index, err
 }
 
 // openDevicesFor opens the devices on which a model's storages lie, as its owner names them: the ones to attach it with. Host
 // memory is always among them. The caller closes them with closeDevices.
-func openDevicesFor(uuids []driver.UUID) (_ []driver.Device, err error) {
+func openDevicesFor(storages []module.StorageSpec) (_ []driver.Device, err error) {
 	var devices []driver.Device
 	defer func() {
 		if err != nil {
@@ -65,14 +59,15 @@ func openDevicesFor(uuids []driver.UUID) (_ []driver.Device, err error) {
 	}
 	devices = append(devices, hostDevice)
 	seen := map[driver.UUID]bool{hostDevice.Info().UUID: true}
-	for _, uuid := range uuids {
-		if seen[uuid] || uuid.IsZero() {
+	for _, s := range storages {
+		// What no device of ours can hold is left to the client, which says so.
+		if seen[s.Device] || s.DeviceType != driver.CUDA {
 			continue
 		}
-		seen[uuid] = true
-		dev, err := openCUDAUUID(uuid)
+		seen[s.Device] = true
+		dev, err := openCUDAUUID(s.Device)
 		if err != nil {
-			return devices, fmt.Errorf("tensors lie on device %s, which cannot be opened here: %w", uuid, err)
+			return nil, fmt.Errorf("the tensors lie on GPU %s: %w", s.Device, err)
 		}
 		devices = append(devices, dev)
 	}

@@ -46,6 +46,8 @@ func newRootCommand() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
+	add(groupOwner, newServeCommand(), newPublishCommand(), newWithdrawCommand())
+	add(groupClient, newLsCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
 	add(groupHost, newVersionCommand())
 	return root
 }

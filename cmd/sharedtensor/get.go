@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// getFlags are the flags of the command get.
+type getFlags struct {
+	owner   *ownerFlags
+	output  string
+	version uint64
+}
+
+func newGetCommand() *cobra.Command {
+	var o getFlags
+	c := &cobra.Command{
+		Use:   "get [flags] NAME -o FILE",
+		Short: "Attach a model and write it to a safetensors file",
+		Long: `Attach a published model and write its tensors, byte for byte, to a safetensors file. The model is read
+where it is, in the owner's memory. A FILE that exists is replaced when the new one is complete; on any
+failure it stays what it was.`,
+		Example: `  sharedtensor get llm -o copy.safetensors
+  sharedtensor get llm --version 3 -o v3.safetensors`,
+		Args: exactly("NAME"),
+		RunE: func(c *cobra.Command, words []string) error {
+			if o.output == "" {
+				return usagef(c, "-o FILE is missing")
+			}
+			return get(c, o, words[0])
+		},
+	}
+	o.owner = addOwnerFlags(c)
+	c.ValidArgsFunction = completeNames(o.owner, 1)
+	c.Flags().StringVarP(&o.output, "output", "o", "", "file to write")
+	c.Flags().Uint64Var(&o.version, "version", 0, "version to write; 0 is the newest")
+	return c
+}
+
+// get attaches and writes.
+func get(c *cobra.Command, o getFlags, name string) error {
+	return withModel(c.Context(), o.owner, name, o.version, func(h *endpoint.Handle) error {
+		sd, start := h.StateDict(), time.Now()
+		meter := newMeter(c.ErrOrStderr(), "writing", "wrote", o.output)
+		err := module.Save(c.Context(), o.output, sd, module.SaveOptions{Progress: meter.update})
+		meter.close()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c.OutOrStdout(), "wrote %s: %s version %d, %s, %s in %s\n", printable(o.output), printable(name), h.Version(),
+			count(sd.Len(), "tensor"), formatBytes(sd.Bytes()), formatDuration(time.Since(start)))
+		return err
+	})
+}
+
+// withModel attaches a version of a model, 0 for the newest, and lends the handle to use.
+func withModel(ctx context.Context, o *ownerFlags, name string, version uint64, use func(*endpoint.Handle) error) (err error) {
+	devices, err := devicesOf(ctx, o, name, version)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeDevices(devices)) }()
+	client, err := o.dial(ctx, devices...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	h, err := acquire(ctx, o, client, name, version)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	return use(h)
+}
+
+func acquire(ctx context.Context, o *ownerFlags, client *endpoint.Client, name string, version uint64) (*endpoint.Handle, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	return client.AcquireVersion(ctx, name, version)
+}
+
+// devicesOf opens the devices that a version's tensors lie on, as its manifest says. A client has to have them when it dials.
+func devicesOf(ctx context.Context, o *ownerFlags, name string, version uint64) (devices []driver.Device, err error) {
+	err = o.withOwner(ctx, func(ctx context.Context, client *endpoint.Client) error {
+		ctx, cancel := o.bounded(ctx)
+		defer cancel()
+		m, err := client.Manifest(ctx, name, version)
+		if err != nil {
+			return err
+		}
+		devices, err = openDevicesFor(m.Storages)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, closeDevices(devices))
+	}
+	return devices, nil
+}

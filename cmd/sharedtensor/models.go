@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+)
+
+// modelArg is one NAME=PATH of the command line.
+type modelArg struct{ name, path string }
+
+// parseModels reads arguments of the form NAME=PATH. Names must differ.
+func parseModels(c *cobra.Command, words []string) ([]modelArg, error) {
+	models := make([]modelArg, 0, len(words))
+	seen := map[string]bool{}
+	for _, word := range words {
+		name, path, found := strings.Cut(word, "=")
+		switch {
+		case !found:
+			return nil, usagef(c, "%q is not NAME=PATH: say for example %s=%s", word, suggestName(word), word)
+		case path == "":
+			return nil, usagef(c, "%q has no path behind the =", word)
+		case seen[name]:
+			return nil, usagef(c, "the name %q is given twice", name)
+		}
+		if err := catalog.CheckName(name); err != nil {
+			return nil, usageError(c, fmt.Errorf("%q: %w", word, err))
+		}
+		seen[name] = true
+		models = append(models, modelArg{name, path})
+	}
+	return models, nil
+}
+
+// suggestName makes a name out of a path.
+func suggestName(path string) string {
+	name := filepath.Base(path)
+	name = strings.TrimSuffix(name, ".json")
+	name = strings.TrimSuffix(name, ".index")
+	name = strings.TrimSuffix(name, ".safetensors")
+	if catalog.CheckName(name) != nil || name == "." || name == "/" {
+		return "NAME"
+	}
+	return name
+}
+
+// completeModels completes the PATH of NAME=PATH as a file.
+func completeModels(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveDefault
+}
+
+// checkModels reads and checks the headers of all files, so that a mistake in the last one is found before the first is loaded.
+func checkModels(models []modelArg) error {
+	var errs []error
+	for _, m := range models {
+		model, err := safetensors.Open(m.path)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, model.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// loadModel loads a model onto the device and tells its progress. The caller owns the state dict.
+func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Writer, also func(done, total int64)) (*module.StateDict, error) {
+	meter := newMeter(stderr, "loading", "loaded", m.name)
+	sd, err := module.Load(ctx, dev, m.path, module.LoadOptions{Progress: func(done, total int64) {
+		meter.update(done, total)
+		if also != nil {
+			also(done, total)
+		}
+	}})
+	meter.end(err)
+	return sd, err
+}

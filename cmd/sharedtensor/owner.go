@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// ownerFlags say which owner a command talks to.
+type ownerFlags struct {
+	socket  string
+	wait    bool
+	timeout time.Duration
+	uids    []uint
+	label   string
+}
+
+// addOwnerFlags adds them to a command and returns where they are kept.
+func addOwnerFlags(c *cobra.Command) *ownerFlags {
+	o := &ownerFlags{label: "sharedtensor " + c.Name()}
+	f := c.Flags()
+	f.StringVar(&o.socket, "socket", "", "path of the owner's socket (default: see sharedtensor --help)")
+	f.BoolVar(&o.wait, "wait", false, "wait for an owner that is not there yet, or still loads, as long as --timeout says")
+	f.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up on the owner after this long")
+	f.UintSliceVar(&o.uids, "owner-uid", nil, "also trust an owner that runs as this user id")
+	return o
+}
+
+// path is the socket to dial.
+func (o *ownerFlags) path(device int) (string, error) {
+	if o.socket != "" {
+		return o.socket, nil
+	}
+	return endpoint.SocketPath("", device)
+}
+
+// bounded is ctx with the time limit for what is asked of the owner.
+func (o *ownerFlags) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("the owner did not answer within %v", o.timeout))
+}
+
+// dial connects to the owner at the default socket of device number 0, or where --socket says.
+func (o *ownerFlags) dial(ctx context.Context, devices ...driver.Device) (*endpoint.Client, error) {
+	return o.dialDevice(ctx, 0, devices...)
+}
+
+// dialDevice is dial with the default socket of another device.
+func (o *ownerFlags) dialDevice(ctx context.Context, index int, devices ...driver.Device) (*endpoint.Client, error) {
+	path, err := o.path(index)
+	if err != nil {
+		return nil, err
+	}
+	uids, err := userIDs("--owner-uid", o.uids)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{
+		Socket: path, Devices: devices, Wait: o.wait, AllowUIDs: uids, Label: o.label,
+	})
+	if errors.Is(err, endpoint.ErrUnavailable) {
+		return nil, fmt.Errorf("%w (%s)", err, o.hint(path))
+	}
+	return client, err
+}
+
+// hint says what to do where nobody serves: name the sockets on which somebody might, or start an owner.
+func (o *ownerFlags) hint(path string) string {
+	if o.socket == "" {
+		if base, found := strings.CutSuffix(path, "-0.sock"); found {
+			others, _ := filepath.Glob(base + "-*.sock") // the only error is of the pattern
+			if len(others) > 0 && (len(others) > 1 || others[0] != path) {
+				return "there are other sockets; try --socket " + strings.Join(others, " or --socket ")
+			}
+		}
+	}
+	return "start one with: sharedtensor serve NAME=FILE"
+}
+
+// withOwner dials, lends the client to use, and hangs up.
+func (o *ownerFlags) withOwner(ctx context.Context, use func(ctx context.Context, client *endpoint.Client) error) error {
+	client, err := o.dial(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(ctx, client), client.Close())
+}
+
+// userIDs turns the numbers of a flag into user ids.
+func userIDs(flag string, numbers []uint) ([]uint32, error) {
+	ids := make([]uint32, 0, len(numbers))
+	for _, n := range numbers {
+		if n > 1<<32-2 { // the highest number means "no user" to the kernel
+			return nil, fmt.Errorf("%w: %s %d is no user id", driver.ErrInvalid, flag, n)
+		}
+		ids = append(ids, uint32(n))
+	}
+	return ids, nil
+}
+
+// completeNames offers the names that are published, for the positional arguments up to the limit; 0 is no limit.
+func completeNames(o *ownerFlags, limit int) cobra.CompletionFunc {
+	return func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if limit > 0 && len(words) >= limit {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return publishedNames(o, prefix), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completionTime is how long a key press may wait for the owner.
+const completionTime = 500 * time.Millisecond
+
+// publishedNames asks the owner for names with a prefix. Where there is no answer there are no names: a shell has no place for errors.
+func publishedNames(o *ownerFlags, prefix string) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), completionTime)
+	defer cancel()
+	client, err := o.dial(ctx)
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	models, err := client.List(ctx)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, m := range models {
+		if m.Current != 0 && strings.HasPrefix(m.Name, prefix) {
+			v := m.Versions[0]
+			names = append(names, fmt.Sprintf("%s\tversion %d, %s", m.Name, m.Current, formatBytes(v.Bytes)))
+		}
+	}
+	return names
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// plainEvery is the least time between two lines of progress where there is no terminal.
+const plainEvery = time.Second
+
+// meter tells people how far something has come: with a bar on a terminal, else with at most a line a second, and one line at the
+// end. It is used by one goroutine at a time.
+type meter struct {
+	w          io.Writer
+	doing, did string // "loading", "loaded"
+	what       string
+	terminal   bool
+	now        func() time.Time
+
+	bar         *progressbar.ProgressBar // on a terminal, after the first update
+	start, last time.Time                // zero before the first update
+	done, total int64
+}
+
+// newMeter returns a meter that writes to w, which is usually standard error. It writes nothing before its first update.
+func newMeter(w io.Writer, doing, did, what string) *meter {
+	return &meter{w: w, doing: doing, did: did, what: printable(what), terminal: isTerminal(w), now: time.Now}
+}
+
+// update says that done of total bytes are through.
+func (m *meter) update(done, total int64) {
+	m.done, m.total = done, total
+	now := m.now()
+	if m.start.IsZero() {
+		m.start, m.last = now, now
+		if m.terminal && total > 0 {
+			m.bar = m.newBar()
+		}
+	}
+	if m.bar != nil {
+		_ = m.bar.Set64(done) // a bar that cannot be drawn is no reason to stop
+		return
+	}
+	if !m.terminal && now.Sub(m.last) >= plainEvery && done < total {
+		m.last = now
+		fmt.Fprintln(m.w, m.line(now.Sub(m.start)))
+	}
+}
+
+func (m *meter) newBar() *progressbar.ProgressBar {
+	return progressbar.NewOptions64(m.total,
+		progressbar.OptionSetWriter(m.w),
+		progressbar.OptionSetDescription(m.doing+" "+m.what),
+		progressbar.OptionShowBytes(true),
+		progressbar.OptionShowTotalBytes(true),
+		progressbar.OptionSetPredictTime(true),
+		progressbar.OptionThrottle(100*time.Millisecond),
+		progressbar.OptionFullWidth(),
+		progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetRenderBlankState(true),
+	)
+}
+
+// line is the progress in words.
+func (m *meter) line(elapsed time.Duration) string {
+	text := fmt.Sprintf("%s %s: %s of %s, %d%%, %s", m.doing, m.what, formatBytes(m.done), formatBytes(m.total),
+		int(float64(m.done)/float64(m.total)*100), formatRate(m.done, elapsed))
+	if m.done > 0 {
+		left := time.Duration(float64(elapsed) * float64(m.total-m.done) / float64(m.done))
+		text += ", " + formatDuration(left.Round(time.Second)) + " left"
+	}
+	return text
+}
+
+// end says that it is over: with a last line where all went well. The bar goes in either case.
+func (m *meter) end(err error) {
+	m.close()
+	if err != nil || m.start.IsZero() {
+		return
+	}
+	elapsed := m.now().Sub(m.start)
+	fmt.Fprintf(m.w, "%s %s: %s in %s, %s\n", m.did, m.what, formatBytes(m.total), formatDuration(elapsed), formatRate(m.total, elapsed))
+}
+
+// close takes the bar away and says nothing.
+func (m *meter) close() {
+	if m.bar == nil {
+		return
+	}
+	if !m.bar.IsFinished() { // a finished bar has cleared itself
+		_ = m.bar.Clear()
+	}
+	_ = m.bar.Exit()
+	m.bar = nil
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// publishFlags are the flags of the command publish.
+type publishFlags struct {
+	owner  *ownerFlags
+	device string
+}
+
+func newPublishCommand() *cobra.Command {
+	var o publishFlags
+	c := &cobra.Command{
+		Use:   "publish [flags] NAME=PATH...",
+		Short: "Load models and hand them to the running owner",
+		Long: `Load models into shared memory and hand that memory to the running owner, which publishes it as the next
+version of NAME. Nothing is copied on the way, and the memory outlives this process: it belongs to the owner
+from then on. Readers of the version before stay on it.`,
+		Example: `  sharedtensor publish llm=step-2000.safetensors
+  sharedtensor publish llm=./checkpoint vad=vad.safetensors`,
+		ValidArgsFunction: completeModels,
+		RunE: func(c *cobra.Command, words []string) error {
+			if len(words) == 0 {
+				return usagef(c, "NAME=PATH is missing")
+			}
+			models, err := parseModels(c, words)
+			if err != nil {
+				return err
+			}
+			return publish(c, o, models)
+		},
+	}
+	o.owner = addOwnerFlags(c)
+	deviceFlag(c, &o.device)
+	return c
+}
+
+// publish loads the models one after the other and hands each over. The owner is dialed first: without one nothing is worth loading.
+func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
+	if err := checkModels(models); err != nil {
+		return err
+	}
+	dev, err := openDevice(o.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	client, err := o.owner.dialDevice(c.Context(), dev.Info().Index, dev)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	for _, m := range models {
+		version, err := publishOne(c, o.owner, client, dev, m)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(c.OutOrStdout(), "published %s version %d from %s\n", printable(m.name), version, printable(m.path)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// publishOne loads a model, hands it over, and unmaps it here.
+func publishOne(c *cobra.Command, o *ownerFlags, client *endpoint.Client, dev driver.Device, m modelArg) (uint64, error) {
+	sd, err := loadModel(c.Context(), dev, m, c.ErrOrStderr(), nil)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := o.bounded(c.Context())
+	defer cancel()
+	version, err := client.PublishFrom(ctx, m.name, sd, m.path)
+	return version, errors.Join(err, sd.Close())
+}
+
+func newWithdrawCommand() *cobra.Command {
+	var o *ownerFlags
+	c := &cobra.Command{
+		Use:   "withdraw [flags] NAME...",
+		Short: "Take names off the owner's books",
+		Long: `Take names off the owner's books: nobody can attach them any more. Who holds a version keeps it and is told;
+its memory is given back when the last holder has gone.`,
+		Example: "  sharedtensor withdraw llm",
+		RunE: func(c *cobra.Command, names []string) error {
+			if len(names) == 0 {
+				return usagef(c, "NAME is missing")
+			}
+			return o.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				return withdraw(ctx, c, o, client, names)
+			})
+		},
+	}
+	o = addOwnerFlags(c)
+	c.ValidArgsFunction = completeNames(o, 0)
+	return c
+}
+
+// withdraw takes every name off the books that is there, and fails where one is not.
+func withdraw(ctx context.Context, c *cobra.Command, o *ownerFlags, client *endpoint.Client, names []string) error {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	var errs []error
+	for _, name := range names {
+		if err := client.Withdraw(ctx, name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintf(c.OutOrStdout(), "withdrew %s\n", printable(name))
+	}
+	return errors.Join(errs...)
+}
