@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 )
@@ -105,6 +106,9 @@ func receiveHello(c *Conn) (Hello, error) {
 		}
 	}
 	f, err := c.Receive()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return Hello{}, fmt.Errorf("no hello within %v: %w", c.limits.HandshakeTimeout, ErrTimeout)
+	}
 	if err != nil {
 		return Hello{}, err
 	}

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"fmt"
+	"time"
 )
 
 // frameBytes is a frame as it goes over the wire.
@@ -26,3 +27,9 @@ func item(n int) []byte {
 }
 
 func name(format string, args ...any) string { return fmt.Sprintf(format, args...) }
+
+// How long to wait for what other goroutines do by themselves, and how often to look.
+const (
+	waitLong = 10 * time.Second
+	waitStep = time.Millisecond
+)

@@ -1,31 +1,12 @@
 package wire
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
-
-// sampleTensors are n tensors as a transformer has them.
-func sampleTensors(n int) []Tensor {
-	tensors := make([]Tensor, n)
-	offset := int64(0)
-	for i := range tensors {
-		tensors[i] = Tensor{
-			Name:  fmt.Sprintf("model.layers.%d.self_attn.q_proj.weight", i),
-			DType: 11, Storage: uint32(i % 2), ByteOffset: offset, Shape: []int64{4096, 1024},
-		}
-		offset += 4096 * 1024 * 2
-	}
-	return tensors
-}
-
-func sampleStorages() []Storage {
-	return []Storage{{Bytes: 1 << 40, Device: UUID{1}, Type: 1}, {Bytes: 1 << 40, Device: UUID{2}, Type: 2}}
-}
 
 // BenchmarkManifest is the way of 10,000 tensors into bytes and back.
 func BenchmarkManifest(b *testing.B) {

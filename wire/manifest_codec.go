@@ -11,11 +11,17 @@ import (
 // MaxRank is how many dimensions a tensor may have on the wire.
 const MaxRank = 64
 
+// MaxTensors is how many tensors a manifest may list.
+const MaxTensors = 1 << 20
+
 const digestBytes = 32
 
 // NewManifest puts tensors into columns. It borrows all of its arguments but keeps names, storages and metadata. Either
 // every tensor has a digest or none. What [Manifest.Decode] would refuse is an [ErrManifest].
 func NewManifest(tensors []Tensor, storages []Storage, metadata map[string]string) (*Manifest, error) {
+	if len(tensors) > MaxTensors {
+		return nil, fmt.Errorf("%w: %d tensors, at most %d are allowed", ErrManifest, len(tensors), MaxTensors)
+	}
 	var c counts
 	for i := range tensors {
 		t := &tensors[i]
@@ -133,6 +139,9 @@ func (m *Manifest) Decode() ([]Tensor, error) {
 // strides there are.
 func (m *Manifest) checkColumns() (dims, strides int, err error) {
 	n := m.Len()
+	if n > MaxTensors {
+		return 0, 0, fmt.Errorf("%w: %d tensors, at most %d are allowed", ErrManifest, n, MaxTensors)
+	}
 	for _, c := range []struct {
 		name      string
 		got, want int

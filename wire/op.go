@@ -27,16 +27,56 @@ const (
 	OpWatch Op = 8
 	// OpUnwatch ends a watch: [Unwatch], [Unwatched].
 	OpUnwatch Op = 9
+
+	// OpCall calls an endpoint: [Call], [Returned].
+	OpCall Op = 32
+	// OpEndpoints lists the endpoints: [Endpoints], [EndpointsListed].
+	OpEndpoints Op = 33
+	// OpServerInfo describes the server: an empty body, [ServerInfo].
+	OpServerInfo Op = 34
+
+	// OpSubmit starts a call as a task: [Call], [TaskInfo].
+	OpSubmit Op = 64
+	// OpTask describes a task: [Task], [TaskInfo].
+	OpTask Op = 65
+	// OpTaskWait answers when the task has finished: [Task], [TaskInfo].
+	OpTaskWait Op = 66
+	// OpTaskResult fetches the result of a finished task: [Task], [Returned].
+	OpTaskResult Op = 67
+	// OpTaskCancel cancels a task: [Task], [TaskCancelled].
+	OpTaskCancel Op = 68
+	// OpTasks lists tasks: [Tasks], [TasksListed].
+	OpTasks Op = 69
+
+	// OpInvalidateCall drops the cached result of a call: [Call], [Invalidated].
+	OpInvalidateCall Op = 96
+	// OpInvalidateEndpoint drops all cached results of an endpoint: [InvalidateEndpoint], [Invalidated].
+	OpInvalidateEndpoint Op = 97
+
+	// OpObjectInfo describes a managed object: [Object], [ObjectInfo].
+	OpObjectInfo Op = 128
+	// OpObjectRelease gives references to managed objects back: [ReleaseObjects], [ObjectsReleased].
+	OpObjectRelease Op = 129
+
+	// OpStream calls an endpoint whose results come one by one: [Call]; each result is a [StreamItem] in an event frame,
+	// and the response, which is empty, is the end.
+	OpStream Op = 160
+	// OpStreamMore allows the server to send more items: [StreamMore], no answer but errors.
+	OpStreamMore Op = 161
 )
 
 var opNames = [...]string{
 	OpPing: "ping", OpAcquire: "acquire", OpRelease: "release", OpPublish: "publish", OpWithdraw: "withdraw",
 	OpList: "list", OpInfo: "info", OpWatch: "watch", OpUnwatch: "unwatch",
+	OpCall: "call", OpEndpoints: "endpoints", OpServerInfo: "server info",
+	OpSubmit: "submit", OpTask: "task", OpTaskWait: "wait for task", OpTaskResult: "task result", OpTaskCancel: "cancel task",
+	OpTasks: "tasks", OpInvalidateCall: "invalidate call", OpInvalidateEndpoint: "invalidate endpoint",
+	OpObjectInfo: "object info", OpObjectRelease: "release object", OpStream: "stream", OpStreamMore: "stream more",
 }
 
 // String is the name of the operation, or its number in words.
 func (o Op) String() string {
-	if o >= OpPing && int(o) < len(opNames) {
+	if int(o) < len(opNames) && opNames[o] != "" {
 		return opNames[o]
 	}
 	return "operation " + strconv.Itoa(int(o))

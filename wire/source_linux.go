@@ -125,8 +125,9 @@ func (s *source) descriptors() ([]int, error) {
 		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	if s.flags&unix.MSG_CTRUNC != 0 {
+		err = explainTruncation(len(fds))
 		closeDescriptors(fds)
-		return nil, explainTruncation(len(fds))
+		return nil, err
 	}
 	return fds, nil
 }
@@ -142,9 +143,9 @@ func appendDescriptors(fds []int, data []byte) []int {
 }
 
 // explainTruncation finds out why the kernel dropped descriptors, since the flag says only that it did: there is room for
-// all that one message can carry, so mostly this process has no free descriptor.
+// all that one message can carry, so mostly this process has no free descriptor. Those that came must still be open.
 func explainTruncation(got int) error {
-	fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err == nil {
 		unix.Close(fd)
 	}

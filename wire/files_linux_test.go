@@ -1,0 +1,46 @@
+package wire
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestFiles(t *testing.T) {
+	requireSameDescriptors(t)
+	a, b := pipe(t, Limits{})
+	require.NoError(t, a.Send(KindRequest, 1, item(10), memfds(t, 3)...))
+	f, err := b.Receive()
+	require.NoError(t, err)
+	require.Equal(t, 3, f.Files.Len())
+	require.Nil(t, f.Files.Take(-1))
+	require.Nil(t, f.Files.Take(3))
+	file := f.Files.Take(1)
+	require.NotNil(t, file)
+	require.Nil(t, f.Files.Take(1), "taken before")
+	require.NoError(t, f.Files.Close())
+	require.NoError(t, f.Files.Close())
+	require.Nil(t, f.Files.Take(0), "closed")
+	require.Equal(t, 3, f.Files.Len())
+	require.NoError(t, file.Close(), "what was taken is the taker's")
+
+	var none *Files
+	require.Zero(t, none.Len())
+	require.Nil(t, none.Take(0))
+	require.NoError(t, none.Close())
+}
+
+// Files that nobody closes are closed when nobody can any more. It is a net, not the plan.
+func TestForgottenFiles(t *testing.T) {
+	a, b := pipe(t, Limits{})
+	files := memfds(t, 3)
+	before := descriptorCount(t)
+	require.NoError(t, a.Send(KindRequest, 1, item(10), files...))
+	_, err := b.Receive()
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return descriptorCount(t) == before
+	}, waitLong, waitStep)
+}
