@@ -2,15 +2,28 @@
 
 package main
 
-import "github.com/sharedtensor/sharedtensor/driver"
+import (
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+)
 
 // builtWithCUDA tells whether this program can open GPUs at all.
 const builtWithCUDA = true
 
-var errNoCUDA = &driver.UnsupportedError{Feature: "CUDA", Requires: "a later version of sharedtensor"}
+// openCUDA opens a GPU by its ordinal in this process.
+func openCUDA(index int) (driver.Device, error) {
+	dev, err := cuda.Open(index)
+	if err != nil {
+		return nil, err // an interface that is nil
+	}
+	return dev, nil
+}
 
-// openCUDA fails in this build.
-func openCUDA(int) (driver.Device, error) { return nil, errNoCUDA }
-
-// openCUDAUUID fails in this build.
-func openCUDAUUID(driver.UUID) (driver.Device, error) { return nil, errNoCUDA }
+// openCUDAUUID opens a GPU by the name that it has in every process.
+func openCUDAUUID(uuid driver.UUID) (driver.Device, error) {
+	dev, err := cuda.OpenUUID(uuid)
+	if err != nil {
+		return nil, err
+	}
+	return dev, nil
+}

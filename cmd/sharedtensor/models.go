@@ -19,6 +19,14 @@ import (
 // modelArg is one NAME=PATH of the command line.
 type modelArg struct{ name, path string }
 
+// source is where the model comes from, for people in any working directory.
+func (m modelArg) source() string {
+	if path, err := filepath.Abs(m.path); err == nil {
+		return path
+	}
+	return m.path
+}
+
 // parseModels reads arguments of the form NAME=PATH. Names must differ.
 func parseModels(c *cobra.Command, words []string) ([]modelArg, error) {
 	models := make([]modelArg, 0, len(words))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,23 +68,20 @@ func (o *ownerFlags) dialDevice(ctx context.Context, index int, devices ...drive
 	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{
 		Socket: path, Devices: devices, Wait: o.wait, AllowUIDs: uids, Label: o.label,
 	})
-	if errors.Is(err, endpoint.ErrUnavailable) {
-		return nil, fmt.Errorf("%w (%s)", err, o.hint(path))
+	if others := o.others(path); errors.Is(err, endpoint.ErrUnavailable) && len(others) > 0 {
+		return nil, fmt.Errorf("%w; there are other sockets: try --socket %s", err, strings.Join(others, " or --socket "))
 	}
 	return client, err
 }
 
-// hint says what to do where nobody serves: name the sockets on which somebody might, or start an owner.
-func (o *ownerFlags) hint(path string) string {
-	if o.socket == "" {
-		if base, found := strings.CutSuffix(path, "-0.sock"); found {
-			others, _ := filepath.Glob(base + "-*.sock") // the only error is of the pattern
-			if len(others) > 0 && (len(others) > 1 || others[0] != path) {
-				return "there are other sockets; try --socket " + strings.Join(others, " or --socket ")
-			}
-		}
+// others are the sockets of other devices beside the default one at path.
+func (o *ownerFlags) others(path string) []string {
+	base, found := strings.CutSuffix(path, "-0.sock")
+	if o.socket != "" || !found {
+		return nil
 	}
-	return "start one with: sharedtensor serve NAME=FILE"
+	others, _ := filepath.Glob(base + "-*.sock") // the only error is of the pattern
+	return slices.DeleteFunc(others, func(other string) bool { return other == path })
 }
 
 // withOwner dials, lends the client to use, and hangs up.

@@ -79,7 +79,7 @@ func publishOne(c *cobra.Command, o *ownerFlags, client *endpoint.Client, dev dr
 	}
 	ctx, cancel := o.bounded(c.Context())
 	defer cancel()
-	version, err := client.PublishFrom(ctx, m.name, sd, m.path)
+	version, err := client.PublishFrom(ctx, m.name, sd, m.source())
 	return version, errors.Join(err, sd.Close())
 }
 

@@ -47,8 +47,8 @@ func newRootCommand() *cobra.Command {
 		}
 	}
 	add(groupOwner, newServeCommand(), newPublishCommand(), newWithdrawCommand())
-	add(groupClient, newLsCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
-	add(groupHost, newVersionCommand())
+	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
+	add(groupHost, newDoctorCommand(), newVersionCommand())
 	return root
 }
 

@@ -90,7 +90,7 @@ func (s *service) publish(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if _, err := s.server.PublishFrom(ctx, m.name, sd, m.path); err != nil { // takes sd
+		if _, err := s.server.PublishFrom(ctx, m.name, sd, m.source()); err != nil { // takes sd
 			return err
 		}
 	}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// description is what inspect tells of a model.
+type description struct {
+	Path    string `json:"path,omitempty"`
+	Name    string `json:"name,omitempty"`
+	Version uint64 `json:"version,omitempty"`
+	Socket  string `json:"socket,omitempty"`
+	// Bytes is the size of all tensors; tied ones count once.
+	Bytes    int64             `json:"bytes"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Tensors  []*tensorRow      `json:"tensors"`
+}
+
+// tensorRow is one tensor of a description.
+type tensorRow struct {
+	Name    string  `json:"name"`
+	DType   string  `json:"dtype"`
+	Shape   []int64 `json:"shape"`
+	Strides []int64 `json:"strides,omitempty"` // in elements, where they are not row-major
+	Bytes   int64   `json:"bytes"`
+	TiedTo  string  `json:"tied_to,omitempty"`
+	File    string  `json:"file,omitempty"`
+	Digest  string  `json:"sha256,omitempty"`
+}
+
+// add appends a tensor.
+func (d *description) add(t tensorRow) {
+	if t.Shape == nil {
+		t.Shape = []int64{} // a scalar, which is [] in JSON
+	}
+	d.Tensors = append(d.Tensors, &t)
+	if t.TiedTo == "" {
+		d.Bytes += t.Bytes
+	}
+}
+
+// fill takes the tensors of a manifest over. Tensors of one spec on one storage are tied.
+func (d *description) fill(m *module.Manifest) error {
+	type place struct {
+		storage uint32
+		dtype   string
+		offset  int64
+		shape   string
+		strides string
+	}
+	first := map[place]string{}
+	for i := range m.Tensors {
+		s := &m.Tensors[i]
+		bytes, err := s.ByteLen()
+		if err != nil {
+			return fmt.Errorf("tensor %q: %w", s.Name, err)
+		}
+		t := tensorRow{Name: s.Name, DType: s.DType.String(), Shape: s.Shape, Bytes: bytes}
+		if !s.Contiguous() {
+			t.Strides = s.Strides
+		}
+		at := place{s.Storage, t.DType, s.ByteOffset, formatShape(t.Shape), formatShape(t.Strides)}
+		if kept, tied := first[at]; tied && bytes > 0 {
+			t.TiedTo = kept
+		} else {
+			first[at] = s.Name
+		}
+		d.add(t)
+	}
+	d.Metadata = m.Metadata
+	return nil
+}
+
+// title names the model for people.
+func (d *description) title() string {
+	if d.Path != "" {
+		return d.Path
+	}
+	return d.Name
+}
+
+// print writes a heading, the metadata, and a table.
+func (d *description) print(w io.Writer) error {
+	from := "file     " + printable(d.Path)
+	if d.Path == "" {
+		from = fmt.Sprintf("name     %s version %d on %s", printable(d.Name), d.Version, d.Socket)
+	}
+	fmt.Fprintf(w, "%s\ntensors  %d\nbytes    %s (%d bytes)\n", from, len(d.Tensors), formatBytes(d.Bytes), d.Bytes)
+	for i, key := range slices.Sorted(maps.Keys(d.Metadata)) {
+		label := "metadata"
+		if i > 0 {
+			label = ""
+		}
+		fmt.Fprintf(w, "%-8s %s = %s\n", label, printable(key), printable(d.Metadata[key]))
+	}
+	if len(d.Tensors) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return d.table().print(w)
+}
+
+// table is a line for each tensor. Columns that would be empty are left out.
+func (d *description) table() *table {
+	has := func(f func(*tensorRow) string) bool {
+		return slices.ContainsFunc(d.Tensors, func(t *tensorRow) bool { return f(t) != "" })
+	}
+	type field struct {
+		column
+		value    func(*tensorRow) string
+		optional bool
+	}
+	fields := []field{
+		{column{title: "TENSOR", give: 1}, func(t *tensorRow) string { return t.Name }, false},
+		{column{title: "DTYPE"}, func(t *tensorRow) string { return t.DType }, false},
+		{column{title: "SHAPE", give: 1}, func(t *tensorRow) string { return formatShape(t.Shape) }, false},
+		{column{title: "STRIDES", give: 2}, func(t *tensorRow) string {
+			if t.Strides == nil {
+				return ""
+			}
+			return formatShape(t.Strides)
+		}, true},
+		{column{title: "BYTES", align: right}, func(t *tensorRow) string { return formatBytes(t.Bytes) }, false},
+		{column{title: "TIED TO", give: 2}, func(t *tensorRow) string { return t.TiedTo }, true},
+		{column{title: "FILE", give: 3}, func(t *tensorRow) string { return t.File }, true},
+		{column{title: "SHA-256", give: 4}, func(t *tensorRow) string { return t.Digest }, true},
+	}
+	fields = slices.DeleteFunc(fields, func(f field) bool { return f.optional && !has(f.value) })
+	t := &table{}
+	for _, f := range fields {
+		t.columns = append(t.columns, f.column)
+	}
+	for _, row := range d.Tensors {
+		cells := make([]string, len(fields))
+		for i, f := range fields {
+			cells[i] = f.value(row)
+		}
+		t.add(cells...)
+	}
+	return t
+}

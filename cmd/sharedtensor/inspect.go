@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+)
+
+// inspectFlags are the flags of the command inspect.
+type inspectFlags struct {
+	owner        *ownerFlags
+	version      uint64
+	name         bool
+	digest, json bool
+}
+
+func newInspectCommand() *cobra.Command {
+	var o inspectFlags
+	c := &cobra.Command{
+		Use:   "inspect [flags] NAME|PATH",
+		Short: "Show the tensors of a published model or of a file",
+		Long: `Show the tensors of a model: dtype, shape, bytes, and the name whose bytes a tied tensor shares. An argument that
+is a path on disk is read as a file, anything else is a name at the owner; --name asks the owner in any
+case. With --digest the SHA-256 of each tensor's bytes, row-major as in a file, is computed, so that a
+published model can be compared with the file it came from.`,
+		Example: `  sharedtensor inspect llm
+  sharedtensor inspect ./model.safetensors --digest
+  sharedtensor inspect llm --digest --json`,
+		Args: exactly("NAME or PATH"),
+		RunE: func(c *cobra.Command, words []string) error {
+			return inspect(c, o, words[0])
+		},
+	}
+	o.owner = addOwnerFlags(c)
+	c.ValidArgsFunction = func(_ *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(words) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return publishedNames(o.owner, prefix), cobra.ShellCompDirectiveDefault
+	}
+	f := c.Flags()
+	f.BoolVar(&o.digest, "digest", false, "compute the SHA-256 of each tensor's bytes")
+	f.BoolVar(&o.name, "name", false, "take the argument for a name, though a file is called so too")
+	f.Uint64Var(&o.version, "version", 0, "version of the name; 0 is the newest")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+// inspect decides whether the argument is a file or a name, and describes it.
+func inspect(c *cobra.Command, o inspectFlags, what string) error {
+	var d *description
+	_, err := os.Stat(what)
+	switch {
+	case o.name || o.version != 0:
+		d, err = describeName(c, o, what)
+	case err == nil:
+		noteName(c, o.owner, what)
+		d, err = describeFile(c, o, what)
+	case errors.Is(err, fs.ErrNotExist):
+		if d, err = describeName(c, o, what); errors.Is(err, endpoint.ErrNotFound) || errors.Is(err, endpoint.ErrUnavailable) {
+			err = fmt.Errorf("%q is no file here, and no published name: %w", what, err)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(c.OutOrStdout(), d)
+	}
+	return d.print(c.OutOrStdout())
+}
+
+// noteName says so when what is read as a file is a published name too.
+func noteName(c *cobra.Command, o *ownerFlags, what string) {
+	ctx, cancel := context.WithTimeout(c.Context(), completionTime)
+	defer cancel()
+	quick := *o
+	quick.wait = false
+	client, err := quick.dial(ctx)
+	if err != nil {
+		return // nobody to ask
+	}
+	defer client.Close()
+	if _, err := client.Info(ctx, what); err == nil {
+		fmt.Fprintf(c.ErrOrStderr(), "%s is a published name too; this is the file, use --name for the other\n", printable(what))
+	}
+}
+
+// describeFile describes a model on disk without loading it.
+func describeFile(c *cobra.Command, o inspectFlags, path string) (_ *description, err error) {
+	model, err := safetensors.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	layout, err := module.PlanLayout(model, 1)
+	if err != nil {
+		return nil, err
+	}
+	d := &description{Path: model.Path}
+	for _, p := range layout.Tensors {
+		t := tensorRow{Name: p.Name, DType: p.Spec.DType.String(), Shape: p.Spec.Shape, Bytes: p.Bytes, TiedTo: p.TiedTo}
+		if len(model.Files) > 1 {
+			t.File = model.Files[p.File].Path
+		}
+		d.add(t)
+	}
+	d.Metadata = layout.Metadata
+	if !o.digest {
+		return d, nil
+	}
+	return d, d.hash(c, func(t *tensorRow) (hashSource, error) {
+		entry, _ := model.Lookup(t.Name) // it is in the layout, so it is there
+		return section{model.Reader(entry)}, nil
+	})
+}
+
+// describeName describes a published model, and attaches it only to compute digests.
+func describeName(c *cobra.Command, o inspectFlags, name string) (*description, error) {
+	d := &description{}
+	err := o.owner.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+		ctx, cancel := o.owner.bounded(ctx)
+		defer cancel()
+		info, err := client.Info(ctx, name)
+		if err != nil {
+			return err
+		}
+		d.Name, d.Version, d.Socket = name, info.Current, client.Socket()
+		if o.version != 0 {
+			d.Version = o.version
+		}
+		m, err := client.Manifest(ctx, name, d.Version)
+		if err != nil {
+			return err
+		}
+		return d.fill(m)
+	})
+	if err != nil || !o.digest {
+		return d, err
+	}
+	return d, withModel(c.Context(), o.owner, name, d.Version, func(h *endpoint.Handle) error {
+		return d.hash(c, func(t *tensorRow) (hashSource, error) {
+			got, found := h.StateDict().Get(t.Name)
+			if !found {
+				return nil, fmt.Errorf("tensor %q: %w in version %d", t.Name, endpoint.ErrNotFound, h.Version())
+			}
+			return got, nil
+		})
+	})
+}
+
+// hash computes the digests of all tensors and tells the progress.
+func (d *description) hash(c *cobra.Command, open func(*tensorRow) (hashSource, error)) error {
+	meter := newMeter(c.ErrOrStderr(), "hashing", "hashed", d.title())
+	err := hashAll(c.Context(), d.Tensors, open, meter.update)
+	meter.close()
+	return err
+}
