@@ -3,6 +3,7 @@ package wire
 import (
 	"io"
 	"net"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -151,5 +152,49 @@ func BenchmarkSendReceive(b *testing.B) {
 		if _, err := y.Receive(); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkIdle is what a waiting connection costs its owner in memory, its receiving goroutine included and the kernel's
+// part left out.
+func BenchmarkIdle(b *testing.B) {
+	const connections = 1000
+	memory := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse
+	}
+	for b.Loop() {
+		before := memory()
+		var waiting sync.WaitGroup
+		var received atomic.Int64
+		ends := make([]*Conn, 0, 2*connections)
+		for range connections {
+			x, y, err := Pipe(Limits{})
+			require.NoError(b, err)
+			ends = append(ends, x, y)
+			waiting.Go(func() {
+				for {
+					if _, err := y.Receive(); err != nil {
+						return
+					}
+					received.Add(1)
+				}
+			})
+			for range 3 {
+				require.NoError(b, x.Send(KindRequest, 1, body48))
+			}
+		}
+		for received.Load() < 3*connections {
+			runtime.Gosched()
+		}
+		// Both ends are in this process, so this is the most that one end with its goroutine takes.
+		b.ReportMetric(float64(memory()-before)/connections, "B/connection")
+		for _, c := range ends {
+			c.Close()
+		}
+		waiting.Wait()
 	}
 }

@@ -136,12 +136,13 @@ func FuzzRequest(f *testing.F) {
 		f.Add(AppendRequest(nil, Request{Op: s.op, Timeout: time.Second, Body: body}))
 	}
 	f.Add([]byte{0xa2, 1, 1, 1, 1})
+	f.Add([]byte{0xa2, 1, 1, 3, 0xd9, 0xc3, 0x51, 0x80})
 	f.Add([]byte{0xa2, 2, 1, 1, 1})
 	f.Add([]byte{0xa1, 1, 0x1b, 0, 0, 0, 0, 0, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, err := ParseRequest(data)
 		var want Request
-		wantErr := Unmarshal(data, &want)
+		wantErr := UnmarshalPayload(data, &want)
 		if want.Timeout < 0 && wantErr == nil {
 			wantErr = ErrEncoding
 		}

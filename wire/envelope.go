@@ -9,7 +9,8 @@ import (
 
 // A request's envelope is written and read by hand, for speed: it is in the way of every call, and the general codec takes
 // most of a microsecond and four allocations for it. The bytes are the same, and so is what is refused; a fuzz test
-// holds both against each other.
+// holds both against each other. Tags are let through inside the body: which of them an operation allows is for
+// whoever decodes it.
 
 // AppendRequest appends r to b, as [Marshal] would encode it, and returns the extended slice. r.Body must be nil or one
 // encoded item; it is copied. A negative timeout has passed already and is sent as one nanosecond.
@@ -49,12 +50,13 @@ func MarshalRequest(op Op, timeout time.Duration, v any) ([]byte, error) {
 	return AppendRequest(make([]byte, 0, 24+len(r.Body)), r), nil
 }
 
-// ParseRequest decodes the body of a request frame, with the checks of [Unmarshal]. The request's Body is a part of data,
-// which must stay as it is while that is in use. Errors are [ErrEncoding].
+// ParseRequest decodes the body of a request frame, with the checks of [UnmarshalPayload]. The request's Body is a part of
+// data, which must stay as it is while that is in use; it is well-formed, and checked further by whoever decodes it.
+// Errors are [ErrEncoding].
 func ParseRequest(data []byte) (Request, error) {
 	r, ok := parsePlainRequest(data)
 	if !ok {
-		if err := Unmarshal(data, &r); err != nil {
+		if err := UnmarshalPayload(data, &r); err != nil {
 			return Request{}, err
 		}
 	}
@@ -64,7 +66,7 @@ func ParseRequest(data []byte) (Request, error) {
 	return r, nil
 }
 
-// parsePlainRequest reads a request as AppendRequest writes it. Whatever else it is, valid or not, is for Unmarshal.
+// parsePlainRequest reads a request as AppendRequest writes it. Whatever else it is, valid or not, is for UnmarshalPayload.
 func parsePlainRequest(data []byte) (r Request, ok bool) {
 	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|3 || data[1] != 1 {
 		return Request{}, false
@@ -86,7 +88,7 @@ func parsePlainRequest(data []byte) (r Request, ok bool) {
 	if pairs == 0 {
 		return r, len(rest) == 0
 	}
-	if pairs > 1 || len(rest) < 2 || rest[0] != 3 || decMode.Wellformed(rest[1:]) != nil {
+	if pairs > 1 || len(rest) < 2 || rest[0] != 3 || payloadDecMode.Wellformed(rest[1:]) != nil {
 		return Request{}, false
 	}
 	r.Body = rest[1:len(rest):len(rest)]
