@@ -26,6 +26,9 @@ func (a *arguments) add(arg any, size int) error {
 	case nil:
 		return invalid("nil is no argument; for a null pointer use cu.DevicePtr(0)")
 	case *Memory:
+		if v == nil {
+			return invalid("nil is no memory; for a null pointer use cu.DevicePtr(0)")
+		}
 		a.used = append(a.used, &v.resource)
 		return a.put(binary.NativeEndian.AppendUint64(nil, uint64(v.ptr)), size, arg)
 	case driver.Addressable:

@@ -98,9 +98,6 @@ func (d *Device) importShared(h driver.Handle, opts driver.ImportOptions) (*Memo
 func handleError(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || errors.Is(err, driver.ErrHandle) {
-		if isClosedFile(err) {
-			return fmt.Errorf("%w: %w", driver.ErrHandle, err)
-		}
 		return err
 	}
 	switch e.Code {

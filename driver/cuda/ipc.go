@@ -1,9 +1,7 @@
 package cuda
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -190,5 +188,3 @@ func (d *Device) importIPC(h driver.Handle) (*Memory, error) {
 	}
 	return m, nil
 }
-
-func isClosedFile(err error) bool { return errors.Is(err, os.ErrClosed) }

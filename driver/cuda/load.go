@@ -79,10 +79,12 @@ func (s *staging) close() error {
 // LoadAt copies n bytes of src from offset srcOff to the memory at dstOff and returns when they are on the device. Reading and
 // copying overlap; src must allow concurrent reads, as [io.ReaderAt] says. See [driver.Loader].
 func (m *Memory) LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(bytes int64)) error {
+	// The memory is kept from being closed for one piece at a time: a Close does not wait for the whole file, and progress may
+	// close it.
 	if err := m.use(); err != nil {
 		return m.dev.opError("load", err)
 	}
-	defer m.done()
+	m.done()
 	if err := m.writableRange(dstOff, n); err != nil {
 		return m.dev.opError("load", err)
 	}
@@ -153,7 +155,7 @@ func (l *load) copyPiece(b *stage, buf []byte, at int64) error {
 	if err := readFull(l.src, buf, l.srcOff+at); err != nil {
 		return err
 	}
-	return l.m.p.do(func() error {
+	return l.m.call(func() error {
 		if err := queueToDevice(l.m.ptr+cu.DevicePtr(l.dstOff+at), buf, b.stream.handle); err != nil {
 			return err
 		}

@@ -116,11 +116,11 @@ func (d *Device) importFile(f *os.File) (*Allocation, error) {
 				cu.MemImportFromShareableHandle(&a.handle, fd, cu.MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		})
 	})
-	if err == nil {
-		err = importErr
-	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", driver.ErrHandle, err) // the file is closed
+	}
+	if importErr != nil {
+		return nil, importErr
 	}
 	if err := d.verify(a); err != nil {
 		return nil, err

@@ -37,8 +37,8 @@ CUresult record_open(const struct record *rec, const char magic[8], int *out) {
 	char path[64], name[256], want[64];
 	if (memcmp(rec->magic, magic, 8) || rec->sum != checksum(rec))
 		return INVALID_VALUE;
-	if (rec->pid == (uint32_t)getpid())
-		return INVALID_CONTEXT; /* the process that exports cannot open */
+	if (rec->pid == (uint32_t)getpid() && rec->magic[2] != 'F')
+		return INVALID_CONTEXT; /* the process that exports cannot open; only fabric handles have no such rule */
 	snprintf(path, sizeof path, "/proc/%u/fd/%d", rec->pid, rec->fd);
 	ssize_t n = readlink(path, name, sizeof name - 1);
 	snprintf(want, sizeof want, "/memfd:fakecuda:%016llx:", (unsigned long long)rec->nonce);
