@@ -147,6 +147,15 @@ func (r *resource) close() error {
 	return errors.Join(err, r.p.put())
 }
 
+// discard closes what no caller has to close: where the first try could not begin, it tries again.
+func (r *resource) discard() error {
+	err := r.close()
+	if errors.As(err, &errNotReleased{}) {
+		return errors.Join(err, r.close())
+	}
+	return err
+}
+
 // undo is a list of steps back, run in reverse where an operation of many steps fails.
 type undo []func() error
 

@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 
@@ -199,20 +198,27 @@ func (d *Device) Synchronize() error {
 }
 
 // Close gives the staging buffers back and releases the device's reference to the primary context; the context goes when the
-// last memory, stream and so on is closed. A second Close is nil.
+// last memory, stream and so on is closed. A second Close is nil, unless the first could not give back everything: then it tries
+// again.
 func (d *Device) Close() error {
 	d.mu.Lock()
-	if d.closed {
+	first := !d.closed
+	d.closed = true
+	s := d.staging
+	d.mu.Unlock()
+	if !first && s == nil {
+		return nil
+	}
+	err := s.close()
+	if errors.As(err, &errNotReleased{}) {
+		return d.opError("close", err)
+	}
+	d.mu.Lock()
+	if s != nil && d.staging == nil { // another Close was faster
 		d.mu.Unlock()
 		return nil
 	}
-	d.closed = true
-	s := d.staging
 	d.staging = nil
 	d.mu.Unlock()
-	return d.opError("close", errors.Join(s.close(), d.p.put()))
-}
-
-func (d *Device) wrapf(op, format string, args ...any) error {
-	return d.opError(op, fmt.Errorf(format, args...))
+	return d.opError("close", joinErrors([]error{err, d.p.put()}))
 }

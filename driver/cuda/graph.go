@@ -32,7 +32,7 @@ func (s *Stream) Capture(record func() error) (_ *Graph, err error) {
 	ended := false
 	end := func() error {
 		ended = true
-		return s.call(func() error { return check("cuStreamEndCapture", cu.StreamEndCapture(s.handle, &g.handle)) })
+		return s.endCapture(&g.handle)
 	}
 	defer func() {
 		if !ended { // record panicked
@@ -52,6 +52,19 @@ func (s *Stream) Capture(record func() error) (_ *Graph, err error) {
 		return nil, s.dev.opError("capture", err)
 	}
 	return g, nil
+}
+
+// endCapture ends the capture also where the context cannot be made current: it is still current on this thread, to which the
+// goroutine is locked, unless record has worked with another device, and a stream must not stay capturing.
+func (s *Stream) endCapture(out *cu.Graph) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.done()
+	if s.p.enter() == nil {
+		defer leave()
+	}
+	return check("cuStreamEndCapture", cu.StreamEndCapture(s.handle, out))
 }
 
 // Nodes is how many pieces of work the graph has.

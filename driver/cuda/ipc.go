@@ -176,7 +176,7 @@ func (d *Device) importIPC(h driver.Handle) (*Memory, error) {
 	}
 	if h.Offset > m.bytes || h.Bytes > m.bytes-h.Offset {
 		err := fmt.Errorf("%w: %d bytes at %d in an allocation of %d", driver.ErrHandle, h.Bytes, h.Offset, m.bytes)
-		return nil, joinErrors([]error{err, m.close()})
+		return nil, joinErrors([]error{err, m.discard()})
 	}
 	m.ptr += cu.DevicePtr(h.Offset)
 	m.bytes = h.Bytes

@@ -14,8 +14,9 @@ import (
 // staging are the pinned buffers through which files are loaded, each with a stream of its own: while one is read into, others are
 // copied to the device. They are made at the first load and kept until the device is closed.
 type staging struct {
-	free  chan *stage
-	count int
+	all  []*stage
+	free chan *stage // those that no load has
+	stop sync.Once
 }
 
 type stage struct {
@@ -50,29 +51,34 @@ func (d *Device) makeStaging() (_ *staging, err error) {
 		if err != nil {
 			return nil, err
 		}
-		back.add(host.close)
+		back.add(host.discard)
 		stream, err := d.newStream(StreamOptions{})
 		if err != nil {
 			return nil, err
 		}
-		back.add(stream.close)
-		s.free <- &stage{host, stream}
-		s.count++
+		back.add(stream.discard)
+		b := &stage{host, stream}
+		s.all = append(s.all, b)
+		s.free <- b
 	}
 	return s, nil
 }
 
-// close waits for loads that have a buffer and gives the buffers back; loads that wait for one fail.
+// close waits for loads that have a buffer and gives the buffers back; loads that wait for one fail. It can be tried again.
 func (s *staging) close() error {
 	if s == nil {
 		return nil
 	}
+	s.stop.Do(func() {
+		for range s.all {
+			<-s.free
+		}
+		close(s.free)
+	})
 	var errs []error
-	for range s.count {
-		b := <-s.free
+	for _, b := range s.all {
 		errs = append(errs, b.stream.close(), b.host.close())
 	}
-	close(s.free)
 	return joinErrors(errs)
 }
 
@@ -118,7 +124,7 @@ type load struct {
 
 // run copies with one goroutine for each buffer that the load can use, and waits for all of them.
 func (l *load) run(s *staging) error {
-	workers := int(min(int64(s.count), (l.n+l.piece-1)/l.piece))
+	workers := int(min(int64(len(s.all)), (l.n+l.piece-1)/l.piece))
 	var group sync.WaitGroup
 	for range workers {
 		group.Go(func() {

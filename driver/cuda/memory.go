@@ -69,7 +69,7 @@ func (d *Device) AllocMemory(bytes int64) (*Memory, error) {
 	}
 	m.bytes = bytes
 	if err := m.zero(padded); err != nil {
-		return nil, d.opError("alloc", errors.Join(err, m.close()))
+		return nil, d.opError("alloc", errors.Join(err, m.discard()))
 	}
 	return m, nil
 }
@@ -92,12 +92,12 @@ func (d *Device) allocShared(bytes int64, types HandleTypes) (*Memory, error) {
 func (d *Device) mapWhole(a *Allocation, bytes int64, access Access) (_ *Memory, err error) {
 	var back undo
 	defer back.onError(&err)
-	back.add(a.close)
+	back.add(a.discard)
 	r, err := d.reserve(bytes, 0)
 	if err != nil {
 		return nil, err
 	}
-	back.add(r.close)
+	back.add(r.discard)
 	if err := r.mapAllocation(0, a, bytes); err != nil {
 		return nil, err
 	}

@@ -27,7 +27,9 @@ func (d *Device) supports(kind driver.HandleKind) error {
 	if kind == driver.CUDAIPC {
 		return nil // there is nothing to ask
 	}
-	if v, err := attribute(d.handle, cu.DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED); err != nil || v == 0 {
+	if has, err := d.has(cu.DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED); err != nil {
+		return err
+	} else if !has {
 		return &driver.UnsupportedError{Feature: fmt.Sprintf("handle kind %s on %s", kind, d.info),
 			Requires: "a device and driver with virtual memory management"}
 	}
@@ -36,10 +38,21 @@ func (d *Device) supports(kind driver.HandleKind) error {
 	if kind == driver.CUDAFabric {
 		a, requires = cu.DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, "a device on an NVLink fabric and a running fabric manager"
 	}
-	if v, err := attribute(d.handle, a); err != nil || v == 0 {
+	if has, err := d.has(a); err != nil {
+		return err
+	} else if !has {
 		return &driver.UnsupportedError{Feature: fmt.Sprintf("handle kind %s on %s", kind, d.info), Requires: requires}
 	}
 	return nil
+}
+
+// has tells whether the device has a feature. A driver older than the attribute does not have the feature either.
+func (d *Device) has(a cu.Device_attribute) (bool, error) {
+	v, err := attribute(d.handle, a)
+	if errors.Is(err, driver.ErrInvalid) {
+		return false, nil
+	}
+	return v != 0, err
 }
 
 // explain says why making memory failed, where the reason is that the device cannot do what it was opened for. It asks only after a
@@ -73,7 +86,7 @@ func (d *Device) try(kind driver.HandleKind) error {
 		return fmt.Errorf("making memory for %s: %w", kind, err)
 	}
 	err = d.tryExport(m, kind)
-	return joinErrors([]error{err, m.close()})
+	return joinErrors([]error{err, m.discard()})
 }
 
 func (d *Device) tryExport(m *Memory, kind driver.HandleKind) error {
@@ -93,5 +106,5 @@ func (d *Device) tryExport(m *Memory, kind driver.HandleKind) error {
 	if err != nil {
 		return joinErrors([]error{fmt.Errorf("importing %s: %w", kind, err), h.Close()})
 	}
-	return joinErrors([]error{back.close(), h.Close()})
+	return joinErrors([]error{back.discard(), h.Close()})
 }

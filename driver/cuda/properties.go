@@ -163,9 +163,10 @@ func (d *Device) Properties() (Properties, error) {
 		{&p.EventIPC, cu.DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED},
 		{&p.Integrated, cu.DEVICE_ATTRIBUTE_INTEGRATED},
 	} {
-		// A driver older than the attribute does not have the feature either.
-		v, err := attribute(d.handle, f.a)
-		*f.to = err == nil && v != 0
+		var err error
+		if *f.to, err = d.has(f.a); err != nil {
+			return p, d.opError("properties", err)
+		}
 	}
 	return p, nil
 }

@@ -137,7 +137,7 @@ func (d *Device) verify(a *Allocation) error {
 		err = fmt.Errorf("%w: the descriptor is of memory elsewhere than on %s", driver.ErrHandle, d.info)
 	}
 	if err != nil {
-		return joinErrors([]error{err, a.close()})
+		return joinErrors([]error{err, a.discard()})
 	}
 	return nil
 }

@@ -230,6 +230,7 @@ struct stream {
 	struct graph *capture;
 	bool origin, invalid, unjoined;
 	int mode;
+	pthread_t capture_thread;
 	uint64_t capture_id;
 };
 struct stream *stream_new(struct ctx *c, unsigned flags, int priority, bool null);
@@ -244,7 +245,8 @@ struct op *op_new(enum op_kind k, struct ctx *c);
 struct op *op_clone(const struct op *o);
 CUresult run_op(struct op *o); /* with the lock held; gives it up while it works */
 int captures_active(void);
-extern int captures; /* streams that capture in a mode other than relaxed */
+extern int captures; /* streams that capture in the mode that concerns all threads */
+extern __thread int thread_captures; /* those of this thread in the mode that concerns it alone */
 struct stream *stream_first(void);
 
 /* evstate may lie in memory shared between processes. */

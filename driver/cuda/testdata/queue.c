@@ -10,8 +10,9 @@
 static struct stream *streams;
 static uint64_t stream_ids;
 int captures;
+__thread int thread_captures;
 
-int captures_active(void) { return captures; }
+int captures_active(void) { return captures + thread_captures; }
 
 struct stream *stream_first(void) { return streams; }
 

@@ -37,8 +37,15 @@ static CUresult destroy(handle h) {
 	struct stream *s = obj_get(h, T_STREAM);
 	if (!s)
 		return INVALID_HANDLE;
-	if (s->capture && s->mode != 2 && s->origin)
-		captures--;
+	if (s->capture && s->origin) {
+		captures -= s->mode == 0;
+		thread_captures -= s->mode == 1 && pthread_equal(s->capture_thread, pthread_self());
+		graph_free(s->capture);
+		for (struct stream *t = stream_first(); t; t = t->next)
+			if (t != s && t->capture == s->capture)
+				t->capture = NULL;
+		s->capture = NULL;
+	}
 	stream_close(s);
 	return OK;
 }
@@ -148,7 +155,9 @@ static CUresult begin(handle h, int mode) {
 	s->invalid = s->unjoined = false;
 	s->mode = mode;
 	s->capture_id = ++capture_ids;
-	captures += mode != 2;
+	s->capture_thread = pthread_self();
+	captures += mode == 0;
+	thread_captures += mode == 1;
 	return OK;
 }
 API(cuStreamBeginCapture_v2, (handle h, int mode), begin(h, mode))
@@ -164,9 +173,12 @@ static CUresult end(handle h, handle *out) {
 		return ILLEGAL_STATE;
 	if (!s->origin)
 		return STREAM_CAPTURE_UNMATCHED;
+	if (s->mode != 2 && !pthread_equal(s->capture_thread, pthread_self()))
+		return 908; /* begun in another thread */
 	struct graph *g = s->capture;
 	bool invalid = s->invalid, unjoined = false;
-	captures -= s->mode != 2;
+	captures -= s->mode == 0;
+	thread_captures -= s->mode == 1;
 	for (struct stream *t = stream_first(); t; t = t->next)
 		if (t->capture == g) {
 			unjoined |= t != s && t->unjoined;
@@ -179,7 +191,22 @@ static CUresult end(handle h, handle *out) {
 	}
 	return invalid ? STREAM_CAPTURE_INVALIDATED : unjoined ? STREAM_CAPTURE_UNJOINED : OK;
 }
-API(cuStreamEndCapture, (handle h, handle *out), end(h, out))
+
+/* The capture is over also where the call is made to fail; there is no graph then. */
+EXPORT CUresult cuStreamEndCapture(handle h, handle *out);
+EXPORT CUresult cuStreamEndCapture(handle h, handle *out) {
+	CUresult inject = OK, r = enter("cuStreamEndCapture", &inject);
+	if (r)
+		return r;
+	pthread_mutex_lock(&big);
+	r = end(h, out);
+	if (r == OK && inject) {
+		graph_free(obj_get(*out, T_GRAPH));
+		*out = 0;
+	}
+	pthread_mutex_unlock(&big);
+	return r ? r : inject;
+}
 
 static CUresult is_capturing(handle h, int *out) {
 	struct stream *s;

@@ -1,0 +1,252 @@
+package cuda_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+)
+
+// closer is what an operation made; nil where it makes nothing that stays.
+type closer interface{ Close() error }
+
+// closeAll closes what an operation made, twice where the first time failed before anything was given back.
+func closeAll(c closer) {
+	if c != nil && c.Close() != nil {
+		c.Close()
+	}
+}
+
+// operations are all operations of more than one call to the driver. Each returns what it made, and its error.
+var operations = map[string]func(d *cuda.Device, x *fixture) (closer, error){
+	"open":          func(*cuda.Device, *fixture) (closer, error) { return made(cuda.Open(1)) },
+	"open by UUID":  func(d *cuda.Device, _ *fixture) (closer, error) { return made(cuda.OpenUUID(d.Info().UUID)) },
+	"alloc":         func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.AllocMemory(5 << 20)) },
+	"alloc legacy":  func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.AllocLegacy(100)) },
+	"import":        func(d *cuda.Device, x *fixture) (closer, error) { return importing(d, x.handle) },
+	"import fabric": func(d *cuda.Device, x *fixture) (closer, error) { return importing(d, x.fabric) },
+	"export": func(_ *cuda.Device, x *fixture) (closer, error) {
+		h, err := x.m.Export()
+		return made(&closeOnce{c: h}, err)
+	},
+	"reserve and map": func(d *cuda.Device, x *fixture) (closer, error) {
+		r, err := d.ReserveAddresses(4<<20, 0)
+		if err != nil {
+			return nil, err
+		}
+		a, err := d.CreateAllocation(2<<20, cuda.FileHandle)
+		if err != nil {
+			return r, err
+		}
+		defer closeAll(a)
+		if err := r.Map(2<<20, a, 2<<20); err != nil {
+			return r, err
+		}
+		return r, r.SetAccess(d, 2<<20, 2<<20, cuda.ReadWrite)
+	},
+	"stream": func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.NewStream(cuda.StreamOptions{})) },
+	"event": func(d *cuda.Device, _ *fixture) (closer, error) {
+		return made(d.NewEvent(cuda.EventOptions{Interprocess: true}))
+	},
+	"host memory": func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.AllocHost(1 << 20)) },
+	"register":    func(d *cuda.Device, x *fixture) (closer, error) { return made(d.RegisterHost(x.page)) },
+	"pool":        func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.NewPool()) },
+	"pool memory": func(_ *cuda.Device, x *fixture) (closer, error) { return made(x.s.Alloc(x.pool, 1000)) },
+	"pool memory freed in order": func(_ *cuda.Device, x *fixture) (closer, error) {
+		m, err := x.s.Alloc(x.pool, 1000)
+		if err != nil {
+			return nil, err
+		}
+		if err := x.s.Free(m); err != nil {
+			return m, err
+		}
+		return m, x.s.Synchronize()
+	},
+	"module":   func(d *cuda.Device, _ *fixture) (closer, error) { return made(d.LoadModule([]byte(kernelsPTX))) },
+	"function": func(_ *cuda.Device, x *fixture) (closer, error) { _, err := x.mod.Function("saxpy"); return nil, err },
+	"graph": func(_ *cuda.Device, x *fixture) (closer, error) {
+		return made(x.s.Capture(func() error { return x.s.Fill8(x.m, 0, 100, 1) }))
+	},
+	"instantiate": func(_ *cuda.Device, x *fixture) (closer, error) { return made(x.graph.Instantiate()) },
+	"load": func(d *cuda.Device, x *fixture) (closer, error) {
+		d2, err := cuda.Open(0, cuda.WithStaging(2, 4096)) // the buffers are part of it
+		if err != nil {
+			return nil, err
+		}
+		defer closeAll(d2)
+		m, err := d2.AllocMemory(20000)
+		if err != nil {
+			return nil, err
+		}
+		return m, m.LoadAt(bytes.NewReader(make([]byte, 20000)), 0, 0, 20000, nil)
+	},
+	"write and read": func(_ *cuda.Device, x *fixture) (closer, error) {
+		if _, err := x.m.WriteAt(make([]byte, 100), 3); err != nil {
+			return nil, err
+		}
+		_, err := x.m.ReadAt(make([]byte, 100), 3)
+		return nil, err
+	},
+	"probe": func(d *cuda.Device, _ *fixture) (closer, error) {
+		var errs []error
+		for _, s := range d.Probe() {
+			errs = append(errs, s.Err)
+		}
+		return nil, firstOf(errs)
+	},
+	"properties": func(d *cuda.Device, _ *fixture) (closer, error) { _, err := d.Properties(); return nil, err },
+}
+
+// closeOnce is for what cannot be closed twice.
+type closeOnce struct {
+	c      closer
+	closed bool
+}
+
+func (o *closeOnce) Close() error {
+	if o.closed {
+		return nil
+	}
+	o.closed = true
+	return o.c.Close()
+}
+
+func made[T closer](c T, err error) (closer, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func importing(d *cuda.Device, h driver.Handle) (closer, error) {
+	return made(d.Import(h, driver.ImportOptions{}))
+}
+
+func firstOf(errs []error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fixture is what the operations work with.
+type fixture struct {
+	m              *cuda.Memory
+	handle, fabric driver.Handle
+	s              *cuda.Stream
+	pool           *cuda.Pool
+	mod            *cuda.Module
+	graph          *cuda.Graph
+	page           []byte
+}
+
+func newFixture(t *testing.T, d *cuda.Device) *fixture {
+	t.Helper()
+	x := &fixture{page: make([]byte, 4096)}
+	var err error
+	keep := func(c closer, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, c.Close()) })
+	}
+	x.m, err = d.AllocMemory(3 << 20)
+	keep(x.m, err)
+	x.handle, err = x.m.Export()
+	keep(x.handle, err)
+	other, err := cuda.Open(0, cuda.WithHandleKind(driver.CUDAFabric))
+	keep(other, err)
+	fabric, err := other.AllocMemory(100)
+	keep(fabric, err)
+	x.fabric, err = fabric.Export()
+	keep(x.fabric, err)
+	x.s, err = d.NewStream(cuda.StreamOptions{})
+	keep(x.s, err)
+	x.pool, err = d.NewPool()
+	keep(x.pool, err)
+	x.mod, err = d.LoadModule([]byte(kernelsPTX))
+	keep(x.mod, err)
+	x.graph, err = x.s.Capture(func() error { return x.s.Fill8(x.m, 0, 10, 1) })
+	keep(x.graph, err)
+	return x
+}
+
+// TestEveryCallFails makes call k of each operation fail, for every k, and finds everything undone: the driver's objects, the
+// descriptors and the mappings. The error comes out as what the driver said.
+func TestEveryCallFails(t *testing.T) {
+	fake := startFake(t)
+	d := openDevice(t, 0)
+	x := newFixture(t, d)
+	for name, run := range operations {
+		t.Run(name, func(t *testing.T) {
+			drivertest.Leaks(t)
+			before := fake.Live()
+			start := fake.Calls()
+			c, err := run(d, x)
+			require.NoError(t, err)
+			calls := fake.Calls() - start
+			closeAll(c)
+			require.Equal(t, before, fake.Live(), "without a failure")
+			for k := int64(1); k <= calls; k++ {
+				fake.FailCall(k, cu.ERROR_OUT_OF_MEMORY)
+				c, err := run(d, x)
+				failed := fake.Failed()
+				fake.FailNone()
+				what := fmt.Sprintf("call %d of %d, %s", k, calls, failed)
+				if err == nil {
+					require.Contains(t, ignored, failed, what)
+				} else {
+					require.ErrorIs(t, err, driver.ErrOutOfMemory, what)
+				}
+				closeAll(c)
+				require.NoError(t, x.s.Synchronize())
+				require.Equal(t, before, fake.Live(), what)
+			}
+		})
+	}
+}
+
+// ignored are calls whose answer is not the operation's business: waiting before something is given back, questions about features
+// that older drivers do not know, and, of closing what a load made on the way, everything.
+var ignored = []string{"cuCtxSynchronize", "cuStreamSynchronize", "cuStreamDestroy_v2", "cuMemFreeHost",
+	"cuDevicePrimaryCtxRelease_v2", "cuCtxSetCurrent", "cuMemRelease"}
+
+// TestCloseFails makes every call of Close fail. What was not given back can be closed again.
+func TestCloseFails(t *testing.T) {
+	fake := startFake(t)
+	d := openDevice(t, 0)
+	x := newFixture(t, d)
+	for name, run := range operations {
+		t.Run(name, func(t *testing.T) {
+			drivertest.Leaks(t)
+			before := fake.Live()
+			for k := int64(1); ; k++ {
+				c, err := run(d, x)
+				require.NoError(t, err)
+				if c == nil {
+					return
+				}
+				fake.FailCall(k, cu.ERROR_UNKNOWN)
+				err = c.Close()
+				failed := fake.Failed()
+				fake.FailNone()
+				require.NoError(t, c.Close(), "the second Close, after %s failed with %v", failed, err)
+				require.Equal(t, before, fake.Live(), failed)
+				if failed == "" {
+					require.NoError(t, err)
+					return
+				}
+				if err == nil {
+					require.Contains(t, []string{"cuCtxSynchronize", "cuStreamSynchronize"}, failed)
+				}
+			}
+		})
+	}
+}
