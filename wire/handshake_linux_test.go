@@ -114,10 +114,3 @@ func TestHandshakeWithNobody(t *testing.T) {
 	_, err = ServerHandshake(a, Hello{}, nil)
 	require.ErrorIs(t, err, io.EOF)
 }
-
-func mustMarshal(t testing.TB, v any) []byte {
-	t.Helper()
-	b, err := Marshal(v)
-	require.NoError(t, err)
-	return b
-}

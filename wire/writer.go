@@ -31,8 +31,6 @@ type writer struct {
 	broken  error   // the peer cannot find the next frame any more
 }
 
-func (w *writer) setup() { w.free.L = &w.mu }
-
 // send sends one message. If now is false, it may stay in the queue until the next send or flush. A message without
 // descriptors that fits goes through the queue; others, and goodbyes, wait for their turn and are with the kernel
 // when send returns. fatal tells that the connection is of no use any more.
