@@ -23,3 +23,6 @@ func unsupported(f function) error {
 	e := &table[f]
 	return &UnsupportedError{Function: e.name, Symbol: e.symbol, Since: e.since, Err: &LibraryError{Err: errBuild}}
 }
+
+// NewCallback makes a C function of a Go function. In this build it always fails, with a [*LibraryError].
+func NewCallback(fn any) (callback uintptr, err error) { return 0, &LibraryError{Err: errBuild} }

@@ -2,7 +2,9 @@
 
 package cu
 
-// IpcMem_flags is CUipcMem_flags of cuda.h.
+// IpcMem_flags are the flags of [IpcOpenMemHandle].
+//
+// C: CUipcMem_flags.
 type IpcMem_flags int32
 
 // Values of [IpcMem_flags].
@@ -10,7 +12,9 @@ const (
 	IPC_MEM_LAZY_ENABLE_PEER_ACCESS IpcMem_flags = 1
 )
 
-// MemAttach_flags is CUmemAttach_flags of cuda.h.
+// MemAttach_flags say who may use managed memory.
+//
+// C: CUmemAttach_flags.
 type MemAttach_flags int32
 
 // Values of [MemAttach_flags].
@@ -20,7 +24,9 @@ const (
 	MEM_ATTACH_SINGLE MemAttach_flags = 4
 )
 
-// Ctx_flags is CUctx_flags of cuda.h.
+// Ctx_flags are the flags of contexts; those with SCHED in their name say how a thread waits for the device.
+//
+// C: CUctx_flags.
 type Ctx_flags int32
 
 // Values of [Ctx_flags].
@@ -39,7 +45,9 @@ const (
 	CTX_FLAGS_MASK           Ctx_flags = 255
 )
 
-// Event_sched_flags is CUevent_sched_flags of cuda.h.
+// Event_sched_flags say how a thread waits for an event.
+//
+// C: CUevent_sched_flags.
 type Event_sched_flags int32
 
 // Values of [Event_sched_flags].
@@ -50,7 +58,9 @@ const (
 	EVENT_SCHED_BLOCKING_SYNC Event_sched_flags = 4
 )
 
-// Cl_event_flags is cl_event_flags of cuda.h.
+// Cl_event_flags say how a thread waits for an event of OpenCL.
+//
+// C: cl_event_flags.
 type Cl_event_flags int32
 
 // Values of [Cl_event_flags].
@@ -61,7 +71,9 @@ const (
 	NVCL_EVENT_SCHED_BLOCKING_SYNC Cl_event_flags = 4
 )
 
-// Cl_context_flags is cl_context_flags of cuda.h.
+// Cl_context_flags say how a thread waits for the device in OpenCL.
+//
+// C: cl_context_flags.
 type Cl_context_flags int32
 
 // Values of [Cl_context_flags].
@@ -72,7 +84,9 @@ const (
 	NVCL_CTX_SCHED_BLOCKING_SYNC Cl_context_flags = 4
 )
 
-// HostTaskSyncMode is CUhostTaskSyncMode of cuda.h.
+// HostTaskSyncMode says how a thread of the driver waits before it calls a host function.
+//
+// C: CUhostTaskSyncMode.
 type HostTaskSyncMode int32
 
 // Values of [HostTaskSyncMode].
@@ -81,7 +95,9 @@ const (
 	HOST_TASK_SPINWAIT HostTaskSyncMode = 1
 )
 
-// Stream_flags is CUstream_flags of cuda.h.
+// Stream_flags are the flags of [StreamCreate].
+//
+// C: CUstream_flags.
 type Stream_flags int32
 
 // Values of [Stream_flags].
@@ -90,7 +106,9 @@ const (
 	STREAM_NON_BLOCKING Stream_flags = 1
 )
 
-// Event_flags is CUevent_flags of cuda.h.
+// Event_flags are the flags of [EventCreate].
+//
+// C: CUevent_flags.
 type Event_flags int32
 
 // Values of [Event_flags].
@@ -101,7 +119,9 @@ const (
 	EVENT_INTERPROCESS   Event_flags = 4
 )
 
-// Event_record_flags is CUevent_record_flags of cuda.h.
+// Event_record_flags are the flags of [EventRecordWithFlags].
+//
+// C: CUevent_record_flags.
 type Event_record_flags int32
 
 // Values of [Event_record_flags].
@@ -110,7 +130,9 @@ const (
 	EVENT_RECORD_EXTERNAL Event_record_flags = 1
 )
 
-// Event_wait_flags is CUevent_wait_flags of cuda.h.
+// Event_wait_flags are the flags of [StreamWaitEvent].
+//
+// C: CUevent_wait_flags.
 type Event_wait_flags int32
 
 // Values of [Event_wait_flags].
@@ -119,7 +141,9 @@ const (
 	EVENT_WAIT_EXTERNAL Event_wait_flags = 1
 )
 
-// AtomicOperation is CUatomicOperation of cuda.h.
+// AtomicOperation is an atomic operation on memory.
+//
+// C: CUatomicOperation.
 type AtomicOperation int32
 
 // Values of [AtomicOperation].
@@ -140,7 +164,9 @@ const (
 	ATOMIC_OPERATION_MAX               AtomicOperation = 13
 )
 
-// AtomicOperationCapability is CUatomicOperationCapability of cuda.h.
+// AtomicOperationCapability is a mask of the forms in which an atomic operation works natively.
+//
+// C: CUatomicOperationCapability.
 type AtomicOperationCapability int32
 
 // Values of [AtomicOperationCapability].
@@ -154,7 +180,10 @@ const (
 	ATOMIC_CAPABILITY_VECTOR_32x4 AtomicOperationCapability = 64
 )
 
-// StreamWaitValue_flags is CUstreamWaitValue_flags of cuda.h.
+// StreamWaitValue_flags say how a stream compares what it waits for: signed greater or equal, equal, any bit, or
+// not-or; and whether remote writes are made visible first.
+//
+// C: CUstreamWaitValue_flags.
 type StreamWaitValue_flags int32
 
 // Values of [StreamWaitValue_flags].
@@ -166,7 +195,9 @@ const (
 	STREAM_WAIT_VALUE_FLUSH StreamWaitValue_flags = 0x40000000
 )
 
-// StreamWriteValue_flags is CUstreamWriteValue_flags of cuda.h.
+// StreamWriteValue_flags are the flags of [StreamWriteValue32].
+//
+// C: CUstreamWriteValue_flags.
 type StreamWriteValue_flags int32
 
 // Values of [StreamWriteValue_flags].
@@ -175,7 +206,9 @@ const (
 	STREAM_WRITE_VALUE_NO_MEMORY_BARRIER StreamWriteValue_flags = 1
 )
 
-// StreamBatchMemOpType is CUstreamBatchMemOpType of cuda.h.
+// StreamBatchMemOpType is the kind of one operation of [StreamBatchMemOp].
+//
+// C: CUstreamBatchMemOpType.
 type StreamBatchMemOpType int32
 
 // Values of [StreamBatchMemOpType].
@@ -189,7 +222,9 @@ const (
 	STREAM_MEM_OP_FLUSH_REMOTE_WRITES StreamBatchMemOpType = 3
 )
 
-// StreamMemoryBarrier_flags is CUstreamMemoryBarrier_flags of cuda.h.
+// StreamMemoryBarrier_flags say how far a memory barrier reaches: the system or the device.
+//
+// C: CUstreamMemoryBarrier_flags.
 type StreamMemoryBarrier_flags int32
 
 // Values of [StreamMemoryBarrier_flags].
@@ -198,7 +233,9 @@ const (
 	STREAM_MEMORY_BARRIER_TYPE_GPU StreamMemoryBarrier_flags = 1
 )
 
-// StreamAtomicReductionOpType is CUstreamAtomicReductionOpType of cuda.h.
+// StreamAtomicReductionOpType is the operation of an atomic reduction.
+//
+// C: CUstreamAtomicReductionOpType.
 type StreamAtomicReductionOpType int32
 
 // Values of [StreamAtomicReductionOpType].
@@ -208,7 +245,9 @@ const (
 	STREAM_ATOMIC_REDUCTION_OP_ADD StreamAtomicReductionOpType = 0
 )
 
-// StreamAtomicReductionDataType is CUstreamAtomicReductionDataType of cuda.h.
+// StreamAtomicReductionDataType is the type of the numbers of an atomic reduction.
+//
+// C: CUstreamAtomicReductionDataType.
 type StreamAtomicReductionDataType int32
 
 // Values of [StreamAtomicReductionDataType].
@@ -217,7 +256,9 @@ const (
 	STREAM_ATOMIC_REDUCTION_UNSIGNED_64 StreamAtomicReductionDataType = 22
 )
 
-// Occupancy_flags is CUoccupancy_flags of cuda.h.
+// Occupancy_flags are the flags of [OccupancyMaxActiveBlocksPerMultiprocessorWithFlags].
+//
+// C: CUoccupancy_flags.
 type Occupancy_flags int32
 
 // Values of [Occupancy_flags].
@@ -226,7 +267,9 @@ const (
 	OCCUPANCY_DISABLE_CACHING_OVERRIDE Occupancy_flags = 1
 )
 
-// StreamUpdateCaptureDependencies_flags is CUstreamUpdateCaptureDependencies_flags of cuda.h.
+// StreamUpdateCaptureDependencies_flags say whether dependencies are added or replaced.
+//
+// C: CUstreamUpdateCaptureDependencies_flags.
 type StreamUpdateCaptureDependencies_flags int32
 
 // Values of [StreamUpdateCaptureDependencies_flags].
@@ -235,7 +278,9 @@ const (
 	STREAM_SET_CAPTURE_DEPENDENCIES StreamUpdateCaptureDependencies_flags = 1
 )
 
-// AsyncNotificationType is CUasyncNotificationType of cuda.h.
+// AsyncNotificationType is the kind of an asynchronous notification.
+//
+// C: CUasyncNotificationType.
 type AsyncNotificationType int32
 
 // Values of [AsyncNotificationType].
@@ -243,7 +288,9 @@ const (
 	ASYNC_NOTIFICATION_TYPE_OVER_BUDGET AsyncNotificationType = 1
 )
 
-// Array_format is CUarray_format of cuda.h.
+// Array_format is the format of an array's elements.
+//
+// C: CUarray_format.
 type Array_format int32
 
 // Values of [Array_format].
@@ -316,7 +363,9 @@ const (
 	AD_FORMAT_MAX                     Array_format = 0x7fffffff
 )
 
-// Address_mode is CUaddress_mode of cuda.h.
+// Address_mode says what happens to coordinates outside a texture.
+//
+// C: CUaddress_mode.
 type Address_mode int32
 
 // Values of [Address_mode].
@@ -327,7 +376,9 @@ const (
 	TR_ADDRESS_MODE_BORDER Address_mode = 3
 )
 
-// Filter_mode is CUfilter_mode of cuda.h.
+// Filter_mode says how a texture is read between elements.
+//
+// C: CUfilter_mode.
 type Filter_mode int32
 
 // Values of [Filter_mode].
@@ -336,7 +387,9 @@ const (
 	TR_FILTER_MODE_LINEAR Filter_mode = 1
 )
 
-// Device_attribute is CUdevice_attribute of cuda.h.
+// Device_attribute is a property of a device, see [DeviceGetAttribute].
+//
+// C: CUdevice_attribute.
 type Device_attribute int32
 
 // Values of [Device_attribute].
@@ -511,7 +564,9 @@ const (
 	DEVICE_ATTRIBUTE_MAX                                                       Device_attribute = 162
 )
 
-// Pointer_attribute is CUpointer_attribute of cuda.h.
+// Pointer_attribute is a property of memory, see [PointerGetAttribute].
+//
+// C: CUpointer_attribute.
 type Pointer_attribute int32
 
 // Values of [Pointer_attribute].
@@ -540,7 +595,9 @@ const (
 	POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL    Pointer_attribute = 22
 )
 
-// Function_attribute is CUfunction_attribute of cuda.h.
+// Function_attribute is a property of a kernel, see [FuncGetAttribute].
+//
+// C: CUfunction_attribute.
 type Function_attribute int32
 
 // Values of [Function_attribute].
@@ -566,7 +623,9 @@ const (
 	FUNC_ATTRIBUTE_MAX                                  Function_attribute = 18
 )
 
-// Func_cache is CUfunc_cache of cuda.h.
+// Func_cache says how on-chip memory is split between L1 cache and shared memory.
+//
+// C: CUfunc_cache.
 type Func_cache int32
 
 // Values of [Func_cache].
@@ -577,7 +636,9 @@ const (
 	FUNC_CACHE_PREFER_EQUAL  Func_cache = 3
 )
 
-// Sharedconfig is CUsharedconfig of cuda.h.
+// Sharedconfig is the width of shared memory banks.
+//
+// C: CUsharedconfig.
 type Sharedconfig int32
 
 // Values of [Sharedconfig].
@@ -587,7 +648,9 @@ const (
 	SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE Sharedconfig = 2
 )
 
-// Shared_carveout is CUshared_carveout of cuda.h.
+// Shared_carveout is a share of on-chip memory for shared memory in percent; -1 is the driver's choice.
+//
+// C: CUshared_carveout.
 type Shared_carveout int32
 
 // Values of [Shared_carveout].
@@ -597,7 +660,9 @@ const (
 	SHAREDMEM_CARVEOUT_MAX_L1     Shared_carveout = 0
 )
 
-// Memorytype is CUmemorytype of cuda.h.
+// Memorytype is a kind of memory in a copy.
+//
+// C: CUmemorytype.
 type Memorytype int32
 
 // Values of [Memorytype].
@@ -608,7 +673,9 @@ const (
 	MEMORYTYPE_UNIFIED Memorytype = 4
 )
 
-// Computemode is CUcomputemode of cuda.h.
+// Computemode says how many processes may use a device.
+//
+// C: CUcomputemode.
 type Computemode int32
 
 // Values of [Computemode].
@@ -618,7 +685,9 @@ const (
 	COMPUTEMODE_EXCLUSIVE_PROCESS Computemode = 3
 )
 
-// Mem_advise is CUmem_advise of cuda.h.
+// Mem_advise is what [MemAdvise] can tell about managed memory.
+//
+// C: CUmem_advise.
 type Mem_advise int32
 
 // Values of [Mem_advise].
@@ -631,7 +700,9 @@ const (
 	MEM_ADVISE_UNSET_ACCESSED_BY        Mem_advise = 6
 )
 
-// Mem_range_attribute is CUmem_range_attribute of cuda.h.
+// Mem_range_attribute is a property of managed memory, see [MemRangeGetAttribute].
+//
+// C: CUmem_range_attribute.
 type Mem_range_attribute int32
 
 // Values of [Mem_range_attribute].
@@ -646,7 +717,10 @@ const (
 	MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID   Mem_range_attribute = 8
 )
 
-// Jit_option is CUjit_option of cuda.h.
+// Jit_option is an option of the compiler and linker in the driver; the comments of [ModuleLoadDataEx] say how its
+// value is given.
+//
+// C: CUjit_option.
 type Jit_option int32
 
 // Values of [Jit_option].
@@ -690,7 +764,9 @@ const (
 	JIT_NUM_OPTIONS                      Jit_option = 36
 )
 
-// Jit_target is CUjit_target of cuda.h.
+// Jit_target is a compute capability to compile for.
+//
+// C: CUjit_target.
 type Jit_target int32
 
 // Values of [Jit_target].
@@ -734,7 +810,9 @@ const (
 	TARGET_COMPUTE_121F Jit_target = 131193
 )
 
-// Jit_fallback is CUjit_fallback of cuda.h.
+// Jit_fallback says what to do where no code for the device is found.
+//
+// C: CUjit_fallback.
 type Jit_fallback int32
 
 // Values of [Jit_fallback].
@@ -743,7 +821,9 @@ const (
 	PREFER_BINARY Jit_fallback = 1
 )
 
-// Jit_cacheMode is CUjit_cacheMode of cuda.h.
+// Jit_cacheMode says how compiled code is cached.
+//
+// C: CUjit_cacheMode.
 type Jit_cacheMode int32
 
 // Values of [Jit_cacheMode].
@@ -753,7 +833,9 @@ const (
 	JIT_CACHE_OPTION_CA   Jit_cacheMode = 2
 )
 
-// JitInputType is CUjitInputType of cuda.h.
+// JitInputType is the form of an input to a link.
+//
+// C: CUjitInputType.
 type JitInputType int32
 
 // Values of [JitInputType].
@@ -767,7 +849,9 @@ const (
 	JIT_NUM_INPUT_TYPES JitInputType = 6
 )
 
-// GraphicsRegisterFlags is CUgraphicsRegisterFlags of cuda.h.
+// GraphicsRegisterFlags say how a registered graphics resource will be used.
+//
+// C: CUgraphicsRegisterFlags.
 type GraphicsRegisterFlags int32
 
 // Values of [GraphicsRegisterFlags].
@@ -779,7 +863,9 @@ const (
 	GRAPHICS_REGISTER_FLAGS_TEXTURE_GATHER GraphicsRegisterFlags = 8
 )
 
-// GraphicsMapResourceFlags is CUgraphicsMapResourceFlags of cuda.h.
+// GraphicsMapResourceFlags say how a mapped graphics resource will be used.
+//
+// C: CUgraphicsMapResourceFlags.
 type GraphicsMapResourceFlags int32
 
 // Values of [GraphicsMapResourceFlags].
@@ -789,7 +875,9 @@ const (
 	GRAPHICS_MAP_RESOURCE_FLAGS_WRITE_DISCARD GraphicsMapResourceFlags = 2
 )
 
-// Array_cubemap_face is CUarray_cubemap_face of cuda.h.
+// Array_cubemap_face is a face of a cubemap.
+//
+// C: CUarray_cubemap_face.
 type Array_cubemap_face int32
 
 // Values of [Array_cubemap_face].
@@ -802,7 +890,9 @@ const (
 	CUBEMAP_FACE_NEGATIVE_Z Array_cubemap_face = 5
 )
 
-// Limit is CUlimit of cuda.h.
+// Limit is a limit of a context, see [CtxSetLimit].
+//
+// C: CUlimit.
 type Limit int32
 
 // Values of [Limit].
@@ -821,7 +911,9 @@ const (
 	LIMIT_MAX                              Limit = 11
 )
 
-// Resourcetype is CUresourcetype of cuda.h.
+// Resourcetype is the kind of a resource under a texture or surface.
+//
+// C: CUresourcetype.
 type Resourcetype int32
 
 // Values of [Resourcetype].
@@ -832,7 +924,9 @@ const (
 	RESOURCE_TYPE_PITCH2D         Resourcetype = 3
 )
 
-// AccessProperty is CUaccessProperty of cuda.h.
+// AccessProperty says how the L2 cache treats an access.
+//
+// C: CUaccessProperty.
 type AccessProperty int32
 
 // Values of [AccessProperty].
@@ -842,7 +936,9 @@ const (
 	ACCESS_PROPERTY_PERSISTING AccessProperty = 2
 )
 
-// GraphConditionalNodeType is CUgraphConditionalNodeType of cuda.h.
+// GraphConditionalNodeType is the kind of a conditional node.
+//
+// C: CUgraphConditionalNodeType.
 type GraphConditionalNodeType int32
 
 // Values of [GraphConditionalNodeType].
@@ -852,7 +948,9 @@ const (
 	GRAPH_COND_TYPE_SWITCH GraphConditionalNodeType = 2
 )
 
-// GraphNodeType is CUgraphNodeType of cuda.h.
+// GraphNodeType is the kind of a node.
+//
+// C: CUgraphNodeType.
 type GraphNodeType int32
 
 // Values of [GraphNodeType].
@@ -877,7 +975,9 @@ const (
 	GRAPH_NODE_TYPE_FABRIC_CPY_BATCH GraphNodeType = 18
 )
 
-// GraphDependencyType is CUgraphDependencyType of cuda.h.
+// GraphDependencyType is the kind of an edge.
+//
+// C: CUgraphDependencyType.
 type GraphDependencyType int32
 
 // Values of [GraphDependencyType].
@@ -886,7 +986,9 @@ const (
 	GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC GraphDependencyType = 1
 )
 
-// GraphInstantiateResult is CUgraphInstantiateResult of cuda.h.
+// GraphInstantiateResult says how instantiating a graph went.
+//
+// C: CUgraphInstantiateResult.
 type GraphInstantiateResult int32
 
 // Values of [GraphInstantiateResult].
@@ -899,7 +1001,9 @@ const (
 	GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED    GraphInstantiateResult = 5
 )
 
-// SynchronizationPolicy is CUsynchronizationPolicy of cuda.h.
+// SynchronizationPolicy says how a thread waits for a stream.
+//
+// C: CUsynchronizationPolicy.
 type SynchronizationPolicy int32
 
 // Values of [SynchronizationPolicy].
@@ -910,7 +1014,9 @@ const (
 	SYNC_POLICY_BLOCKING_SYNC SynchronizationPolicy = 4
 )
 
-// ClusterSchedulingPolicy is CUclusterSchedulingPolicy of cuda.h.
+// ClusterSchedulingPolicy says how the blocks of clusters are spread over the device.
+//
+// C: CUclusterSchedulingPolicy.
 type ClusterSchedulingPolicy int32
 
 // Values of [ClusterSchedulingPolicy].
@@ -921,7 +1027,9 @@ const (
 	CLUSTER_SCHEDULING_POLICY_RUBIN_DSMEM_LOCALITY ClusterSchedulingPolicy = 3
 )
 
-// LaunchMemSyncDomain is CUlaunchMemSyncDomain of cuda.h.
+// LaunchMemSyncDomain is a domain of memory order: fences wait only for writes of their own.
+//
+// C: CUlaunchMemSyncDomain.
 type LaunchMemSyncDomain int32
 
 // Values of [LaunchMemSyncDomain].
@@ -930,7 +1038,9 @@ const (
 	LAUNCH_MEM_SYNC_DOMAIN_REMOTE  LaunchMemSyncDomain = 1
 )
 
-// LaunchAttributePortableClusterMode is CUlaunchAttributePortableClusterMode of cuda.h.
+// LaunchAttributePortableClusterMode says whether a launch may use a cluster size that not all devices have.
+//
+// C: CUlaunchAttributePortableClusterMode.
 type LaunchAttributePortableClusterMode int32
 
 // Values of [LaunchAttributePortableClusterMode].
@@ -940,7 +1050,9 @@ const (
 	LAUNCH_PORTABLE_CLUSTER_MODE_ALLOW_NON_PORTABLE LaunchAttributePortableClusterMode = 2
 )
 
-// SharedMemoryMode is CUsharedMemoryMode of cuda.h.
+// SharedMemoryMode says whether a launch may use more shared memory than all devices have.
+//
+// C: CUsharedMemoryMode.
 type SharedMemoryMode int32
 
 // Values of [SharedMemoryMode].
@@ -952,7 +1064,9 @@ const (
 	SHARED_MEMORY_MODE_PREFER_OVERSIZED_SHARED_MEMORY SharedMemoryMode = 4
 )
 
-// LaunchAttributeID is CUlaunchAttributeID of cuda.h.
+// LaunchAttributeID is the kind of an attribute of a launch, a node or a stream.
+//
+// C: CUlaunchAttributeID.
 type LaunchAttributeID int32
 
 // Values of [LaunchAttributeID].
@@ -977,7 +1091,9 @@ const (
 	LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE                   LaunchAttributeID = 18
 )
 
-// StreamCaptureStatus is CUstreamCaptureStatus of cuda.h.
+// StreamCaptureStatus says whether a stream is being captured.
+//
+// C: CUstreamCaptureStatus.
 type StreamCaptureStatus int32
 
 // Values of [StreamCaptureStatus].
@@ -987,7 +1103,9 @@ const (
 	STREAM_CAPTURE_STATUS_INVALIDATED StreamCaptureStatus = 2
 )
 
-// StreamCaptureMode is CUstreamCaptureMode of cuda.h.
+// StreamCaptureMode says what is refused during a capture: what any thread does, what this one does, or nothing.
+//
+// C: CUstreamCaptureMode.
 type StreamCaptureMode int32
 
 // Values of [StreamCaptureMode].
@@ -997,7 +1115,9 @@ const (
 	STREAM_CAPTURE_MODE_RELAXED      StreamCaptureMode = 2
 )
 
-// DriverProcAddress_flags is CUdriverProcAddress_flags of cuda.h.
+// DriverProcAddress_flags choose the default stream of functions of [GetProcAddress].
+//
+// C: CUdriverProcAddress_flags.
 type DriverProcAddress_flags int32
 
 // Values of [DriverProcAddress_flags].
@@ -1007,7 +1127,9 @@ const (
 	GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM DriverProcAddress_flags = 2
 )
 
-// DriverProcAddressQueryResult is CUdriverProcAddressQueryResult of cuda.h.
+// DriverProcAddressQueryResult says whether [GetProcAddress] found the function, and if not, why.
+//
+// C: CUdriverProcAddressQueryResult.
 type DriverProcAddressQueryResult int32
 
 // Values of [DriverProcAddressQueryResult].
@@ -1017,7 +1139,9 @@ const (
 	GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT DriverProcAddressQueryResult = 2
 )
 
-// ExecAffinityType is CUexecAffinityType of cuda.h.
+// ExecAffinityType is a way to limit a context to a part of the device.
+//
+// C: CUexecAffinityType.
 type ExecAffinityType int32
 
 // Values of [ExecAffinityType].
@@ -1026,7 +1150,9 @@ const (
 	EXEC_AFFINITY_TYPE_MAX      ExecAffinityType = 1
 )
 
-// CigDataType is CUcigDataType of cuda.h.
+// CigDataType is the kind of a graphics client that shares a context.
+//
+// C: CUcigDataType.
 type CigDataType int32
 
 // Values of [CigDataType].
@@ -1035,7 +1161,9 @@ const (
 	CIG_DATA_TYPE_NV_BLOB             CigDataType = 2
 )
 
-// StreamCigDataType is CUstreamCigDataType of cuda.h.
+// StreamCigDataType is the kind of a command list that a stream is captured to.
+//
+// C: CUstreamCigDataType.
 type StreamCigDataType int32
 
 // Values of [StreamCigDataType].
@@ -1044,7 +1172,9 @@ const (
 	STREAM_CIG_DATA_TYPE_VULKAN_COMMAND_BUFFER_HANDLE_NV StreamCigDataType = 2
 )
 
-// LibraryOption is CUlibraryOption of cuda.h.
+// LibraryOption is an option of [LibraryLoadData].
+//
+// C: CUlibraryOption.
 type LibraryOption int32
 
 // Values of [LibraryOption].
@@ -1054,120 +1184,233 @@ const (
 	LIBRARY_NUM_OPTIONS                            LibraryOption = 2
 )
 
-// Result is CUresult of cuda.h.
+// Result is what every function returns: a code of the driver, or one of this package's own, which are negative. It
+// is no error by itself; [Result.Err] makes one.
+//
+// C: CUresult.
 type Result int32
 
 // Values of [Result].
 const (
-	SUCCESS                              Result = 0
-	ERROR_INVALID_VALUE                  Result = 1
-	ERROR_OUT_OF_MEMORY                  Result = 2
-	ERROR_NOT_INITIALIZED                Result = 3
-	ERROR_DEINITIALIZED                  Result = 4
-	ERROR_PROFILER_DISABLED              Result = 5
-	ERROR_PROFILER_NOT_INITIALIZED       Result = 6
-	ERROR_PROFILER_ALREADY_STARTED       Result = 7
-	ERROR_PROFILER_ALREADY_STOPPED       Result = 8
-	ERROR_STUB_LIBRARY                   Result = 34
-	ERROR_CALL_REQUIRES_NEWER_DRIVER     Result = 36
-	ERROR_DEVICE_UNAVAILABLE             Result = 46
-	ERROR_MULTICAST_RESOURCE_FULL        Result = 47
-	ERROR_NO_DEVICE                      Result = 100
-	ERROR_INVALID_DEVICE                 Result = 101
-	ERROR_DEVICE_NOT_LICENSED            Result = 102
-	ERROR_INVALID_IMAGE                  Result = 200
-	ERROR_INVALID_CONTEXT                Result = 201
-	ERROR_CONTEXT_ALREADY_CURRENT        Result = 202
-	ERROR_MAP_FAILED                     Result = 205
-	ERROR_UNMAP_FAILED                   Result = 206
-	ERROR_ARRAY_IS_MAPPED                Result = 207
-	ERROR_ALREADY_MAPPED                 Result = 208
-	ERROR_NO_BINARY_FOR_GPU              Result = 209
-	ERROR_ALREADY_ACQUIRED               Result = 210
-	ERROR_NOT_MAPPED                     Result = 211
-	ERROR_NOT_MAPPED_AS_ARRAY            Result = 212
-	ERROR_NOT_MAPPED_AS_POINTER          Result = 213
-	ERROR_ECC_UNCORRECTABLE              Result = 214
-	ERROR_UNSUPPORTED_LIMIT              Result = 215
-	ERROR_CONTEXT_ALREADY_IN_USE         Result = 216
-	ERROR_PEER_ACCESS_UNSUPPORTED        Result = 217
-	ERROR_INVALID_PTX                    Result = 218
-	ERROR_INVALID_GRAPHICS_CONTEXT       Result = 219
-	ERROR_NVLINK_UNCORRECTABLE           Result = 220
-	ERROR_JIT_COMPILER_NOT_FOUND         Result = 221
-	ERROR_UNSUPPORTED_PTX_VERSION        Result = 222
-	ERROR_JIT_COMPILATION_DISABLED       Result = 223
-	ERROR_UNSUPPORTED_EXEC_AFFINITY      Result = 224
-	ERROR_UNSUPPORTED_DEVSIDE_SYNC       Result = 225
-	ERROR_CONTAINED                      Result = 226
-	ERROR_INSUFFICIENT_LOADER_VERSION    Result = 227
-	ERROR_INVALID_SOURCE                 Result = 300
-	ERROR_FILE_NOT_FOUND                 Result = 301
+	// SUCCESS: no error
+	SUCCESS Result = 0
+	// ERROR_INVALID_VALUE: an argument is outside what the function accepts
+	ERROR_INVALID_VALUE Result = 1
+	// ERROR_OUT_OF_MEMORY: the memory asked for is not there
+	ERROR_OUT_OF_MEMORY Result = 2
+	// ERROR_NOT_INITIALIZED: cuInit was not called, or failed
+	ERROR_NOT_INITIALIZED Result = 3
+	// ERROR_DEINITIALIZED: the driver is shutting down in this process
+	ERROR_DEINITIALIZED Result = 4
+	// ERROR_PROFILER_DISABLED: profiling cannot be used in this run
+	ERROR_PROFILER_DISABLED Result = 5
+	// ERROR_PROFILER_NOT_INITIALIZED: profiling was not initialised; no longer returned
+	ERROR_PROFILER_NOT_INITIALIZED Result = 6
+	// ERROR_PROFILER_ALREADY_STARTED: profiling is on already; no longer returned
+	ERROR_PROFILER_ALREADY_STARTED Result = 7
+	// ERROR_PROFILER_ALREADY_STOPPED: profiling is off already; no longer returned
+	ERROR_PROFILER_ALREADY_STOPPED Result = 8
+	// ERROR_STUB_LIBRARY: the library is the stub for linking, not the driver's
+	ERROR_STUB_LIBRARY Result = 34
+	// ERROR_CALL_REQUIRES_NEWER_DRIVER: the call needs a newer driver
+	ERROR_CALL_REQUIRES_NEWER_DRIVER Result = 36
+	// ERROR_DEVICE_UNAVAILABLE: the device cannot be used now, for instance because another process has it to itself
+	ERROR_DEVICE_UNAVAILABLE Result = 46
+	// ERROR_MULTICAST_RESOURCE_FULL: the fabric has no room for another multicast object
+	ERROR_MULTICAST_RESOURCE_FULL Result = 47
+	// ERROR_NO_DEVICE: no device that this process may use
+	ERROR_NO_DEVICE Result = 100
+	// ERROR_INVALID_DEVICE: no device with this ordinal, or the operation does not fit the device
+	ERROR_INVALID_DEVICE Result = 101
+	// ERROR_DEVICE_NOT_LICENSED: the device has no valid vGPU licence
+	ERROR_DEVICE_NOT_LICENSED Result = 102
+	// ERROR_INVALID_IMAGE: the module is damaged or in a form that the driver does not know
+	ERROR_INVALID_IMAGE Result = 200
+	// ERROR_INVALID_CONTEXT: no context is current on the thread, or the context is not valid
+	ERROR_INVALID_CONTEXT Result = 201
+	// ERROR_CONTEXT_ALREADY_CURRENT: the context is current already; no longer returned
+	ERROR_CONTEXT_ALREADY_CURRENT Result = 202
+	// ERROR_MAP_FAILED: mapping failed
+	ERROR_MAP_FAILED Result = 205
+	// ERROR_UNMAP_FAILED: unmapping failed
+	ERROR_UNMAP_FAILED Result = 206
+	// ERROR_ARRAY_IS_MAPPED: the array is mapped and cannot be destroyed
+	ERROR_ARRAY_IS_MAPPED Result = 207
+	// ERROR_ALREADY_MAPPED: the resource is mapped already
+	ERROR_ALREADY_MAPPED Result = 208
+	// ERROR_NO_BINARY_FOR_GPU: the module has no code for this device
+	ERROR_NO_BINARY_FOR_GPU Result = 209
+	// ERROR_ALREADY_ACQUIRED: the resource is acquired already
+	ERROR_ALREADY_ACQUIRED Result = 210
+	// ERROR_NOT_MAPPED: the resource is not mapped
+	ERROR_NOT_MAPPED Result = 211
+	// ERROR_NOT_MAPPED_AS_ARRAY: the resource is mapped, but not as an array
+	ERROR_NOT_MAPPED_AS_ARRAY Result = 212
+	// ERROR_NOT_MAPPED_AS_POINTER: the resource is mapped, but not as memory with an address
+	ERROR_NOT_MAPPED_AS_POINTER Result = 213
+	// ERROR_ECC_UNCORRECTABLE: a memory error that could not be corrected
+	ERROR_ECC_UNCORRECTABLE Result = 214
+	// ERROR_UNSUPPORTED_LIMIT: the device does not have this limit
+	ERROR_UNSUPPORTED_LIMIT Result = 215
+	// ERROR_CONTEXT_ALREADY_IN_USE: the context is current on another thread
+	ERROR_CONTEXT_ALREADY_IN_USE Result = 216
+	// ERROR_PEER_ACCESS_UNSUPPORTED: the two devices cannot use each other's memory
+	ERROR_PEER_ACCESS_UNSUPPORTED Result = 217
+	// ERROR_INVALID_PTX: the PTX does not compile
+	ERROR_INVALID_PTX Result = 218
+	// ERROR_INVALID_GRAPHICS_CONTEXT: the graphics context is not usable
+	ERROR_INVALID_GRAPHICS_CONTEXT Result = 219
+	// ERROR_NVLINK_UNCORRECTABLE: an NVLink error that could not be corrected
+	ERROR_NVLINK_UNCORRECTABLE Result = 220
+	// ERROR_JIT_COMPILER_NOT_FOUND: the PTX compiler's library is missing
+	ERROR_JIT_COMPILER_NOT_FOUND Result = 221
+	// ERROR_UNSUPPORTED_PTX_VERSION: the PTX is newer than the driver's compiler
+	ERROR_UNSUPPORTED_PTX_VERSION Result = 222
+	// ERROR_JIT_COMPILATION_DISABLED: compiling PTX is switched off
+	ERROR_JIT_COMPILATION_DISABLED Result = 223
+	// ERROR_UNSUPPORTED_EXEC_AFFINITY: the device cannot be limited in this way
+	ERROR_UNSUPPORTED_EXEC_AFFINITY Result = 224
+	// ERROR_UNSUPPORTED_DEVSIDE_SYNC: the code synchronises on the device in a way that this device does not do
+	ERROR_UNSUPPORTED_DEVSIDE_SYNC Result = 225
+	// ERROR_CONTAINED: a device error that was contained; the process cannot use the device further
+	ERROR_CONTAINED Result = 226
+	// ERROR_INSUFFICIENT_LOADER_VERSION: the driver is too old to load the module
+	ERROR_INSUFFICIENT_LOADER_VERSION Result = 227
+	// ERROR_INVALID_SOURCE: the kernel's source is not valid
+	ERROR_INVALID_SOURCE Result = 300
+	// ERROR_FILE_NOT_FOUND: the file was not found
+	ERROR_FILE_NOT_FOUND Result = 301
+	// ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND: a symbol of a shared object was not found
 	ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND Result = 302
-	ERROR_SHARED_OBJECT_INIT_FAILED      Result = 303
-	ERROR_OPERATING_SYSTEM               Result = 304
-	ERROR_INVALID_HANDLE                 Result = 400
-	ERROR_ILLEGAL_STATE                  Result = 401
-	ERROR_LOSSY_QUERY                    Result = 402
-	ERROR_NOT_FOUND                      Result = 500
-	ERROR_NOT_READY                      Result = 600
-	ERROR_ILLEGAL_ADDRESS                Result = 700
-	ERROR_LAUNCH_OUT_OF_RESOURCES        Result = 701
-	ERROR_LAUNCH_TIMEOUT                 Result = 702
-	ERROR_LAUNCH_INCOMPATIBLE_TEXTURING  Result = 703
-	ERROR_PEER_ACCESS_ALREADY_ENABLED    Result = 704
-	ERROR_PEER_ACCESS_NOT_ENABLED        Result = 705
-	ERROR_PRIMARY_CONTEXT_ACTIVE         Result = 708
-	ERROR_CONTEXT_IS_DESTROYED           Result = 709
-	ERROR_ASSERT                         Result = 710
-	ERROR_TOO_MANY_PEERS                 Result = 711
+	// ERROR_SHARED_OBJECT_INIT_FAILED: a shared object failed to initialise
+	ERROR_SHARED_OBJECT_INIT_FAILED Result = 303
+	// ERROR_OPERATING_SYSTEM: a call of the operating system failed
+	ERROR_OPERATING_SYSTEM Result = 304
+	// ERROR_INVALID_HANDLE: the handle is not valid
+	ERROR_INVALID_HANDLE Result = 400
+	// ERROR_ILLEGAL_STATE: something that the call needs is not in the right state
+	ERROR_ILLEGAL_STATE Result = 401
+	// ERROR_LOSSY_QUERY: the answer would leave out part of the information
+	ERROR_LOSSY_QUERY Result = 402
+	// ERROR_NOT_FOUND: nothing of this name
+	ERROR_NOT_FOUND Result = 500
+	// ERROR_NOT_READY: the work is not done yet; not a failure
+	ERROR_NOT_READY Result = 600
+	// ERROR_ILLEGAL_ADDRESS: a kernel used an address that is not its to use; the process cannot use the device further
+	ERROR_ILLEGAL_ADDRESS Result = 700
+	// ERROR_LAUNCH_OUT_OF_RESOURCES: the launch needs more registers, threads or shared memory than there are
+	ERROR_LAUNCH_OUT_OF_RESOURCES Result = 701
+	// ERROR_LAUNCH_TIMEOUT: the kernel ran longer than the device allows; the process cannot use the device further
+	ERROR_LAUNCH_TIMEOUT Result = 702
+	// ERROR_LAUNCH_INCOMPATIBLE_TEXTURING: the kernel's way of texturing does not fit
+	ERROR_LAUNCH_INCOMPATIBLE_TEXTURING Result = 703
+	// ERROR_PEER_ACCESS_ALREADY_ENABLED: peer access is enabled already
+	ERROR_PEER_ACCESS_ALREADY_ENABLED Result = 704
+	// ERROR_PEER_ACCESS_NOT_ENABLED: peer access is not enabled
+	ERROR_PEER_ACCESS_NOT_ENABLED Result = 705
+	// ERROR_PRIMARY_CONTEXT_ACTIVE: the primary context exists already
+	ERROR_PRIMARY_CONTEXT_ACTIVE Result = 708
+	// ERROR_CONTEXT_IS_DESTROYED: the context was destroyed, or is a primary one that does not exist yet
+	ERROR_CONTEXT_IS_DESTROYED Result = 709
+	// ERROR_ASSERT: an assertion failed in a kernel; the process cannot use the device further
+	ERROR_ASSERT Result = 710
+	// ERROR_TOO_MANY_PEERS: no room for another peer
+	ERROR_TOO_MANY_PEERS Result = 711
+	// ERROR_HOST_MEMORY_ALREADY_REGISTERED: the host memory is page-locked already
 	ERROR_HOST_MEMORY_ALREADY_REGISTERED Result = 712
-	ERROR_HOST_MEMORY_NOT_REGISTERED     Result = 713
-	ERROR_HARDWARE_STACK_ERROR           Result = 714
-	ERROR_ILLEGAL_INSTRUCTION            Result = 715
-	ERROR_MISALIGNED_ADDRESS             Result = 716
-	ERROR_INVALID_ADDRESS_SPACE          Result = 717
-	ERROR_INVALID_PC                     Result = 718
-	ERROR_LAUNCH_FAILED                  Result = 719
-	ERROR_COOPERATIVE_LAUNCH_TOO_LARGE   Result = 720
-	ERROR_TENSOR_MEMORY_LEAK             Result = 721
-	ERROR_NOT_PERMITTED                  Result = 800
-	ERROR_NOT_SUPPORTED                  Result = 801
-	ERROR_SYSTEM_NOT_READY               Result = 802
-	ERROR_SYSTEM_DRIVER_MISMATCH         Result = 803
+	// ERROR_HOST_MEMORY_NOT_REGISTERED: the host memory is not one that was page-locked here
+	ERROR_HOST_MEMORY_NOT_REGISTERED Result = 713
+	// ERROR_HARDWARE_STACK_ERROR: a kernel's stack is damaged; the process cannot use the device further
+	ERROR_HARDWARE_STACK_ERROR Result = 714
+	// ERROR_ILLEGAL_INSTRUCTION: a kernel ran into an instruction that there is not; the process cannot use the device
+	// further
+	ERROR_ILLEGAL_INSTRUCTION Result = 715
+	// ERROR_MISALIGNED_ADDRESS: a kernel used an address that is not aligned; the process cannot use the device further
+	ERROR_MISALIGNED_ADDRESS Result = 716
+	// ERROR_INVALID_ADDRESS_SPACE: a kernel used an address of the wrong space; the process cannot use the device
+	// further
+	ERROR_INVALID_ADDRESS_SPACE Result = 717
+	// ERROR_INVALID_PC: a kernel jumped out of its code; the process cannot use the device further
+	ERROR_INVALID_PC Result = 718
+	// ERROR_LAUNCH_FAILED: a kernel failed; the process cannot use the device further
+	ERROR_LAUNCH_FAILED Result = 719
+	// ERROR_COOPERATIVE_LAUNCH_TOO_LARGE: the cooperative grid does not fit on the device at once
+	ERROR_COOPERATIVE_LAUNCH_TOO_LARGE Result = 720
+	// ERROR_TENSOR_MEMORY_LEAK: a kernel ended without freeing its tensor memory
+	ERROR_TENSOR_MEMORY_LEAK Result = 721
+	// ERROR_NOT_PERMITTED: the operation is not permitted
+	ERROR_NOT_PERMITTED Result = 800
+	// ERROR_NOT_SUPPORTED: the operation is not supported on this system or device
+	ERROR_NOT_SUPPORTED Result = 801
+	// ERROR_SYSTEM_NOT_READY: a part of the system that CUDA needs is not running yet
+	ERROR_SYSTEM_NOT_READY Result = 802
+	// ERROR_SYSTEM_DRIVER_MISMATCH: the kernel driver and the library are of different versions
+	ERROR_SYSTEM_DRIVER_MISMATCH Result = 803
+	// ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: forward compatibility is not available for this device
 	ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE Result = 804
-	ERROR_MPS_CONNECTION_FAILED          Result = 805
-	ERROR_MPS_RPC_FAILURE                Result = 806
-	ERROR_MPS_SERVER_NOT_READY           Result = 807
-	ERROR_MPS_MAX_CLIENTS_REACHED        Result = 808
-	ERROR_MPS_MAX_CONNECTIONS_REACHED    Result = 809
-	ERROR_MPS_CLIENT_TERMINATED          Result = 810
-	ERROR_CDP_NOT_SUPPORTED              Result = 811
-	ERROR_CDP_VERSION_MISMATCH           Result = 812
-	ERROR_STREAM_CAPTURE_UNSUPPORTED     Result = 900
-	ERROR_STREAM_CAPTURE_INVALIDATED     Result = 901
-	ERROR_STREAM_CAPTURE_MERGE           Result = 902
-	ERROR_STREAM_CAPTURE_UNMATCHED       Result = 903
-	ERROR_STREAM_CAPTURE_UNJOINED        Result = 904
-	ERROR_STREAM_CAPTURE_ISOLATION       Result = 905
-	ERROR_STREAM_CAPTURE_IMPLICIT        Result = 906
-	ERROR_CAPTURED_EVENT                 Result = 907
-	ERROR_STREAM_CAPTURE_WRONG_THREAD    Result = 908
-	ERROR_TIMEOUT                        Result = 909
-	ERROR_GRAPH_EXEC_UPDATE_FAILURE      Result = 910
-	ERROR_EXTERNAL_DEVICE                Result = 911
-	ERROR_INVALID_CLUSTER_SIZE           Result = 912
-	ERROR_FUNCTION_NOT_LOADED            Result = 913
-	ERROR_INVALID_RESOURCE_TYPE          Result = 914
+	// ERROR_MPS_CONNECTION_FAILED: the MPS server cannot be reached
+	ERROR_MPS_CONNECTION_FAILED Result = 805
+	// ERROR_MPS_RPC_FAILURE: a call between the MPS server and its client failed
+	ERROR_MPS_RPC_FAILURE Result = 806
+	// ERROR_MPS_SERVER_NOT_READY: the MPS server takes no clients now
+	ERROR_MPS_SERVER_NOT_READY Result = 807
+	// ERROR_MPS_MAX_CLIENTS_REACHED: the MPS server has no room for another client
+	ERROR_MPS_MAX_CLIENTS_REACHED Result = 808
+	// ERROR_MPS_MAX_CONNECTIONS_REACHED: the device has no room for another MPS connection
+	ERROR_MPS_MAX_CONNECTIONS_REACHED Result = 809
+	// ERROR_MPS_CLIENT_TERMINATED: the MPS server ended this client
+	ERROR_MPS_CLIENT_TERMINATED Result = 810
+	// ERROR_CDP_NOT_SUPPORTED: kernels cannot launch kernels here
+	ERROR_CDP_NOT_SUPPORTED Result = 811
+	// ERROR_CDP_VERSION_MISMATCH: the code mixes two versions of launching kernels from kernels
+	ERROR_CDP_VERSION_MISMATCH Result = 812
+	// ERROR_STREAM_CAPTURE_UNSUPPORTED: the operation is not allowed while a stream is captured
+	ERROR_STREAM_CAPTURE_UNSUPPORTED Result = 900
+	// ERROR_STREAM_CAPTURE_INVALIDATED: the capture went wrong before
+	ERROR_STREAM_CAPTURE_INVALIDATED Result = 901
+	// ERROR_STREAM_CAPTURE_MERGE: the operation would join two captures
+	ERROR_STREAM_CAPTURE_MERGE Result = 902
+	// ERROR_STREAM_CAPTURE_UNMATCHED: the capture did not begin in this stream
+	ERROR_STREAM_CAPTURE_UNMATCHED Result = 903
+	// ERROR_STREAM_CAPTURE_UNJOINED: the capture has a branch that does not come back to the first stream
+	ERROR_STREAM_CAPTURE_UNJOINED Result = 904
+	// ERROR_STREAM_CAPTURE_ISOLATION: the operation would make the capture depend on work outside it
+	ERROR_STREAM_CAPTURE_ISOLATION Result = 905
+	// ERROR_STREAM_CAPTURE_IMPLICIT: the operation would make the capture wait for the default stream
+	ERROR_STREAM_CAPTURE_IMPLICIT Result = 906
+	// ERROR_CAPTURED_EVENT: the event was last recorded in a capture
+	ERROR_CAPTURED_EVENT Result = 907
+	// ERROR_STREAM_CAPTURE_WRONG_THREAD: the capture has to be ended by the thread that began it
+	ERROR_STREAM_CAPTURE_WRONG_THREAD Result = 908
+	// ERROR_TIMEOUT: the time limit passed
+	ERROR_TIMEOUT Result = 909
+	// ERROR_GRAPH_EXEC_UPDATE_FAILURE: the graph does not have the shape of the executable graph
+	ERROR_GRAPH_EXEC_UPDATE_FAILURE Result = 910
+	// ERROR_EXTERNAL_DEVICE: a device outside CUDA's control failed; the process cannot use the device further
+	ERROR_EXTERNAL_DEVICE Result = 911
+	// ERROR_INVALID_CLUSTER_SIZE: the cluster does not fit
+	ERROR_INVALID_CLUSTER_SIZE Result = 912
+	// ERROR_FUNCTION_NOT_LOADED: the function is not loaded yet
+	ERROR_FUNCTION_NOT_LOADED Result = 913
+	// ERROR_INVALID_RESOURCE_TYPE: the resource is of a type that does not fit here
+	ERROR_INVALID_RESOURCE_TYPE Result = 914
+	// ERROR_INVALID_RESOURCE_CONFIGURATION: the resources do not make sense together
 	ERROR_INVALID_RESOURCE_CONFIGURATION Result = 915
-	ERROR_KEY_ROTATION                   Result = 916
-	ERROR_STREAM_DETACHED                Result = 917
-	ERROR_GRAPH_RECAPTURE_FAILURE        Result = 918
-	ERROR_FABRIC_NOT_READY               Result = 919
-	ERROR_UNKNOWN                        Result = 999
+	// ERROR_KEY_ROTATION: an encryption key was being changed
+	ERROR_KEY_ROTATION Result = 916
+	// ERROR_STREAM_DETACHED: the stream's green context was destroyed
+	ERROR_STREAM_DETACHED Result = 917
+	// ERROR_GRAPH_RECAPTURE_FAILURE: the new capture does not fit the graph
+	ERROR_GRAPH_RECAPTURE_FAILURE Result = 918
+	// ERROR_FABRIC_NOT_READY: the fabric is not ready yet
+	ERROR_FABRIC_NOT_READY Result = 919
+	// ERROR_UNKNOWN: an error inside the driver that has no code of its own
+	ERROR_UNKNOWN Result = 999
 )
 
-// Device_P2PAttribute is CUdevice_P2PAttribute of cuda.h.
+// Device_P2PAttribute is a property of the link between two devices.
+//
+// C: CUdevice_P2PAttribute.
 type Device_P2PAttribute int32
 
 // Values of [Device_P2PAttribute].
@@ -1180,7 +1423,9 @@ const (
 	DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED Device_P2PAttribute = 5
 )
 
-// ResourceViewFormat is CUresourceViewFormat of cuda.h.
+// ResourceViewFormat is the format in which a view reads a resource.
+//
+// C: CUresourceViewFormat.
 type ResourceViewFormat int32
 
 // Values of [ResourceViewFormat].
@@ -1222,7 +1467,9 @@ const (
 	RES_VIEW_FORMAT_UNSIGNED_BC7  ResourceViewFormat = 34
 )
 
-// TensorMapDataType is CUtensorMapDataType of cuda.h.
+// TensorMapDataType is the type of a tensor map's elements.
+//
+// C: CUtensorMapDataType.
 type TensorMapDataType int32
 
 // Values of [TensorMapDataType].
@@ -1245,7 +1492,9 @@ const (
 	TENSOR_MAP_DATA_TYPE_16U6_ALIGN16B TensorMapDataType = 15
 )
 
-// TensorMapInterleave is CUtensorMapInterleave of cuda.h.
+// TensorMapInterleave is the interleaving of a tensor map.
+//
+// C: CUtensorMapInterleave.
 type TensorMapInterleave int32
 
 // Values of [TensorMapInterleave].
@@ -1255,7 +1504,9 @@ const (
 	TENSOR_MAP_INTERLEAVE_32B  TensorMapInterleave = 2
 )
 
-// TensorMapSwizzle is CUtensorMapSwizzle of cuda.h.
+// TensorMapSwizzle says how a tensor map permutes shared memory against bank conflicts.
+//
+// C: CUtensorMapSwizzle.
 type TensorMapSwizzle int32
 
 // Values of [TensorMapSwizzle].
@@ -1269,7 +1520,9 @@ const (
 	TENSOR_MAP_SWIZZLE_128B_ATOM_64B         TensorMapSwizzle = 6
 )
 
-// TensorMapL2promotion is CUtensorMapL2promotion of cuda.h.
+// TensorMapL2promotion is the size in bytes to which a tensor map widens reads into the L2 cache.
+//
+// C: CUtensorMapL2promotion.
 type TensorMapL2promotion int32
 
 // Values of [TensorMapL2promotion].
@@ -1280,7 +1533,9 @@ const (
 	TENSOR_MAP_L2_PROMOTION_L2_256B TensorMapL2promotion = 3
 )
 
-// TensorMapFloatOOBfill is CUtensorMapFloatOOBfill of cuda.h.
+// TensorMapFloatOOBfill says what a tensor map reads outside the tensor.
+//
+// C: CUtensorMapFloatOOBfill.
 type TensorMapFloatOOBfill int32
 
 // Values of [TensorMapFloatOOBfill].
@@ -1289,7 +1544,9 @@ const (
 	TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA TensorMapFloatOOBfill = 1
 )
 
-// TensorMapIm2ColWideMode is CUtensorMapIm2ColWideMode of cuda.h.
+// TensorMapIm2ColWideMode is the direction of a wide im2col tensor map.
+//
+// C: CUtensorMapIm2ColWideMode.
 type TensorMapIm2ColWideMode int32
 
 // Values of [TensorMapIm2ColWideMode].
@@ -1298,7 +1555,9 @@ const (
 	TENSOR_MAP_IM2COL_WIDE_MODE_W128 TensorMapIm2ColWideMode = 1
 )
 
-// TensorMapAllocClass is CUtensorMapAllocClass of cuda.h.
+// TensorMapAllocClass is a class of allocations that a tensor map reads.
+//
+// C: CUtensorMapAllocClass.
 type TensorMapAllocClass int32
 
 // Values of [TensorMapAllocClass].
@@ -1308,7 +1567,9 @@ const (
 	TENSOR_MAP_ALLOC_CLASS_LARGE TensorMapAllocClass = 2
 )
 
-// CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS is CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS of cuda.h.
+// CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS says how the current context may use memory.
+//
+// C: CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS.
 type CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS int32
 
 // Values of [CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS].
@@ -1318,7 +1579,9 @@ const (
 	POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE CUDA_POINTER_ATTRIBUTE_ACCESS_FLAGS = 3
 )
 
-// ExternalMemoryHandleType is CUexternalMemoryHandleType of cuda.h.
+// ExternalMemoryHandleType is the kind of handle from which memory is imported.
+//
+// C: CUexternalMemoryHandleType.
 type ExternalMemoryHandleType int32
 
 // Values of [ExternalMemoryHandleType].
@@ -1334,7 +1597,9 @@ const (
 	EXTERNAL_MEMORY_HANDLE_TYPE_DMABUF_FD          ExternalMemoryHandleType = 9
 )
 
-// ExternalSemaphoreHandleType is CUexternalSemaphoreHandleType of cuda.h.
+// ExternalSemaphoreHandleType is the kind of handle from which a semaphore is imported.
+//
+// C: CUexternalSemaphoreHandleType.
 type ExternalSemaphoreHandleType int32
 
 // Values of [ExternalSemaphoreHandleType].
@@ -1351,7 +1616,9 @@ const (
 	EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_WIN32 ExternalSemaphoreHandleType = 10
 )
 
-// MemAllocationHandleType is CUmemAllocationHandleType of cuda.h.
+// MemAllocationHandleType is a kind of handle for other processes; a mask in [MemAllocationProp].
+//
+// C: CUmemAllocationHandleType.
 type MemAllocationHandleType int32
 
 // Values of [MemAllocationHandleType].
@@ -1364,7 +1631,9 @@ const (
 	MEM_HANDLE_TYPE_MAX                   MemAllocationHandleType = 0x7fffffff
 )
 
-// MemAccess_flags is CUmemAccess_flags of cuda.h.
+// MemAccess_flags says how a device may use memory.
+//
+// C: CUmemAccess_flags.
 type MemAccess_flags int32
 
 // Values of [MemAccess_flags].
@@ -1375,7 +1644,9 @@ const (
 	MEM_ACCESS_FLAGS_PROT_MAX       MemAccess_flags = 0x7fffffff
 )
 
-// MemLocationType is CUmemLocationType of cuda.h.
+// MemLocationType is the kind of a location.
+//
+// C: CUmemLocationType.
 type MemLocationType int32
 
 // Values of [MemLocationType].
@@ -1391,7 +1662,9 @@ const (
 	MEM_LOCATION_TYPE_MAX                    MemLocationType = 0x7fffffff
 )
 
-// MemAllocationType is CUmemAllocationType of cuda.h.
+// MemAllocationType is the kind of an allocation.
+//
+// C: CUmemAllocationType.
 type MemAllocationType int32
 
 // Values of [MemAllocationType].
@@ -1402,7 +1675,9 @@ const (
 	MEM_ALLOCATION_TYPE_MAX     MemAllocationType = 0x7fffffff
 )
 
-// MemAllocationGranularity_flags is CUmemAllocationGranularity_flags of cuda.h.
+// MemAllocationGranularity_flags chooses the smallest or the recommended granularity.
+//
+// C: CUmemAllocationGranularity_flags.
 type MemAllocationGranularity_flags int32
 
 // Values of [MemAllocationGranularity_flags].
@@ -1411,7 +1686,9 @@ const (
 	MEM_ALLOC_GRANULARITY_RECOMMENDED MemAllocationGranularity_flags = 1
 )
 
-// MemRangeHandleType is CUmemRangeHandleType of cuda.h.
+// MemRangeHandleType is the kind of a handle for a range of addresses.
+//
+// C: CUmemRangeHandleType.
 type MemRangeHandleType int32
 
 // Values of [MemRangeHandleType].
@@ -1420,7 +1697,9 @@ const (
 	MEM_RANGE_HANDLE_TYPE_MAX        MemRangeHandleType = 0x7fffffff
 )
 
-// MemRangeFlags is CUmemRangeFlags of cuda.h.
+// MemRangeFlags are the flags of [MemGetHandleForAddressRange].
+//
+// C: CUmemRangeFlags.
 type MemRangeFlags int32
 
 // Values of [MemRangeFlags].
@@ -1428,7 +1707,9 @@ const (
 	MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE MemRangeFlags = 1
 )
 
-// ArraySparseSubresourceType is CUarraySparseSubresourceType of cuda.h.
+// ArraySparseSubresourceType is the part of a sparse array that is mapped.
+//
+// C: CUarraySparseSubresourceType.
 type ArraySparseSubresourceType int32
 
 // Values of [ArraySparseSubresourceType].
@@ -1437,7 +1718,9 @@ const (
 	ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL      ArraySparseSubresourceType = 1
 )
 
-// MemOperationType is CUmemOperationType of cuda.h.
+// MemOperationType says whether memory of a sparse array is mapped or unmapped.
+//
+// C: CUmemOperationType.
 type MemOperationType int32
 
 // Values of [MemOperationType].
@@ -1446,7 +1729,9 @@ const (
 	MEM_OPERATION_TYPE_UNMAP MemOperationType = 2
 )
 
-// MemHandleType is CUmemHandleType of cuda.h.
+// MemHandleType is the kind of a handle of memory for a sparse array.
+//
+// C: CUmemHandleType.
 type MemHandleType int32
 
 // Values of [MemHandleType].
@@ -1454,7 +1739,9 @@ const (
 	MEM_HANDLE_TYPE_GENERIC MemHandleType = 0
 )
 
-// MemAllocationCompType is CUmemAllocationCompType of cuda.h.
+// MemAllocationCompType says whether memory is compressed by the device.
+//
+// C: CUmemAllocationCompType.
 type MemAllocationCompType int32
 
 // Values of [MemAllocationCompType].
@@ -1463,7 +1750,9 @@ const (
 	MEM_ALLOCATION_COMP_GENERIC MemAllocationCompType = 1
 )
 
-// MulticastGranularity_flags is CUmulticastGranularity_flags of cuda.h.
+// MulticastGranularity_flags chooses the smallest or the recommended granularity of a multicast object.
+//
+// C: CUmulticastGranularity_flags.
 type MulticastGranularity_flags int32
 
 // Values of [MulticastGranularity_flags].
@@ -1472,7 +1761,9 @@ const (
 	MULTICAST_GRANULARITY_RECOMMENDED MulticastGranularity_flags = 1
 )
 
-// GraphExecUpdateResult is CUgraphExecUpdateResult of cuda.h.
+// GraphExecUpdateResult says how updating an executable graph went.
+//
+// C: CUgraphExecUpdateResult.
 type GraphExecUpdateResult int32
 
 // Values of [GraphExecUpdateResult].
@@ -1488,7 +1779,9 @@ const (
 	GRAPH_EXEC_UPDATE_ERROR_ATTRIBUTES_CHANGED          GraphExecUpdateResult = 8
 )
 
-// MemPool_attribute is CUmemPool_attribute of cuda.h.
+// MemPool_attribute is a property of a memory pool.
+//
+// C: CUmemPool_attribute.
 type MemPool_attribute int32
 
 // Values of [MemPool_attribute].
@@ -1510,7 +1803,9 @@ const (
 	MEMPOOL_ATTR_LOCALITY_DOMAIN_ID                MemPool_attribute = 15
 )
 
-// MemcpyFlags is CUmemcpyFlags of cuda.h.
+// MemcpyFlags are flags of copies.
+//
+// C: CUmemcpyFlags.
 type MemcpyFlags int32
 
 // Values of [MemcpyFlags].
@@ -1519,7 +1814,9 @@ const (
 	MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE MemcpyFlags = 1
 )
 
-// MemcpySrcAccessOrder is CUmemcpySrcAccessOrder of cuda.h.
+// MemcpySrcAccessOrder says when a copy reads its source: in stream order, during the call, or at any time.
+//
+// C: CUmemcpySrcAccessOrder.
 type MemcpySrcAccessOrder int32
 
 // Values of [MemcpySrcAccessOrder].
@@ -1531,7 +1828,9 @@ const (
 	MEMCPY_SRC_ACCESS_ORDER_MAX             MemcpySrcAccessOrder = 0x7fffffff
 )
 
-// Memcpy3DOperandType is CUmemcpy3DOperandType of cuda.h.
+// Memcpy3DOperandType says whether a side of a copy is memory or an array.
+//
+// C: CUmemcpy3DOperandType.
 type Memcpy3DOperandType int32
 
 // Values of [Memcpy3DOperandType].
@@ -1541,7 +1840,9 @@ const (
 	MEMCPY_OPERAND_TYPE_MAX     Memcpy3DOperandType = 0x7fffffff
 )
 
-// GraphMem_attribute is CUgraphMem_attribute of cuda.h.
+// GraphMem_attribute is a figure of the memory that graphs use.
+//
+// C: CUgraphMem_attribute.
 type GraphMem_attribute int32
 
 // Values of [GraphMem_attribute].
@@ -1552,7 +1853,9 @@ const (
 	GRAPH_MEM_ATTR_RESERVED_MEM_HIGH    GraphMem_attribute = 3
 )
 
-// GraphChildGraphNodeOwnership is CUgraphChildGraphNodeOwnership of cuda.h.
+// GraphChildGraphNodeOwnership says who owns the graph of a child graph node.
+//
+// C: CUgraphChildGraphNodeOwnership.
 type GraphChildGraphNodeOwnership int32
 
 // Values of [GraphChildGraphNodeOwnership].
@@ -1562,7 +1865,9 @@ const (
 	GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID GraphChildGraphNodeOwnership = -1
 )
 
-// FlushGPUDirectRDMAWritesOptions is CUflushGPUDirectRDMAWritesOptions of cuda.h.
+// FlushGPUDirectRDMAWritesOptions is a mask of the ways in which remote writes can be flushed.
+//
+// C: CUflushGPUDirectRDMAWritesOptions.
 type FlushGPUDirectRDMAWritesOptions int32
 
 // Values of [FlushGPUDirectRDMAWritesOptions].
@@ -1571,7 +1876,9 @@ const (
 	FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_MEMOPS FlushGPUDirectRDMAWritesOptions = 2
 )
 
-// GPUDirectRDMAWritesOrdering is CUGPUDirectRDMAWritesOrdering of cuda.h.
+// GPUDirectRDMAWritesOrdering says who sees remote writes without flushing.
+//
+// C: CUGPUDirectRDMAWritesOrdering.
 type GPUDirectRDMAWritesOrdering int32
 
 // Values of [GPUDirectRDMAWritesOrdering].
@@ -1581,7 +1888,9 @@ const (
 	GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES GPUDirectRDMAWritesOrdering = 200
 )
 
-// FlushGPUDirectRDMAWritesScope is CUflushGPUDirectRDMAWritesScope of cuda.h.
+// FlushGPUDirectRDMAWritesScope says who shall see remote writes.
+//
+// C: CUflushGPUDirectRDMAWritesScope.
 type FlushGPUDirectRDMAWritesScope int32
 
 // Values of [FlushGPUDirectRDMAWritesScope].
@@ -1590,7 +1899,9 @@ const (
 	FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES FlushGPUDirectRDMAWritesScope = 200
 )
 
-// FlushGPUDirectRDMAWritesTarget is CUflushGPUDirectRDMAWritesTarget of cuda.h.
+// FlushGPUDirectRDMAWritesTarget says whose memory remote writes went to.
+//
+// C: CUflushGPUDirectRDMAWritesTarget.
 type FlushGPUDirectRDMAWritesTarget int32
 
 // Values of [FlushGPUDirectRDMAWritesTarget].
@@ -1598,7 +1909,9 @@ const (
 	FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX FlushGPUDirectRDMAWritesTarget = 0
 )
 
-// GraphDebugDot_flags is CUgraphDebugDot_flags of cuda.h.
+// GraphDebugDot_flags say what [GraphDebugDotPrint] writes.
+//
+// C: CUgraphDebugDot_flags.
 type GraphDebugDot_flags int32
 
 // Values of [GraphDebugDot_flags].
@@ -1623,7 +1936,9 @@ const (
 	GRAPH_DEBUG_DOT_FLAGS_FABRIC_CPY_BATCH_NODE_PARAMS GraphDebugDot_flags = 0x20000
 )
 
-// UserObject_flags is CUuserObject_flags of cuda.h.
+// UserObject_flags are the flags of [UserObjectCreate].
+//
+// C: CUuserObject_flags.
 type UserObject_flags int32
 
 // Values of [UserObject_flags].
@@ -1631,7 +1946,9 @@ const (
 	USER_OBJECT_NO_DESTRUCTOR_SYNC UserObject_flags = 1
 )
 
-// UserObjectRetain_flags is CUuserObjectRetain_flags of cuda.h.
+// UserObjectRetain_flags are the flags of [GraphRetainUserObject].
+//
+// C: CUuserObjectRetain_flags.
 type UserObjectRetain_flags int32
 
 // Values of [UserObjectRetain_flags].
@@ -1639,7 +1956,9 @@ const (
 	GRAPH_USER_OBJECT_MOVE UserObjectRetain_flags = 1
 )
 
-// GraphInstantiate_flags is CUgraphInstantiate_flags of cuda.h.
+// GraphInstantiate_flags are the flags of [GraphInstantiate].
+//
+// C: CUgraphInstantiate_flags.
 type GraphInstantiate_flags int32
 
 // Values of [GraphInstantiate_flags].
@@ -1650,7 +1969,9 @@ const (
 	GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY   GraphInstantiate_flags = 8
 )
 
-// DeviceNumaConfig is CUdeviceNumaConfig of cuda.h.
+// DeviceNumaConfig says whether a device's memory is a NUMA node of the host.
+//
+// C: CUdeviceNumaConfig.
 type DeviceNumaConfig int32
 
 // Values of [DeviceNumaConfig].
@@ -1659,7 +1980,9 @@ const (
 	DEVICE_NUMA_CONFIG_NUMA_NODE DeviceNumaConfig = 1
 )
 
-// ProcessState is CUprocessState of cuda.h.
+// ProcessState says how far a checkpoint of a process is.
+//
+// C: CUprocessState.
 type ProcessState int32
 
 // Values of [ProcessState].
@@ -1672,7 +1995,9 @@ const (
 	PROCESS_STATE_RESTORING     ProcessState = 5
 )
 
-// ModuleLoadingMode is CUmoduleLoadingMode of cuda.h.
+// ModuleLoadingMode says whether kernels are loaded at once or when used.
+//
+// C: CUmoduleLoadingMode.
 type ModuleLoadingMode int32
 
 // Values of [ModuleLoadingMode].
@@ -1681,7 +2006,9 @@ const (
 	MODULE_LAZY_LOADING  ModuleLoadingMode = 2
 )
 
-// MemDecompressAlgorithm is CUmemDecompressAlgorithm of cuda.h.
+// MemDecompressAlgorithm is a compression that the device undoes.
+//
+// C: CUmemDecompressAlgorithm.
 type MemDecompressAlgorithm int32
 
 // Values of [MemDecompressAlgorithm].
@@ -1692,7 +2019,9 @@ const (
 	MEM_DECOMPRESS_ALGORITHM_LZ4     MemDecompressAlgorithm = 4
 )
 
-// CliqueType is CUcliqueType of cuda.h.
+// CliqueType is the way in which devices of a clique reach each other.
+//
+// C: CUcliqueType.
 type CliqueType int32
 
 // Values of [CliqueType].
@@ -1703,7 +2032,9 @@ const (
 	CLIQUE_TYPE_MULTICAST_LOGICAL_ENDPOINT CliqueType = 3
 )
 
-// LogicalEndpointIpcHandleType is CUlogicalEndpointIpcHandleType of cuda.h.
+// LogicalEndpointIpcHandleType is a kind of handle for a logical endpoint.
+//
+// C: CUlogicalEndpointIpcHandleType.
 type LogicalEndpointIpcHandleType int32
 
 // Values of [LogicalEndpointIpcHandleType].
@@ -1712,7 +2043,9 @@ const (
 	LOGICAL_ENDPOINT_IPC_HANDLE_TYPE_FABRIC LogicalEndpointIpcHandleType = 1
 )
 
-// LogicalEndpointType is CUlogicalEndpointType of cuda.h.
+// LogicalEndpointType says whether a logical endpoint is one device's or several's.
+//
+// C: CUlogicalEndpointType.
 type LogicalEndpointType int32
 
 // Values of [LogicalEndpointType].
@@ -1722,7 +2055,9 @@ const (
 	LOGICAL_ENDPOINT_TYPE_MULTICAST LogicalEndpointType = 2
 )
 
-// LogicalEndpointFlag is CUlogicalEndpointFlag of cuda.h.
+// LogicalEndpointFlag are flags of a logical endpoint.
+//
+// C: CUlogicalEndpointFlag.
 type LogicalEndpointFlag int32
 
 // Values of [LogicalEndpointFlag].
@@ -1731,7 +2066,9 @@ const (
 	LOGICAL_ENDPOINT_FLAG_COUNTED_OPS LogicalEndpointFlag = 1
 )
 
-// FabricCpyOperandType is CUfabricCpyOperandType of cuda.h.
+// FabricCpyOperandType says whether a side of a fabric copy is memory or a logical endpoint.
+//
+// C: CUfabricCpyOperandType.
 type FabricCpyOperandType int32
 
 // Values of [FabricCpyOperandType].
@@ -1741,7 +2078,9 @@ const (
 	FABRIC_COPY_OPERAND_TYPE_MAX              FabricCpyOperandType = 0x7fffffff
 )
 
-// GraphRecaptureStatus is CUgraphRecaptureStatus of cuda.h.
+// GraphRecaptureStatus says whether a node's new parameters fit.
+//
+// C: CUgraphRecaptureStatus.
 type GraphRecaptureStatus int32
 
 // Values of [GraphRecaptureStatus].
@@ -1751,7 +2090,9 @@ const (
 	GRAPH_RECAPTURE_ERROR                 GraphRecaptureStatus = 2
 )
 
-// FunctionLoadingState is CUfunctionLoadingState of cuda.h.
+// FunctionLoadingState says whether a function is loaded.
+//
+// C: CUfunctionLoadingState.
 type FunctionLoadingState int32
 
 // Values of [FunctionLoadingState].
@@ -1761,7 +2102,9 @@ const (
 	FUNCTION_LOADING_STATE_MAX      FunctionLoadingState = 2
 )
 
-// CoredumpSettings is CUcoredumpSettings of cuda.h.
+// CoredumpSettings is a setting of core dumps.
+//
+// C: CUcoredumpSettings.
 type CoredumpSettings int32
 
 // Values of [CoredumpSettings].
@@ -1776,7 +2119,9 @@ const (
 	COREDUMP_MAX                 CoredumpSettings = 8
 )
 
-// CoredumpGenerationFlags is CUCoredumpGenerationFlags of cuda.h.
+// CoredumpGenerationFlags say what a core dump leaves out.
+//
+// C: CUCoredumpGenerationFlags.
 type CoredumpGenerationFlags int32
 
 // Values of [CoredumpGenerationFlags].
@@ -1796,7 +2141,9 @@ const (
 	COREDUMP_LIGHTWEIGHT_FLAGS            CoredumpGenerationFlags = 303
 )
 
-// GreenCtxCreate_flags is CUgreenCtxCreate_flags of cuda.h.
+// GreenCtxCreate_flags are the flags of [GreenCtxCreate].
+//
+// C: CUgreenCtxCreate_flags.
 type GreenCtxCreate_flags int32
 
 // Values of [GreenCtxCreate_flags].
@@ -1805,7 +2152,9 @@ const (
 	GREEN_CTX_DEFAULT_STREAM GreenCtxCreate_flags = 1
 )
 
-// DevSmResourceGroup_flags is CUdevSmResourceGroup_flags of cuda.h.
+// DevSmResourceGroup_flags are the flags of one group in [DevSmResourceSplit].
+//
+// C: CUdevSmResourceGroup_flags.
 type DevSmResourceGroup_flags int32
 
 // Values of [DevSmResourceGroup_flags].
@@ -1816,7 +2165,9 @@ const (
 	DEV_SM_RESOURCE_GROUP_LOCALITY_DOMAIN_SUPPLEMENTAL_SMS DevSmResourceGroup_flags = 4
 )
 
-// DevSmResourceSplitByCount_flags is CUdevSmResourceSplitByCount_flags of cuda.h.
+// DevSmResourceSplitByCount_flags are the flags of [DevSmResourceSplitByCount].
+//
+// C: CUdevSmResourceSplitByCount_flags.
 type DevSmResourceSplitByCount_flags int32
 
 // Values of [DevSmResourceSplitByCount_flags].
@@ -1825,7 +2176,9 @@ const (
 	DEV_SM_RESOURCE_SPLIT_MAX_POTENTIAL_CLUSTER_SIZE DevSmResourceSplitByCount_flags = 2
 )
 
-// DevResourceType is CUdevResourceType of cuda.h.
+// DevResourceType is the kind of a resource of a device.
+//
+// C: CUdevResourceType.
 type DevResourceType int32
 
 // Values of [DevResourceType].
@@ -1836,7 +2189,9 @@ const (
 	DEV_RESOURCE_TYPE_WORKQUEUE        DevResourceType = 10000
 )
 
-// DevWorkqueueConfigScope is CUdevWorkqueueConfigScope of cuda.h.
+// DevWorkqueueConfigScope says with whom work queues are shared.
+//
+// C: CUdevWorkqueueConfigScope.
 type DevWorkqueueConfigScope int32
 
 // Values of [DevWorkqueueConfigScope].
@@ -1845,7 +2200,9 @@ const (
 	WORKQUEUE_SCOPE_GREEN_CTX_BALANCED DevWorkqueueConfigScope = 1
 )
 
-// LogLevel is CUlogLevel of cuda.h.
+// LogLevel is the level of an entry in the driver's log.
+//
+// C: CUlogLevel.
 type LogLevel int32
 
 // Values of [LogLevel].

@@ -7,112 +7,178 @@ import (
 	"unsafe"
 )
 
-// DevicePtr is CUdeviceptr of cuda.h.
+// DevicePtr is an address on the device. It is never a Go pointer; 0 is none.
+//
+// C: CUdeviceptr.
 type DevicePtr uint64
 
-// Device is CUdevice of cuda.h.
+// Device is a device of this process, see [DeviceGet].
+//
+// C: CUdevice.
 type Device int32
 
-// Context is CUcontext of cuda.h.
+// Context is a handle of a context: a process's state on a device. 0 is none.
+//
+// C: CUcontext.
 type Context uintptr
 
-// Module is CUmodule of cuda.h.
+// Module is a handle of a module: code loaded into one context.
+//
+// C: CUmodule.
 type Module uintptr
 
-// Function is CUfunction of cuda.h.
+// Function is a handle of a kernel in one context.
+//
+// C: CUfunction.
 type Function uintptr
 
-// Library is CUlibrary of cuda.h.
+// Library is a handle of a library: code loaded for all contexts.
+//
+// C: CUlibrary.
 type Library uintptr
 
-// Kernel is CUkernel of cuda.h.
+// Kernel is a handle of a kernel of a library. Where a [Function] is asked for it serves too, by its number.
+//
+// C: CUkernel.
 type Kernel uintptr
 
-// Array is CUarray of cuda.h.
+// Array is a handle of an array.
+//
+// C: CUarray.
 type Array uintptr
 
-// MipmappedArray is CUmipmappedArray of cuda.h.
+// MipmappedArray is a handle of an array with mipmap levels.
+//
+// C: CUmipmappedArray.
 type MipmappedArray uintptr
 
-// Texref is CUtexref of cuda.h.
+// Texref is a handle of a texture reference.
+//
+// C: CUtexref.
 type Texref uintptr
 
-// Surfref is CUsurfref of cuda.h.
+// Surfref is a handle of a surface reference.
+//
+// C: CUsurfref.
 type Surfref uintptr
 
-// Event is CUevent of cuda.h.
+// Event is a handle of an event.
+//
+// C: CUevent.
 type Event uintptr
 
-// Stream is CUstream of cuda.h.
+// Stream is a handle of a stream. 0 is the default stream; [STREAM_LEGACY] and [STREAM_PER_THREAD] name its two
+// kinds.
+//
+// C: CUstream.
 type Stream uintptr
 
-// GraphicsResource is CUgraphicsResource of cuda.h.
+// GraphicsResource is a handle of a resource of a graphics interface.
+//
+// C: CUgraphicsResource.
 type GraphicsResource uintptr
 
-// TexObject is CUtexObject of cuda.h.
+// TexObject is a texture object, a number that kernels take.
+//
+// C: CUtexObject.
 type TexObject uint64
 
-// SurfObject is CUsurfObject of cuda.h.
+// SurfObject is a surface object, a number that kernels take.
+//
+// C: CUsurfObject.
 type SurfObject uint64
 
-// ExternalMemory is CUexternalMemory of cuda.h.
+// ExternalMemory is a handle of imported memory.
+//
+// C: CUexternalMemory.
 type ExternalMemory uintptr
 
-// ExternalSemaphore is CUexternalSemaphore of cuda.h.
+// ExternalSemaphore is a handle of an imported semaphore.
+//
+// C: CUexternalSemaphore.
 type ExternalSemaphore uintptr
 
-// Graph is CUgraph of cuda.h.
+// Graph is a handle of a graph.
+//
+// C: CUgraph.
 type Graph uintptr
 
-// GraphNode is CUgraphNode of cuda.h.
+// GraphNode is a handle of a node in a graph.
+//
+// C: CUgraphNode.
 type GraphNode uintptr
 
-// GraphExec is CUgraphExec of cuda.h.
+// GraphExec is a handle of an executable graph.
+//
+// C: CUgraphExec.
 type GraphExec uintptr
 
-// MemoryPool is CUmemoryPool of cuda.h.
+// MemoryPool is a handle of a memory pool.
+//
+// C: CUmemoryPool.
 type MemoryPool uintptr
 
-// UserObject is CUuserObject of cuda.h.
+// UserObject is a handle of a counted object that graphs hold.
+//
+// C: CUuserObject.
 type UserObject uintptr
 
-// GraphConditionalHandle is CUgraphConditionalHandle of cuda.h.
+// GraphConditionalHandle is a handle by which kernels set a condition of a graph.
+//
+// C: CUgraphConditionalHandle.
 type GraphConditionalHandle uint64
 
-// GraphDeviceNode is CUgraphDeviceNode of cuda.h.
+// GraphDeviceNode is a handle by which kernels change a node of the graph that they run in.
+//
+// C: CUgraphDeviceNode.
 type GraphDeviceNode uintptr
 
-// AsyncCallbackHandle is CUasyncCallbackHandle of cuda.h.
+// AsyncCallbackHandle is a handle of a callback of [DeviceRegisterAsyncNotification].
+//
+// C: CUasyncCallbackHandle.
 type AsyncCallbackHandle uintptr
 
-// GreenCtx is CUgreenCtx of cuda.h.
+// GreenCtx is a handle of a green context.
+//
+// C: CUgreenCtx.
 type GreenCtx uintptr
 
-// UUID is CUuuid of cuda.h.
+// UUID is the UUID of a device, 16 bytes in the order in which they are written.
+//
+// C: CUuuid.
 type UUID struct {
 	_     structs.HostLayout
 	Bytes [16]byte
 }
 
-// MemFabricHandle is CUmemFabricHandle of cuda.h.
+// MemFabricHandle is memory as another node of the fabric can import it.
+//
+// C: CUmemFabricHandle.
 type MemFabricHandle struct {
 	_    structs.HostLayout
 	Data [64]byte
 }
 
-// IpcEventHandle is CUipcEventHandle of cuda.h.
+// IpcEventHandle is an event as another process can open it.
+//
+// C: CUipcEventHandle.
 type IpcEventHandle struct {
 	_        structs.HostLayout
 	Reserved [64]byte
 }
 
-// IpcMemHandle is CUipcMemHandle of cuda.h.
+// IpcMemHandle is an allocation of [MemAlloc] as another process can open it.
+//
+// C: CUipcMemHandle.
 type IpcMemHandle struct {
 	_        structs.HostLayout
 	Reserved [64]byte
 }
 
-// StreamBatchMemOpParams is CUstreamBatchMemOpParams of cuda.h.
+// StreamBatchMemOpParams is one wait or write of [StreamBatchMemOp]; its member operation says which other member
+// holds.
+//
+// C: CUstreamBatchMemOpParams.
 type StreamBatchMemOpParams struct {
 	_    structs.HostLayout
 	data [6]uint64
@@ -227,7 +293,9 @@ type StreamBatchMemOpParams_atomicReduction struct {
 	Alias       DevicePtr
 }
 
-// BATCH_MEM_OP_NODE_PARAMS is CUDA_BATCH_MEM_OP_NODE_PARAMS of cuda.h.
+// BATCH_MEM_OP_NODE_PARAMS are the parameters of a node of waits and writes.
+//
+// C: CUDA_BATCH_MEM_OP_NODE_PARAMS.
 type BATCH_MEM_OP_NODE_PARAMS struct {
 	_          structs.HostLayout
 	Ctx        Context
@@ -236,7 +304,9 @@ type BATCH_MEM_OP_NODE_PARAMS struct {
 	Flags      uint32
 }
 
-// BATCH_MEM_OP_NODE_PARAMS_v2 is CUDA_BATCH_MEM_OP_NODE_PARAMS_v2 of cuda.h.
+// BATCH_MEM_OP_NODE_PARAMS_v2 are the parameters of a node of waits and writes in [GraphNodeParams].
+//
+// C: CUDA_BATCH_MEM_OP_NODE_PARAMS_v2.
 type BATCH_MEM_OP_NODE_PARAMS_v2 struct {
 	_          structs.HostLayout
 	Ctx        Context
@@ -245,7 +315,9 @@ type BATCH_MEM_OP_NODE_PARAMS_v2 struct {
 	Flags      uint32
 }
 
-// AsyncNotificationInfo is CUasyncNotificationInfo of cuda.h.
+// AsyncNotificationInfo is an asynchronous notification.
+//
+// C: CUasyncNotificationInfo.
 type AsyncNotificationInfo struct {
 	_    structs.HostLayout
 	Type AsyncNotificationType
@@ -269,10 +341,15 @@ type AsyncNotificationInfo_info_overBudget struct {
 	BytesOverBudget uint64
 }
 
-// AsyncCallback is CUasyncCallback of cuda.h.
+// AsyncCallback is the address of a C function that takes an [AsyncNotificationInfo] by pointer, the word userData
+// and the callback's handle. [NewCallback] makes one from a Go function.
+//
+// C: CUasyncCallback.
 type AsyncCallback uintptr
 
-// Devprop is CUdevprop of cuda.h.
+// Devprop is a fixed list of a device's limits: sizes in bytes, clock rate in kilohertz.
+//
+// C: CUdevprop.
 type Devprop struct {
 	_                   structs.HostLayout
 	MaxThreadsPerBlock  int32
@@ -287,13 +364,20 @@ type Devprop struct {
 	TextureAlign        int32
 }
 
-// LinkState is CUlinkState of cuda.h.
+// LinkState is a handle of a link that is going on.
+//
+// C: CUlinkState.
 type LinkState uintptr
 
-// HostFn is CUhostFn of cuda.h.
+// HostFn is the address of a C function that takes the word userData. [NewCallback] makes one from a Go function.
+//
+// C: CUhostFn.
 type HostFn uintptr
 
-// AccessPolicyWindow is CUaccessPolicyWindow of cuda.h.
+// AccessPolicyWindow is a range of device memory, in bytes, whose share hitRatio (0 to 1) the L2 cache treats in one
+// way and the rest in another.
+//
+// C: CUaccessPolicyWindow.
 type AccessPolicyWindow struct {
 	_         structs.HostLayout
 	Base_ptr  DevicePtr
@@ -303,7 +387,9 @@ type AccessPolicyWindow struct {
 	MissProp  AccessProperty
 }
 
-// KERNEL_NODE_PARAMS_v1 is CUDA_KERNEL_NODE_PARAMS_v1 of cuda.h.
+// KERNEL_NODE_PARAMS_v1 are the parameters of a kernel node before CUDA 12.0.
+//
+// C: CUDA_KERNEL_NODE_PARAMS_v1.
 type KERNEL_NODE_PARAMS_v1 struct {
 	_              structs.HostLayout
 	Func           Function
@@ -318,7 +404,9 @@ type KERNEL_NODE_PARAMS_v1 struct {
 	Extra          *uintptr
 }
 
-// KERNEL_NODE_PARAMS is CUDA_KERNEL_NODE_PARAMS of cuda.h.
+// KERNEL_NODE_PARAMS are the parameters of a kernel node: those of [LaunchKernel].
+//
+// C: CUDA_KERNEL_NODE_PARAMS.
 type KERNEL_NODE_PARAMS struct {
 	_              structs.HostLayout
 	Func           Function
@@ -335,7 +423,9 @@ type KERNEL_NODE_PARAMS struct {
 	Ctx            Context
 }
 
-// KERNEL_NODE_PARAMS_v3 is CUDA_KERNEL_NODE_PARAMS_v3 of cuda.h.
+// KERNEL_NODE_PARAMS_v3 are the parameters of a kernel node in [GraphNodeParams].
+//
+// C: CUDA_KERNEL_NODE_PARAMS_v3.
 type KERNEL_NODE_PARAMS_v3 struct {
 	_              structs.HostLayout
 	Func           Function
@@ -352,7 +442,10 @@ type KERNEL_NODE_PARAMS_v3 struct {
 	Ctx            Context
 }
 
-// MEMSET_NODE_PARAMS is CUDA_MEMSET_NODE_PARAMS of cuda.h.
+// MEMSET_NODE_PARAMS are the parameters of a fill node: width is elements of elementSize bytes, height rows, pitch
+// bytes.
+//
+// C: CUDA_MEMSET_NODE_PARAMS.
 type MEMSET_NODE_PARAMS struct {
 	_           structs.HostLayout
 	Dst         DevicePtr
@@ -363,7 +456,9 @@ type MEMSET_NODE_PARAMS struct {
 	Height      uint64
 }
 
-// MEMSET_NODE_PARAMS_v2 is CUDA_MEMSET_NODE_PARAMS_v2 of cuda.h.
+// MEMSET_NODE_PARAMS_v2 are the parameters of a fill node in [GraphNodeParams], with the context.
+//
+// C: CUDA_MEMSET_NODE_PARAMS_v2.
 type MEMSET_NODE_PARAMS_v2 struct {
 	_           structs.HostLayout
 	Dst         DevicePtr
@@ -375,14 +470,18 @@ type MEMSET_NODE_PARAMS_v2 struct {
 	Ctx         Context
 }
 
-// HOST_NODE_PARAMS is CUDA_HOST_NODE_PARAMS of cuda.h.
+// HOST_NODE_PARAMS are the parameters of a host node.
+//
+// C: CUDA_HOST_NODE_PARAMS.
 type HOST_NODE_PARAMS struct {
 	_        structs.HostLayout
 	Fn       HostFn
 	UserData uintptr
 }
 
-// HOST_NODE_PARAMS_v2 is CUDA_HOST_NODE_PARAMS_v2 of cuda.h.
+// HOST_NODE_PARAMS_v2 are the parameters of a host node in [GraphNodeParams].
+//
+// C: CUDA_HOST_NODE_PARAMS_v2.
 type HOST_NODE_PARAMS_v2 struct {
 	_        structs.HostLayout
 	Fn       HostFn
@@ -403,7 +502,9 @@ func (u *HOST_NODE_PARAMS_v2_union) Ctx() *Context { return (*Context)(unsafe.Po
 // GCtx views the union as its member gCtx.
 func (u *HOST_NODE_PARAMS_v2_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
-// CONDITIONAL_NODE_PARAMS is CUDA_CONDITIONAL_NODE_PARAMS of cuda.h.
+// CONDITIONAL_NODE_PARAMS are the parameters of a conditional node. The driver stores its size graphs in phGraph_out.
+//
+// C: CUDA_CONDITIONAL_NODE_PARAMS.
 type CONDITIONAL_NODE_PARAMS struct {
 	_           structs.HostLayout
 	Handle      GraphConditionalHandle
@@ -413,7 +514,9 @@ type CONDITIONAL_NODE_PARAMS struct {
 	Ctx         Context
 }
 
-// GraphEdgeData is CUgraphEdgeData of cuda.h.
+// GraphEdgeData describes an edge. Zero is an ordinary dependency.
+//
+// C: CUgraphEdgeData.
 type GraphEdgeData struct {
 	_         structs.HostLayout
 	From_port byte
@@ -422,7 +525,9 @@ type GraphEdgeData struct {
 	Reserved  [5]byte
 }
 
-// GRAPH_INSTANTIATE_PARAMS is CUDA_GRAPH_INSTANTIATE_PARAMS of cuda.h.
+// GRAPH_INSTANTIATE_PARAMS says how to instantiate a graph, and receives what went wrong.
+//
+// C: CUDA_GRAPH_INSTANTIATE_PARAMS.
 type GRAPH_INSTANTIATE_PARAMS struct {
 	_             structs.HostLayout
 	Flags         uint64
@@ -431,14 +536,18 @@ type GRAPH_INSTANTIATE_PARAMS struct {
 	Result_out    GraphInstantiateResult
 }
 
-// LaunchMemSyncDomainMap is CUlaunchMemSyncDomainMap of cuda.h.
+// LaunchMemSyncDomainMap says which physical domain stands for the default and for the remote one.
+//
+// C: CUlaunchMemSyncDomainMap.
 type LaunchMemSyncDomainMap struct {
 	_        structs.HostLayout
 	Default_ byte
 	Remote   byte
 }
 
-// LaunchAttributeValue is CUlaunchAttributeValue of cuda.h.
+// LaunchAttributeValue is the value of an attribute; the attribute's kind says which member holds.
+//
+// C: CUlaunchAttributeValue.
 type LaunchAttributeValue struct {
 	_    structs.HostLayout
 	data [8]uint64
@@ -564,7 +673,9 @@ type LaunchAttributeValue_deviceUpdatableKernelNode struct {
 	DevNode         GraphDeviceNode
 }
 
-// LaunchAttribute is CUlaunchAttribute of cuda.h.
+// LaunchAttribute is an attribute with its value.
+//
+// C: CUlaunchAttribute.
 type LaunchAttribute struct {
 	_     structs.HostLayout
 	Id    LaunchAttributeID
@@ -572,7 +683,10 @@ type LaunchAttribute struct {
 	Value LaunchAttributeValue
 }
 
-// LaunchConfig is CUlaunchConfig of cuda.h.
+// LaunchConfig describes a launch: grid in blocks, block in threads, dynamic shared memory in bytes, stream, and
+// numAttrs attributes.
+//
+// C: CUlaunchConfig.
 type LaunchConfig struct {
 	_              structs.HostLayout
 	GridDimX       uint32
@@ -587,25 +701,37 @@ type LaunchConfig struct {
 	NumAttrs       uint32
 }
 
-// KernelNodeAttrID is CUkernelNodeAttrID of cuda.h.
+// KernelNodeAttrID is the kind of an attribute of a kernel node.
+//
+// C: CUkernelNodeAttrID.
 type KernelNodeAttrID = LaunchAttributeID
 
-// KernelNodeAttrValue is CUkernelNodeAttrValue of cuda.h.
+// KernelNodeAttrValue is the value of an attribute of a kernel node.
+//
+// C: CUkernelNodeAttrValue.
 type KernelNodeAttrValue = LaunchAttributeValue
 
-// StreamAttrID is CUstreamAttrID of cuda.h.
+// StreamAttrID is the kind of an attribute of a stream.
+//
+// C: CUstreamAttrID.
 type StreamAttrID = LaunchAttributeID
 
-// StreamAttrValue is CUstreamAttrValue of cuda.h.
+// StreamAttrValue is the value of an attribute of a stream.
+//
+// C: CUstreamAttrValue.
 type StreamAttrValue = LaunchAttributeValue
 
-// ExecAffinitySmCount is CUexecAffinitySmCount of cuda.h.
+// ExecAffinitySmCount is a number of multiprocessors.
+//
+// C: CUexecAffinitySmCount.
 type ExecAffinitySmCount struct {
 	_   structs.HostLayout
 	Val uint32
 }
 
-// ExecAffinityParam is CUexecAffinityParam of cuda.h.
+// ExecAffinityParam limits a context to a part of the device.
+//
+// C: CUexecAffinityParam.
 type ExecAffinityParam struct {
 	_     structs.HostLayout
 	Type  ExecAffinityType
@@ -623,14 +749,18 @@ func (u *ExecAffinityParam_param) SmCount() *ExecAffinitySmCount {
 	return (*ExecAffinitySmCount)(unsafe.Pointer(u))
 }
 
-// CtxCigParam is CUctxCigParam of cuda.h.
+// CtxCigParam names a graphics client that shares a context.
+//
+// C: CUctxCigParam.
 type CtxCigParam struct {
 	_              structs.HostLayout
 	SharedDataType CigDataType
 	SharedData     unsafe.Pointer
 }
 
-// CtxCreateParams is CUctxCreateParams of cuda.h.
+// CtxCreateParams says how [CtxCreate] limits or shares a context.
+//
+// C: CUctxCreateParams.
 type CtxCreateParams struct {
 	_                     structs.HostLayout
 	ExecAffinityParams    *ExecAffinityParam
@@ -638,20 +768,27 @@ type CtxCreateParams struct {
 	CigParams             *CtxCigParam
 }
 
-// StreamCigParam is CUstreamCigParam of cuda.h.
+// StreamCigParam names a command list that a stream is captured to.
+//
+// C: CUstreamCigParam.
 type StreamCigParam struct {
 	_                    structs.HostLayout
 	StreamSharedDataType StreamCigDataType
 	StreamSharedData     unsafe.Pointer
 }
 
-// StreamCigCaptureParams is CUstreamCigCaptureParams of cuda.h.
+// StreamCigCaptureParams are the parameters of [StreamBeginCaptureToCig].
+//
+// C: CUstreamCigCaptureParams.
 type StreamCigCaptureParams struct {
 	_               structs.HostLayout
 	StreamCigParams *StreamCigParam
 }
 
-// LibraryHostUniversalFunctionAndDataTable is CUlibraryHostUniversalFunctionAndDataTable of cuda.h.
+// LibraryHostUniversalFunctionAndDataTable are the tables of a library's unified functions and data; the windows are
+// bytes.
+//
+// C: CUlibraryHostUniversalFunctionAndDataTable.
 type LibraryHostUniversalFunctionAndDataTable struct {
 	_                  structs.HostLayout
 	FunctionTable      unsafe.Pointer
@@ -660,13 +797,22 @@ type LibraryHostUniversalFunctionAndDataTable struct {
 	DataWindowSize     uint64
 }
 
-// StreamCallback is CUstreamCallback of cuda.h.
+// StreamCallback is the address of a C function that takes a stream, a result and the word userData. [NewCallback]
+// makes one from a Go function.
+//
+// C: CUstreamCallback.
 type StreamCallback uintptr
 
-// OccupancyB2DSize is CUoccupancyB2DSize of cuda.h.
+// OccupancyB2DSize is the address of a C function that takes a block size in threads and gives the dynamic shared
+// memory in bytes. [NewCallback] makes one from a Go function.
+//
+// C: CUoccupancyB2DSize.
 type OccupancyB2DSize uintptr
 
-// MEMCPY2D is CUDA_MEMCPY2D of cuda.h.
+// MEMCPY2D describes a copy of a rectangle: sizes, offsets in a row and pitches are bytes, Y and Height rows. The
+// memory types say which of host, device and array hold.
+//
+// C: CUDA_MEMCPY2D.
 type MEMCPY2D struct {
 	_             structs.HostLayout
 	SrcXInBytes   uint64
@@ -687,7 +833,10 @@ type MEMCPY2D struct {
 	Height        uint64
 }
 
-// MEMCPY3D is CUDA_MEMCPY3D of cuda.h.
+// MEMCPY3D describes a copy of a box: sizes, offsets in a row and pitches are bytes, the rest rows and layers. The
+// memory types say which of host, device and array hold.
+//
+// C: CUDA_MEMCPY3D.
 type MEMCPY3D struct {
 	_             structs.HostLayout
 	SrcXInBytes   uint64
@@ -717,7 +866,9 @@ type MEMCPY3D struct {
 	Depth         uint64
 }
 
-// MEMCPY3D_PEER is CUDA_MEMCPY3D_PEER of cuda.h.
+// MEMCPY3D_PEER describes a copy of a box between two contexts, as [MEMCPY3D] does.
+//
+// C: CUDA_MEMCPY3D_PEER.
 type MEMCPY3D_PEER struct {
 	_             structs.HostLayout
 	SrcXInBytes   uint64
@@ -747,7 +898,9 @@ type MEMCPY3D_PEER struct {
 	Depth         uint64
 }
 
-// MEMCPY_NODE_PARAMS is CUDA_MEMCPY_NODE_PARAMS of cuda.h.
+// MEMCPY_NODE_PARAMS are the parameters of a copy node in [GraphNodeParams].
+//
+// C: CUDA_MEMCPY_NODE_PARAMS.
 type MEMCPY_NODE_PARAMS struct {
 	_          structs.HostLayout
 	Flags      int32
@@ -756,7 +909,10 @@ type MEMCPY_NODE_PARAMS struct {
 	CopyParams MEMCPY3D
 }
 
-// ARRAY_DESCRIPTOR is CUDA_ARRAY_DESCRIPTOR of cuda.h.
+// ARRAY_DESCRIPTOR describes an array of one or two dimensions: Width and Height are elements, Height 0 for one
+// dimension, each element of NumChannels (1, 2 or 4) numbers.
+//
+// C: CUDA_ARRAY_DESCRIPTOR.
 type ARRAY_DESCRIPTOR struct {
 	_           structs.HostLayout
 	Width       uint64
@@ -765,7 +921,10 @@ type ARRAY_DESCRIPTOR struct {
 	NumChannels uint32
 }
 
-// ARRAY3D_DESCRIPTOR is CUDA_ARRAY3D_DESCRIPTOR of cuda.h.
+// ARRAY3D_DESCRIPTOR describes an array of up to three dimensions in elements; 0 is a dimension that there is not.
+// Flags are the ARRAY3D constants.
+//
+// C: CUDA_ARRAY3D_DESCRIPTOR.
 type ARRAY3D_DESCRIPTOR struct {
 	_           structs.HostLayout
 	Width       uint64
@@ -776,7 +935,9 @@ type ARRAY3D_DESCRIPTOR struct {
 	Flags       uint32
 }
 
-// ARRAY_SPARSE_PROPERTIES is CUDA_ARRAY_SPARSE_PROPERTIES of cuda.h.
+// ARRAY_SPARSE_PROPERTIES is the tile size of a sparse array in elements and the size of its mip tail in bytes.
+//
+// C: CUDA_ARRAY_SPARSE_PROPERTIES.
 type ARRAY_SPARSE_PROPERTIES struct {
 	_                 structs.HostLayout
 	TileExtent        ARRAY_SPARSE_PROPERTIES_tileExtent
@@ -794,7 +955,9 @@ type ARRAY_SPARSE_PROPERTIES_tileExtent struct {
 	Depth  uint32
 }
 
-// ARRAY_MEMORY_REQUIREMENTS is CUDA_ARRAY_MEMORY_REQUIREMENTS of cuda.h.
+// ARRAY_MEMORY_REQUIREMENTS is the memory behind an array: size and alignment in bytes.
+//
+// C: CUDA_ARRAY_MEMORY_REQUIREMENTS.
 type ARRAY_MEMORY_REQUIREMENTS struct {
 	_         structs.HostLayout
 	Size      uint64
@@ -802,7 +965,9 @@ type ARRAY_MEMORY_REQUIREMENTS struct {
 	Reserved  [4]uint32
 }
 
-// RESOURCE_DESC is CUDA_RESOURCE_DESC of cuda.h.
+// RESOURCE_DESC is the memory under a texture or surface; resType says which member of the union holds.
+//
+// C: CUDA_RESOURCE_DESC.
 type RESOURCE_DESC struct {
 	_       structs.HostLayout
 	ResType Resourcetype
@@ -879,7 +1044,9 @@ type RESOURCE_DESC_res_reserved struct {
 	Reserved [32]int32
 }
 
-// TEXTURE_DESC is CUDA_TEXTURE_DESC of cuda.h.
+// TEXTURE_DESC says how a texture object reads.
+//
+// C: CUDA_TEXTURE_DESC.
 type TEXTURE_DESC struct {
 	_                   structs.HostLayout
 	AddressMode         [3]Address_mode
@@ -894,7 +1061,9 @@ type TEXTURE_DESC struct {
 	Reserved            [12]int32
 }
 
-// RESOURCE_VIEW_DESC is CUDA_RESOURCE_VIEW_DESC of cuda.h.
+// RESOURCE_VIEW_DESC is the part of a resource that a texture object reads, in elements, levels and layers.
+//
+// C: CUDA_RESOURCE_VIEW_DESC.
 type RESOURCE_VIEW_DESC struct {
 	_                structs.HostLayout
 	Format           ResourceViewFormat
@@ -908,20 +1077,27 @@ type RESOURCE_VIEW_DESC struct {
 	Reserved         [16]uint32
 }
 
-// TensorMap is CUtensorMap of cuda.h.
+// TensorMap describes a tensor to the copy engines of a multiprocessor. It has to be aligned to 64 bytes, which Go
+// does not promise: [NewTensorMap] makes one that is. C aligns it to 128 bytes where it can.
+//
+// C: CUtensorMap.
 type TensorMap struct {
 	_      structs.HostLayout
 	Opaque [16]uint64
 }
 
-// CUDA_POINTER_ATTRIBUTE_P2P_TOKENS is CUDA_POINTER_ATTRIBUTE_P2P_TOKENS of cuda.h.
+// CUDA_POINTER_ATTRIBUTE_P2P_TOKENS are the tokens with which a kernel module of Linux reaches device memory.
+//
+// C: CUDA_POINTER_ATTRIBUTE_P2P_TOKENS.
 type CUDA_POINTER_ATTRIBUTE_P2P_TOKENS struct {
 	_            structs.HostLayout
 	P2pToken     uint64
 	VaSpaceToken uint32
 }
 
-// LAUNCH_PARAMS is CUDA_LAUNCH_PARAMS of cuda.h.
+// LAUNCH_PARAMS is one launch of [LaunchCooperativeKernelMultiDevice].
+//
+// C: CUDA_LAUNCH_PARAMS.
 type LAUNCH_PARAMS struct {
 	_              structs.HostLayout
 	Function       Function
@@ -936,7 +1112,9 @@ type LAUNCH_PARAMS struct {
 	KernelParams   *unsafe.Pointer
 }
 
-// EXTERNAL_MEMORY_HANDLE_DESC is CUDA_EXTERNAL_MEMORY_HANDLE_DESC of cuda.h.
+// EXTERNAL_MEMORY_HANDLE_DESC describes memory to import; type says which member of the union holds. size is bytes.
+//
+// C: CUDA_EXTERNAL_MEMORY_HANDLE_DESC.
 type EXTERNAL_MEMORY_HANDLE_DESC struct {
 	_        structs.HostLayout
 	Type     ExternalMemoryHandleType
@@ -972,7 +1150,9 @@ type EXTERNAL_MEMORY_HANDLE_DESC_handle_win32 struct {
 	Name   unsafe.Pointer
 }
 
-// EXTERNAL_MEMORY_BUFFER_DESC is CUDA_EXTERNAL_MEMORY_BUFFER_DESC of cuda.h.
+// EXTERNAL_MEMORY_BUFFER_DESC is a range of imported memory, in bytes.
+//
+// C: CUDA_EXTERNAL_MEMORY_BUFFER_DESC.
 type EXTERNAL_MEMORY_BUFFER_DESC struct {
 	_        structs.HostLayout
 	Offset   uint64
@@ -981,7 +1161,9 @@ type EXTERNAL_MEMORY_BUFFER_DESC struct {
 	Reserved [16]uint32
 }
 
-// EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC is CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC of cuda.h.
+// EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC is a mipmapped array in imported memory; offset is bytes.
+//
+// C: CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC.
 type EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC struct {
 	_         structs.HostLayout
 	Offset    uint64
@@ -990,7 +1172,9 @@ type EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC struct {
 	Reserved  [16]uint32
 }
 
-// EXTERNAL_SEMAPHORE_HANDLE_DESC is CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC of cuda.h.
+// EXTERNAL_SEMAPHORE_HANDLE_DESC describes a semaphore to import; type says which member of the union holds.
+//
+// C: CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC.
 type EXTERNAL_SEMAPHORE_HANDLE_DESC struct {
 	_        structs.HostLayout
 	Type     ExternalSemaphoreHandleType
@@ -1025,7 +1209,9 @@ type EXTERNAL_SEMAPHORE_HANDLE_DESC_handle_win32 struct {
 	Name   unsafe.Pointer
 }
 
-// EXTERNAL_SEMAPHORE_SIGNAL_PARAMS is CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS of cuda.h.
+// EXTERNAL_SEMAPHORE_SIGNAL_PARAMS is what a semaphore is set to.
+//
+// C: CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS.
 type EXTERNAL_SEMAPHORE_SIGNAL_PARAMS struct {
 	_        structs.HostLayout
 	Params   EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params
@@ -1070,7 +1256,9 @@ type EXTERNAL_SEMAPHORE_SIGNAL_PARAMS_params_keyedMutex struct {
 	Key uint64
 }
 
-// EXTERNAL_SEMAPHORE_WAIT_PARAMS is CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS of cuda.h.
+// EXTERNAL_SEMAPHORE_WAIT_PARAMS is what a semaphore is waited for; the time limit is milliseconds.
+//
+// C: CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS.
 type EXTERNAL_SEMAPHORE_WAIT_PARAMS struct {
 	_        structs.HostLayout
 	Params   EXTERNAL_SEMAPHORE_WAIT_PARAMS_params
@@ -1116,7 +1304,9 @@ type EXTERNAL_SEMAPHORE_WAIT_PARAMS_params_keyedMutex struct {
 	TimeoutMs uint32
 }
 
-// EXT_SEM_SIGNAL_NODE_PARAMS is CUDA_EXT_SEM_SIGNAL_NODE_PARAMS of cuda.h.
+// EXT_SEM_SIGNAL_NODE_PARAMS are the parameters of a signal node.
+//
+// C: CUDA_EXT_SEM_SIGNAL_NODE_PARAMS.
 type EXT_SEM_SIGNAL_NODE_PARAMS struct {
 	_           structs.HostLayout
 	ExtSemArray *ExternalSemaphore
@@ -1124,7 +1314,9 @@ type EXT_SEM_SIGNAL_NODE_PARAMS struct {
 	NumExtSems  uint32
 }
 
-// EXT_SEM_SIGNAL_NODE_PARAMS_v2 is CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2 of cuda.h.
+// EXT_SEM_SIGNAL_NODE_PARAMS_v2 are the parameters of a signal node in [GraphNodeParams].
+//
+// C: CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_v2.
 type EXT_SEM_SIGNAL_NODE_PARAMS_v2 struct {
 	_           structs.HostLayout
 	ExtSemArray *ExternalSemaphore
@@ -1145,7 +1337,9 @@ func (u *EXT_SEM_SIGNAL_NODE_PARAMS_v2_union) Ctx() *Context { return (*Context)
 // GCtx views the union as its member gCtx.
 func (u *EXT_SEM_SIGNAL_NODE_PARAMS_v2_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
-// EXT_SEM_WAIT_NODE_PARAMS is CUDA_EXT_SEM_WAIT_NODE_PARAMS of cuda.h.
+// EXT_SEM_WAIT_NODE_PARAMS are the parameters of a wait node.
+//
+// C: CUDA_EXT_SEM_WAIT_NODE_PARAMS.
 type EXT_SEM_WAIT_NODE_PARAMS struct {
 	_           structs.HostLayout
 	ExtSemArray *ExternalSemaphore
@@ -1153,7 +1347,9 @@ type EXT_SEM_WAIT_NODE_PARAMS struct {
 	NumExtSems  uint32
 }
 
-// EXT_SEM_WAIT_NODE_PARAMS_v2 is CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2 of cuda.h.
+// EXT_SEM_WAIT_NODE_PARAMS_v2 are the parameters of a wait node in [GraphNodeParams].
+//
+// C: CUDA_EXT_SEM_WAIT_NODE_PARAMS_v2.
 type EXT_SEM_WAIT_NODE_PARAMS_v2 struct {
 	_           structs.HostLayout
 	ExtSemArray *ExternalSemaphore
@@ -1174,10 +1370,15 @@ func (u *EXT_SEM_WAIT_NODE_PARAMS_v2_union) Ctx() *Context { return (*Context)(u
 // GCtx views the union as its member gCtx.
 func (u *EXT_SEM_WAIT_NODE_PARAMS_v2_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
-// MemGenericAllocationHandle is CUmemGenericAllocationHandle of cuda.h.
+// MemGenericAllocationHandle is a handle of memory of [MemCreate], or of a multicast object.
+//
+// C: CUmemGenericAllocationHandle.
 type MemGenericAllocationHandle uint64
 
-// ArrayMapInfo is CUarrayMapInfo of cuda.h.
+// ArrayMapInfo is one piece of memory mapped to, or unmapped from, a sparse array. Extents are elements, the rest
+// bytes.
+//
+// C: CUarrayMapInfo.
 type ArrayMapInfo struct {
 	_                structs.HostLayout
 	ResourceType     Resourcetype
@@ -1253,7 +1454,10 @@ func (u *ArrayMapInfo_memHandle) MemHandle() *MemGenericAllocationHandle {
 	return (*MemGenericAllocationHandle)(unsafe.Pointer(u))
 }
 
-// MemLocation is CUmemLocation of cuda.h.
+// MemLocation is where memory is or belongs: its type, and the number that goes with the type, such as the device's
+// ordinal. See [DeviceLocation].
+//
+// C: CUmemLocation.
 type MemLocation struct {
 	_    structs.HostLayout
 	Type MemLocationType
@@ -1281,7 +1485,10 @@ type MemLocation_union_localized struct {
 	LocalityDomainId byte
 }
 
-// MemAllocationProp is CUmemAllocationProp of cuda.h.
+// MemAllocationProp says what memory [MemCreate] makes: pinned or managed, where, and as which handle types it can be
+// exported.
+//
+// C: CUmemAllocationProp.
 type MemAllocationProp struct {
 	_                    structs.HostLayout
 	Type                 MemAllocationType
@@ -1300,7 +1507,9 @@ type MemAllocationProp_allocFlags struct {
 	Reserved             [4]byte
 }
 
-// MulticastObjectProp is CUmulticastObjectProp of cuda.h.
+// MulticastObjectProp describes a multicast object; size is bytes, handleTypes a mask of [MemAllocationHandleType].
+//
+// C: CUmulticastObjectProp.
 type MulticastObjectProp struct {
 	_           structs.HostLayout
 	NumDevices  uint32
@@ -1309,14 +1518,18 @@ type MulticastObjectProp struct {
 	Flags       uint64
 }
 
-// MemAccessDesc is CUmemAccessDesc of cuda.h.
+// MemAccessDesc says how the device at a location may use memory.
+//
+// C: CUmemAccessDesc.
 type MemAccessDesc struct {
 	_        structs.HostLayout
 	Location MemLocation
 	Flags    MemAccess_flags
 }
 
-// GraphExecUpdateResultInfo is CUgraphExecUpdateResultInfo of cuda.h.
+// GraphExecUpdateResultInfo says why an executable graph could not be updated, and at which node.
+//
+// C: CUgraphExecUpdateResultInfo.
 type GraphExecUpdateResultInfo struct {
 	_             structs.HostLayout
 	Result        GraphExecUpdateResult
@@ -1324,7 +1537,9 @@ type GraphExecUpdateResultInfo struct {
 	ErrorFromNode GraphNode
 }
 
-// MemPoolProps is CUmemPoolProps of cuda.h.
+// MemPoolProps describes a pool; maxSize is bytes, 0 for the driver's choice.
+//
+// C: CUmemPoolProps.
 type MemPoolProps struct {
 	_                       structs.HostLayout
 	AllocType               MemAllocationType
@@ -1337,13 +1552,17 @@ type MemPoolProps struct {
 	Reserved                [53]byte
 }
 
-// MemPoolPtrExportData is CUmemPoolPtrExportData of cuda.h.
+// MemPoolPtrExportData is an allocation of a pool as another process can import it.
+//
+// C: CUmemPoolPtrExportData.
 type MemPoolPtrExportData struct {
 	_        structs.HostLayout
 	Reserved [64]byte
 }
 
-// MemcpyAttributes is CUmemcpyAttributes of cuda.h.
+// MemcpyAttributes are hints for a copy: when the source is read, and where both sides are.
+//
+// C: CUmemcpyAttributes.
 type MemcpyAttributes struct {
 	_              structs.HostLayout
 	SrcAccessOrder MemcpySrcAccessOrder
@@ -1352,7 +1571,9 @@ type MemcpyAttributes struct {
 	Flags          uint32
 }
 
-// Offset3D is CUoffset3D of cuda.h.
+// Offset3D is a place in an array, in elements.
+//
+// C: CUoffset3D.
 type Offset3D struct {
 	_ structs.HostLayout
 	X uint64
@@ -1360,7 +1581,9 @@ type Offset3D struct {
 	Z uint64
 }
 
-// Extent3D is CUextent3D of cuda.h.
+// Extent3D is the size of a box, in elements of arrays or bytes of memory.
+//
+// C: CUextent3D.
 type Extent3D struct {
 	_      structs.HostLayout
 	Width  uint64
@@ -1368,7 +1591,9 @@ type Extent3D struct {
 	Depth  uint64
 }
 
-// Memcpy3DOperand is CUmemcpy3DOperand of cuda.h.
+// Memcpy3DOperand is one side of a copy of a box; type says which member of the union holds.
+//
+// C: CUmemcpy3DOperand.
 type Memcpy3DOperand struct {
 	_    structs.HostLayout
 	Type Memcpy3DOperandType
@@ -1407,7 +1632,9 @@ type Memcpy3DOperand_op_array struct {
 	Offset Offset3D
 }
 
-// MEMCPY3D_BATCH_OP is CUDA_MEMCPY3D_BATCH_OP of cuda.h.
+// MEMCPY3D_BATCH_OP is one copy of [Memcpy3DBatchAsync].
+//
+// C: CUDA_MEMCPY3D_BATCH_OP.
 type MEMCPY3D_BATCH_OP struct {
 	_              structs.HostLayout
 	Src            Memcpy3DOperand
@@ -1417,7 +1644,10 @@ type MEMCPY3D_BATCH_OP struct {
 	Flags          uint32
 }
 
-// MEM_ALLOC_NODE_PARAMS is CUDA_MEM_ALLOC_NODE_PARAMS of cuda.h.
+// MEM_ALLOC_NODE_PARAMS are the parameters of an allocation node; bytesize is bytes. The driver stores the address in
+// dptr.
+//
+// C: CUDA_MEM_ALLOC_NODE_PARAMS.
 type MEM_ALLOC_NODE_PARAMS struct {
 	_               structs.HostLayout
 	PoolProps       MemPoolProps
@@ -1427,7 +1657,9 @@ type MEM_ALLOC_NODE_PARAMS struct {
 	Dptr            DevicePtr
 }
 
-// MEM_ALLOC_NODE_PARAMS_v2 is CUDA_MEM_ALLOC_NODE_PARAMS_v2 of cuda.h.
+// MEM_ALLOC_NODE_PARAMS_v2 are the parameters of an allocation node in [GraphNodeParams].
+//
+// C: CUDA_MEM_ALLOC_NODE_PARAMS_v2.
 type MEM_ALLOC_NODE_PARAMS_v2 struct {
 	_               structs.HostLayout
 	PoolProps       MemPoolProps
@@ -1437,20 +1669,26 @@ type MEM_ALLOC_NODE_PARAMS_v2 struct {
 	Dptr            DevicePtr
 }
 
-// MEM_FREE_NODE_PARAMS is CUDA_MEM_FREE_NODE_PARAMS of cuda.h.
+// MEM_FREE_NODE_PARAMS are the parameters of a free node in [GraphNodeParams].
+//
+// C: CUDA_MEM_FREE_NODE_PARAMS.
 type MEM_FREE_NODE_PARAMS struct {
 	_    structs.HostLayout
 	Dptr DevicePtr
 }
 
-// CHILD_GRAPH_NODE_PARAMS is CUDA_CHILD_GRAPH_NODE_PARAMS of cuda.h.
+// CHILD_GRAPH_NODE_PARAMS are the parameters of a child graph node in [GraphNodeParams].
+//
+// C: CUDA_CHILD_GRAPH_NODE_PARAMS.
 type CHILD_GRAPH_NODE_PARAMS struct {
 	_         structs.HostLayout
 	Graph     Graph
 	Ownership GraphChildGraphNodeOwnership
 }
 
-// EVENT_RECORD_NODE_PARAMS is CUDA_EVENT_RECORD_NODE_PARAMS of cuda.h.
+// EVENT_RECORD_NODE_PARAMS are the parameters of a node that records an event in [GraphNodeParams].
+//
+// C: CUDA_EVENT_RECORD_NODE_PARAMS.
 type EVENT_RECORD_NODE_PARAMS struct {
 	_     structs.HostLayout
 	Event Event
@@ -1469,13 +1707,18 @@ func (u *EVENT_RECORD_NODE_PARAMS_union) Ctx() *Context { return (*Context)(unsa
 // GCtx views the union as its member gCtx.
 func (u *EVENT_RECORD_NODE_PARAMS_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
-// EVENT_WAIT_NODE_PARAMS is CUDA_EVENT_WAIT_NODE_PARAMS of cuda.h.
+// EVENT_WAIT_NODE_PARAMS are the parameters of a node that waits for an event in [GraphNodeParams].
+//
+// C: CUDA_EVENT_WAIT_NODE_PARAMS.
 type EVENT_WAIT_NODE_PARAMS struct {
 	_     structs.HostLayout
 	Event Event
 }
 
-// MEMCPY_BATCH_NODE_PARAMS is CUDA_MEMCPY_BATCH_NODE_PARAMS of cuda.h.
+// MEMCPY_BATCH_NODE_PARAMS are the parameters of a node of several copies in [GraphNodeParams], as for
+// [MemcpyBatchAsync].
+//
+// C: CUDA_MEMCPY_BATCH_NODE_PARAMS.
 type MEMCPY_BATCH_NODE_PARAMS struct {
 	_         structs.HostLayout
 	Count     uint64
@@ -1500,7 +1743,9 @@ func (u *MEMCPY_BATCH_NODE_PARAMS_union) Ctx() *Context { return (*Context)(unsa
 // GCtx views the union as its member gCtx.
 func (u *MEMCPY_BATCH_NODE_PARAMS_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
-// FABRIC_COPY_BATCH_OP is CUDA_FABRIC_COPY_BATCH_OP of cuda.h.
+// FABRIC_COPY_BATCH_OP is one copy of [FabricCpyBatchAsync]; size is bytes.
+//
+// C: CUDA_FABRIC_COPY_BATCH_OP.
 type FABRIC_COPY_BATCH_OP struct {
 	_     structs.HostLayout
 	Src   FabricCpyOperand
@@ -1509,7 +1754,9 @@ type FABRIC_COPY_BATCH_OP struct {
 	Flags uint32
 }
 
-// FABRIC_CPY_BATCH_NODE_PARAMS is CUDA_FABRIC_CPY_BATCH_NODE_PARAMS of cuda.h.
+// FABRIC_CPY_BATCH_NODE_PARAMS are the parameters of a node of several fabric copies in [GraphNodeParams].
+//
+// C: CUDA_FABRIC_CPY_BATCH_NODE_PARAMS.
 type FABRIC_CPY_BATCH_NODE_PARAMS struct {
 	_      structs.HostLayout
 	NumOps uint64
@@ -1530,7 +1777,11 @@ func (u *FABRIC_CPY_BATCH_NODE_PARAMS_union) Ctx() *Context { return (*Context)(
 // GCtx views the union as its member gCtx.
 func (u *FABRIC_CPY_BATCH_NODE_PARAMS_union) GCtx() *GreenCtx { return (*GreenCtx)(unsafe.Pointer(u)) }
 
-// GraphNodeParams is CUgraphNodeParams of cuda.h.
+// GraphNodeParams are the parameters of a node of any kind; type says which member of the union holds. Pointers in
+// the union are not seen by the garbage collector: what they point to has to be pinned ([runtime.Pinner]) as long as
+// the driver may read it.
+//
+// C: CUgraphNodeParams.
 type GraphNodeParams struct {
 	_         structs.HostLayout
 	Type      GraphNodeType
@@ -1626,7 +1877,10 @@ func (u *GraphNodeParams_union) FabricCpyBatch() *FABRIC_CPY_BATCH_NODE_PARAMS {
 // AsBytes views the union as its member asBytes.
 func (u *GraphNodeParams_union) AsBytes() *[232]byte { return (*[232]byte)(unsafe.Pointer(u)) }
 
-// CheckpointCustomStoragePerDeviceData is CUcheckpointCustomStoragePerDeviceData of cuda.h.
+// CheckpointCustomStoragePerDeviceData is one device's data of a checkpoint, size bytes at devPtr, for the caller to
+// copy in the stream.
+//
+// C: CUcheckpointCustomStoragePerDeviceData.
 type CheckpointCustomStoragePerDeviceData struct {
 	_      structs.HostLayout
 	DevPtr DevicePtr
@@ -1634,10 +1888,14 @@ type CheckpointCustomStoragePerDeviceData struct {
 	Stream Stream
 }
 
-// CheckpointOperationHandle is CUcheckpointOperationHandle of cuda.h.
+// CheckpointOperationHandle is a handle of a checkpoint or restore whose data the caller copies.
+//
+// C: CUcheckpointOperationHandle.
 type CheckpointOperationHandle uintptr
 
-// CheckpointCustomStorageInfo is CUcheckpointCustomStorageInfo of cuda.h.
+// CheckpointCustomStorageInfo is a checkpoint's data for the caller to copy, one entry per device.
+//
+// C: CUcheckpointCustomStorageInfo.
 type CheckpointCustomStorageInfo struct {
 	_             structs.HostLayout
 	Handle        CheckpointOperationHandle
@@ -1645,7 +1903,9 @@ type CheckpointCustomStorageInfo struct {
 	DeviceCount   uint32
 }
 
-// CheckpointLockArgs is CUcheckpointLockArgs of cuda.h.
+// CheckpointLockArgs are the arguments of [CheckpointProcessLock]; the time limit is milliseconds, 0 for none.
+//
+// C: CUcheckpointLockArgs.
 type CheckpointLockArgs struct {
 	_         structs.HostLayout
 	TimeoutMs uint32
@@ -1653,21 +1913,27 @@ type CheckpointLockArgs struct {
 	Reserved1 [7]uint64
 }
 
-// CheckpointCheckpointArgs is CUcheckpointCheckpointArgs of cuda.h.
+// CheckpointCheckpointArgs are the arguments of [CheckpointProcessCheckpoint].
+//
+// C: CUcheckpointCheckpointArgs.
 type CheckpointCheckpointArgs struct {
 	_                     structs.HostLayout
 	CustomStorageInfo_out **CheckpointCustomStorageInfo
 	Reserved              [56]byte
 }
 
-// CheckpointGpuPair is CUcheckpointGpuPair of cuda.h.
+// CheckpointGpuPair names a device that was checkpointed and the one to restore to.
+//
+// C: CUcheckpointGpuPair.
 type CheckpointGpuPair struct {
 	_       structs.HostLayout
 	OldUuid UUID
 	NewUuid UUID
 }
 
-// CheckpointRestoreArgs is CUcheckpointRestoreArgs of cuda.h.
+// CheckpointRestoreArgs are the arguments of [CheckpointProcessRestore].
+//
+// C: CUcheckpointRestoreArgs.
 type CheckpointRestoreArgs struct {
 	_                     structs.HostLayout
 	GpuPairs              *CheckpointGpuPair
@@ -1677,13 +1943,17 @@ type CheckpointRestoreArgs struct {
 	Reserved              [40]byte
 }
 
-// CheckpointUnlockArgs is CUcheckpointUnlockArgs of cuda.h.
+// CheckpointUnlockArgs are the arguments of [CheckpointProcessUnlock].
+//
+// C: CUcheckpointUnlockArgs.
 type CheckpointUnlockArgs struct {
 	_        structs.HostLayout
 	Reserved [8]uint64
 }
 
-// MemDecompressParams is CUmemDecompressParams of cuda.h.
+// MemDecompressParams is one piece to decompress; sizes are bytes.
+//
+// C: CUmemDecompressParams.
 type MemDecompressParams struct {
 	_           structs.HostLayout
 	SrcNumBytes uint64
@@ -1695,23 +1965,31 @@ type MemDecompressParams struct {
 	Padding     [20]byte
 }
 
-// CliqueInfo is CUcliqueInfo of cuda.h.
+// CliqueInfo is a clique that a device is in.
+//
+// C: CUcliqueInfo.
 type CliqueInfo struct {
 	_    structs.HostLayout
 	Type CliqueType
 	Id   uint32
 }
 
-// LogicalEndpointId is CUlogicalEndpointId of cuda.h.
+// LogicalEndpointId is the id of a logical endpoint.
+//
+// C: CUlogicalEndpointId.
 type LogicalEndpointId uint32
 
-// LogicalEndpointFabricHandle is CUlogicalEndpointFabricHandle of cuda.h.
+// LogicalEndpointFabricHandle is a logical endpoint as another node of the fabric can import it.
+//
+// C: CUlogicalEndpointFabricHandle.
 type LogicalEndpointFabricHandle struct {
 	_    structs.HostLayout
 	Data [64]byte
 }
 
-// LogicalEndpointProp is CUlogicalEndpointProp of cuda.h.
+// LogicalEndpointProp describes a logical endpoint; type says which member of the union holds, size is bytes.
+//
+// C: CUlogicalEndpointProp.
 type LogicalEndpointProp struct {
 	_    structs.HostLayout
 	Type LogicalEndpointType
@@ -1749,7 +2027,9 @@ type LogicalEndpointProp_union_multicast struct {
 	NumDevices uint32
 }
 
-// FabricCpyOperand is CUfabricCpyOperand of cuda.h.
+// FabricCpyOperand is one side of a fabric copy; type says which member of the union holds.
+//
+// C: CUfabricCpyOperand.
 type FabricCpyOperand struct {
 	_    structs.HostLayout
 	Type FabricCpyOperandType
@@ -1786,19 +2066,31 @@ type FabricCpyOperand_op_le struct {
 	Offset uint64
 }
 
-// GraphRecaptureCallback is CUgraphRecaptureCallback of cuda.h.
+// GraphRecaptureCallback is the address of a C function that is asked about a node whose parameters differ: it takes
+// the word data, the node, the old and the new [GraphNodeParams] by pointer and the [GraphRecaptureStatus], and gives
+// a [Result].
+//
+// C: CUgraphRecaptureCallback.
 type GraphRecaptureCallback uintptr
 
-// CoredumpCallbackHandle is CUcoredumpCallbackHandle of cuda.h.
+// CoredumpCallbackHandle is a handle of a callback for core dumps.
+//
+// C: CUcoredumpCallbackHandle.
 type CoredumpCallbackHandle uintptr
 
-// CoredumpStatusCallback is CUcoredumpStatusCallback of cuda.h.
+// CoredumpStatusCallback is the address of a C function that takes the word userData, the process id and the device.
+//
+// C: CUcoredumpStatusCallback.
 type CoredumpStatusCallback uintptr
 
-// DevResourceDesc is CUdevResourceDesc of cuda.h.
+// DevResourceDesc is a handle of a description of resources.
+//
+// C: CUdevResourceDesc.
 type DevResourceDesc uintptr
 
-// DevSmResource is CUdevSmResource of cuda.h.
+// DevSmResource is a number of multiprocessors, with what they can be divided into.
+//
+// C: CUdevSmResource.
 type DevSmResource struct {
 	_                      structs.HostLayout
 	SmCount                uint32
@@ -1808,7 +2100,9 @@ type DevSmResource struct {
 	LocalityDomainId       uint32
 }
 
-// DevWorkqueueConfigResource is CUdevWorkqueueConfigResource of cuda.h.
+// DevWorkqueueConfigResource says how work queues are set up.
+//
+// C: CUdevWorkqueueConfigResource.
 type DevWorkqueueConfigResource struct {
 	_                  structs.HostLayout
 	Device             Device
@@ -1816,13 +2110,17 @@ type DevWorkqueueConfigResource struct {
 	SharingScope       DevWorkqueueConfigScope
 }
 
-// DevWorkqueueResource is CUdevWorkqueueResource of cuda.h.
+// DevWorkqueueResource is an existing work queue.
+//
+// C: CUdevWorkqueueResource.
 type DevWorkqueueResource struct {
 	_        structs.HostLayout
 	Reserved [40]byte
 }
 
-// DEV_SM_RESOURCE_GROUP_PARAMS is CU_DEV_SM_RESOURCE_GROUP_PARAMS of cuda.h.
+// DEV_SM_RESOURCE_GROUP_PARAMS is one group of multiprocessors that [DevSmResourceSplit] makes.
+//
+// C: CU_DEV_SM_RESOURCE_GROUP_PARAMS.
 type DEV_SM_RESOURCE_GROUP_PARAMS struct {
 	_                           structs.HostLayout
 	SmCount                     uint32
@@ -1833,7 +2131,9 @@ type DEV_SM_RESOURCE_GROUP_PARAMS struct {
 	Reserved                    [11]uint32
 }
 
-// DevResource is CUdevResource of cuda.h.
+// DevResource is a resource of a device; type says which member of the union holds.
+//
+// C: CUdevResource.
 type DevResource struct {
 	_                structs.HostLayout
 	Type             DevResourceType
@@ -1864,11 +2164,18 @@ func (u *DevResource_union) Wq() *DevWorkqueueResource {
 // Oversize views the union as its member _oversize.
 func (u *DevResource_union) Oversize() *[40]byte { return (*[40]byte)(unsafe.Pointer(u)) }
 
-// LogsCallbackHandle is CUlogsCallbackHandle of cuda.h.
+// LogsCallbackHandle is a handle of a callback for the log.
+//
+// C: CUlogsCallbackHandle.
 type LogsCallbackHandle uintptr
 
-// LogsCallback is CUlogsCallback of cuda.h.
+// LogsCallback is the address of a C function that takes the word data, a [LogLevel], and a message with its length
+// in bytes.
+//
+// C: CUlogsCallback.
 type LogsCallback uintptr
 
-// LogIterator is CUlogIterator of cuda.h.
+// LogIterator is a place in the driver's log.
+//
+// C: CUlogIterator.
 type LogIterator uint32

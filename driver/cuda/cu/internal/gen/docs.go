@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -115,11 +117,32 @@ func (m *model) addDocs(docs map[string]*docText, lax bool) error {
 	if lax {
 		return nil
 	}
+	if err := m.checkLinks(docs); err != nil {
+		return err
+	}
 	if len(m.missing) > 0 {
 		return fmt.Errorf("no text for %s", strings.Join(m.missing, ", "))
 	}
 	if len(unused) > 0 {
 		return fmt.Errorf("text for what is not in the header: %s", strings.Join(unused, ", "))
+	}
+	return nil
+}
+
+var docLink = regexp.MustCompile(`\[([A-Z]\w*)\]`)
+
+// handwritten are the names of package cu that the texts may name besides generated ones.
+var handwritten = []string{"NewTensorMap", "DeviceLocation", "NewCallback"}
+
+// checkLinks refuses a text that names in brackets what there is not.
+func (m *model) checkLinks(docs map[string]*docText) error {
+	for c, d := range docs {
+		for _, match := range docLink.FindAllStringSubmatch(d.text, -1) {
+			name := match[1]
+			if _, ok := m.names.taken[name]; !ok && !slices.Contains(handwritten, name) {
+				return fmt.Errorf("%s.txt:%d: the text of %s names %s, which there is not", d.group, d.line, c, name)
+			}
+		}
 	}
 	return nil
 }
