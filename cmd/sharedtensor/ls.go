@@ -128,11 +128,11 @@ func source(v endpoint.VersionInfo) string {
 	if v.Source != "" {
 		return v.Source
 	}
-	return process(v.Publisher)
+	return processText(v.Publisher)
 }
 
-// process is a process for people.
-func process(p endpoint.Process) string {
+// processText is a process for people.
+func processText(p endpoint.Process) string {
 	text := "pid " + strconv.Itoa(int(p.PID))
 	if p.Label != "" {
 		text = p.Label + " (" + text + ")"

@@ -56,6 +56,7 @@ func (m *meter) newBar() *progressbar.ProgressBar {
 		progressbar.OptionSetDescription(m.doing+" "+m.what),
 		progressbar.OptionShowBytes(true),
 		progressbar.OptionShowTotalBytes(true),
+		progressbar.OptionShowCount(),
 		progressbar.OptionSetPredictTime(true),
 		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionFullWidth(),

@@ -102,6 +102,7 @@ func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Si
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	onTerminal := isTerminal(s.stderr)
 	ended := make(chan error, 1)
 	go func() { ended <- s.server.Serve() }()
 	line := servingLine(s.total(), s.bytes(), s.server.Socket(), os.Getpid())
@@ -112,13 +113,13 @@ func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Si
 		case err := <-ended:
 			return err
 		case <-reload:
+			// A terminal that was closed sends the same signal. Without it nobody could stop the owner with a key.
+			if onTerminal && !isTerminal(s.stderr) {
+				return s.drain(ctx, ended)
+			}
 			s.reload(ctx)
 		case <-ctx.Done():
-			err := s.drain(ctx)
-			if end := <-ended; !errors.Is(end, endpoint.ErrServerClosed) {
-				err = errors.Join(err, end)
-			}
-			return err
+			return s.drain(ctx, ended)
 		}
 	}
 }
@@ -136,8 +137,8 @@ func (s *service) reload(ctx context.Context) {
 	s.tell("STATUS=" + servingLine(s.total(), s.bytes(), s.server.Socket(), os.Getpid()))
 }
 
-// drain ends the owner: requests in flight have the time of grace.
-func (s *service) drain(ctx context.Context) error {
+// drain ends the owner: requests in flight have the time of grace. ended is what Serve returns.
+func (s *service) drain(ctx context.Context, ended <-chan error) error {
 	s.tell("STOPPING=1")
 	s.log.Info("stopping", "grace", s.grace)
 	late := fmt.Errorf("requests were still in flight after %v", s.grace)
@@ -146,7 +147,10 @@ func (s *service) drain(ctx context.Context) error {
 	err := s.server.Shutdown(ctx)
 	if errors.Is(err, late) {
 		s.log.Warn("cut off", "error", late)
-		return s.server.Close()
+		err = s.server.Close()
+	}
+	if end := <-ended; !errors.Is(end, endpoint.ErrServerClosed) {
+		err = errors.Join(err, end)
 	}
 	s.log.Info("stopped")
 	return err
