@@ -122,12 +122,17 @@ func (c *Conn) send(kind Kind, id uint64, body []byte, files []*os.File, now boo
 var emptyMap = []byte{0xa0}
 
 // Receive returns the next frame. It waits for as long as the peer is silent; [Conn.SetReadDeadline] bounds that. The
-// frame's body and descriptors are the caller's. Between two frames the end of the connection is io.EOF. Any error is
-// final: descriptors that came are closed, and Receive returns the same error again.
+// frame's body and descriptors are the caller's. Between two frames the end of the connection is io.EOF. Any error but
+// that of a deadline is final: descriptors that came are closed, and Receive returns the same error again.
 func (c *Conn) Receive() (Frame, error) { return c.reader.receive() }
 
-// SetReadDeadline bounds Receive as [net.Conn] does; the zero time ends the bound. A deadline that passes makes Receive fail
-// with [os.ErrDeadlineExceeded], for good if a frame had begun.
+// Buffered tells that Receive would return without waiting for the peer, because a whole frame, or what ended the
+// connection, is there.
+func (c *Conn) Buffered() bool { return c.reader.buffered() }
+
+// SetReadDeadline bounds Receive as [net.Conn] does, one that waits already included; the zero time ends the bound. A
+// deadline that passes makes Receive fail with [os.ErrDeadlineExceeded]. Nothing is lost: a later Receive goes on, within
+// a frame too.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.conn.SetReadDeadline(t) }
 
 // CloseWrite says that nothing more is sent: the peer's Receive gets io.EOF. Receive goes on.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -285,25 +286,51 @@ func TestClose(t *testing.T) {
 	require.ErrorIs(t, b.Send(KindRequest, 1, item(10)), net.ErrClosed)
 }
 
-// A deadline between two frames loses nothing; within one it ends the connection.
+// A deadline loses nothing, wherever in a frame it passes.
 func TestReadDeadline(t *testing.T) {
+	requireSameDescriptors(t)
+	for _, size := range []int{10, 20_000} {
+		c, raw := rawPair(t, Limits{})
+		frame := frameBytes(KindRequest, 2, 1, item(size))
+		files := memfds(t, 2)
+		for _, cut := range []int{0, 1, 14, 1, 1, size / 2} {
+			if cut > 0 {
+				sendRaw(t, raw, frame[:cut], files...)
+				files = nil
+			}
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Millisecond)))
+			_, err := c.Receive()
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			require.False(t, c.Buffered())
+			frame = frame[cut:]
+		}
+		require.NoError(t, c.SetReadDeadline(time.Time{}))
+		sendRaw(t, raw, append(frame, frameBytes(KindRequest, 0, 2, item(10))...))
+		f, err := c.Receive()
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(item(size), f.Body))
+		requireMemfds(t, f.Files, 2)
+		_, err = c.Receive()
+		require.NoError(t, err)
+		require.False(t, c.Buffered())
+	}
+}
+
+func TestBuffered(t *testing.T) {
 	c, raw := rawPair(t, Limits{})
-	require.NoError(t, c.SetReadDeadline(time.Now()))
+	require.False(t, c.Buffered())
+	one := frameBytes(KindRequest, 0, 1, item(10))
+	sendRaw(t, raw, slices.Concat(one, one, one[:20]))
 	_, err := c.Receive()
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	require.NoError(t, c.SetReadDeadline(time.Time{}))
-	sendRaw(t, raw, frameBytes(KindRequest, 0, 1, item(10)))
+	require.NoError(t, err)
+	require.True(t, c.Buffered())
 	_, err = c.Receive()
 	require.NoError(t, err)
-
-	sendRaw(t, raw, frameBytes(KindRequest, 0, 1, item(10))[:HeaderBytes])
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+	require.False(t, c.Buffered())
+	require.NoError(t, raw.Close())
 	_, err = c.Receive()
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-	sendRaw(t, raw, item(10))
-	require.NoError(t, c.SetReadDeadline(time.Time{}))
-	_, err = c.Receive()
-	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "for good")
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.True(t, c.Buffered())
 }
 
 // Announcing a large frame and sending little of it must cost the receiver little.

@@ -50,8 +50,12 @@ type reader struct {
 	ahead   []int
 	aheadID uint64
 
-	// inFrame tells that a header was taken and its frame is not complete.
+	// inFrame tells that a header was taken and its frame is not complete. current is that header, and large the body,
+	// of which have bytes have come, if it does not fit the buffer.
 	inFrame bool
+	current header
+	large   []byte
+	have    int
 }
 
 func (r *reader) receive() (Frame, error) {
@@ -62,9 +66,8 @@ func (r *reader) receive() (Frame, error) {
 	}
 	f, err := r.next()
 	if err != nil {
-		// A deadline between two frames loses nothing: the next Receive goes on.
-		if r.idle() && errors.Is(err, os.ErrDeadlineExceeded) {
-			return Frame{}, err
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return Frame{}, err // nothing is lost, the next Receive goes on
 		}
 		r.fail(err)
 		return Frame{}, err
@@ -90,9 +93,21 @@ func (r *reader) fail(err error) {
 	}
 	r.pending = 0
 	closeDescriptors(r.ahead)
-	r.ahead = nil
+	r.ahead, r.large = nil, nil
 	r.start, r.end = 0, 0
 	r.src.release()
+}
+
+// buffered tells that receive would return a frame, or an error, without reading.
+func (r *reader) buffered() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.end - r.start
+	if r.err != nil || r.inFrame || n < HeaderBytes {
+		return r.err != nil
+	}
+	h := parseHeader(r.src.buf.data[r.start:])
+	return h.kind != KindFiles && int64(h.length) <= int64(n-HeaderBytes)
 }
 
 // idle tells that no byte and no descriptor of a frame in progress is held.
@@ -102,29 +117,28 @@ func (r *reader) idle() bool {
 
 // next returns the next frame, with the descriptors of the files frames before it.
 func (r *reader) next() (Frame, error) {
-	for {
+	for !r.inFrame {
 		h, err := r.frameHeader()
 		if err != nil {
 			return Frame{}, err
 		}
-		if h.kind == KindFiles {
-			continue
-		}
-		body, err := r.body(int(h.length))
-		if err != nil {
-			return Frame{}, err
-		}
-		if err := r.refuseSurplus(r.offset()); err != nil {
-			return Frame{}, err
-		}
-		r.inFrame = false
-		f := Frame{Kind: h.kind, ID: h.id, Body: body}
-		if r.ahead != nil {
-			f.Files = newFiles(r.ahead)
-			r.ahead = nil
-		}
-		return f, nil
+		// A files frame is complete with its header.
+		r.current, r.inFrame = h, h.kind != KindFiles
 	}
+	body, err := r.body(int(r.current.length))
+	if err != nil {
+		return Frame{}, err
+	}
+	if err := r.refuseSurplus(r.offset()); err != nil {
+		return Frame{}, err
+	}
+	r.inFrame = false
+	f := Frame{Kind: r.current.kind, ID: r.current.id, Body: body}
+	if r.ahead != nil {
+		f.Files = newFiles(r.ahead)
+		r.ahead = nil
+	}
+	return f, nil
 }
 
 // frameHeader takes the next header off the stream, checks it, and adds the frame's descriptors to ahead.
@@ -135,7 +149,6 @@ func (r *reader) frameHeader() (header, error) {
 	begin := r.offset()
 	h := parseHeader(r.src.buf.data[r.start:])
 	r.start += HeaderBytes
-	r.inFrame = true
 	if err := h.check(r.limits); err != nil {
 		return header{}, err
 	}
@@ -193,21 +206,25 @@ func (r *reader) body(n int) ([]byte, error) {
 		r.start += n
 		return body, nil
 	}
-	body := make([]byte, min(n, firstBody))
-	have := copy(body, r.src.buf.data[r.start:r.end])
-	r.start += have
-	for have < n {
-		if have == len(body) {
-			grown := make([]byte, min(n, bodyGrowth*len(body)))
-			copy(grown, body)
-			body = grown
+	if r.large == nil {
+		r.large = make([]byte, min(n, firstBody))
+		r.have = copy(r.large, r.src.buf.data[r.start:r.end])
+		r.start += r.have
+	}
+	for r.have < n {
+		if r.have == len(r.large) {
+			grown := make([]byte, min(n, bodyGrowth*len(r.large)))
+			copy(grown, r.large)
+			r.large = grown
 		}
-		got, err := r.read(body[have:])
+		got, err := r.read(r.large[r.have:])
 		if err != nil {
 			return nil, err
 		}
-		have += got
+		r.have += got
 	}
+	body := r.large
+	r.large = nil
 	return body, nil
 }
 
