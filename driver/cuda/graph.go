@@ -35,8 +35,8 @@ func (s *Stream) Capture(record func() error) (_ *Graph, err error) {
 		return s.endCapture(&g.handle)
 	}
 	defer func() {
-		if !ended { // record panicked
-			end()
+		if !ended && end() == nil { // record panicked
+			s.p.do(func() error { return check("cuGraphDestroy", cu.GraphDestroy(g.handle)) })
 		}
 	}()
 	err = record()

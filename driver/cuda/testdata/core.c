@@ -80,13 +80,19 @@ uint64_t random64(void) {
 	return v;
 }
 
+/* env_get takes an empty variable for none. */
+const char *env_get(const char *name) {
+	const char *v = getenv(name);
+	return v && *v ? v : NULL;
+}
+
 bool env_is(const char *name, const char *value) {
 	const char *v = getenv(name);
 	return v && strcmp(v, value) == 0;
 }
 
 bool lacks(const char *feature) {
-	const char *v = getenv("FAKECUDA_NO");
+	const char *v = env_get("FAKECUDA_NO");
 	size_t n = strlen(feature);
 	for (; v && *v; v = strchr(v, ',') ? strchr(v, ',') + 1 : v + strlen(v))
 		if (strncmp(v, feature, n) == 0 && (v[n] == 0 || v[n] == ','))
@@ -107,7 +113,7 @@ static void setup(void) {
 			control = p;
 	}
 	memcpy(&control->magic, "FAKECUDA", 8);
-	const char *fail = getenv("FAKECUDA_FAIL");
+	const char *fail = env_get("FAKECUDA_FAIL");
 	char name[64];
 	long long k;
 	int code;

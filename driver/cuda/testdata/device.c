@@ -33,10 +33,10 @@ static bool parse_uuid(const char *list, int n, uint8_t out[16]) {
 static void make_device(struct device *d, int physical) {
 	memset(d, 0, sizeof *d);
 	d->physical = physical;
-	const char *mem = getenv("FAKECUDA_MEMORY");
+	const char *mem = env_get("FAKECUDA_MEMORY");
 	d->total = mem ? strtoull(mem, NULL, 0) : 1ull << 30;
 	snprintf((char *)d->gpu_uuid, 16, "fakecuda gpu %02d", physical);
-	if (parse_uuid(getenv("FAKECUDA_UUIDS"), physical, d->uuid))
+	if (parse_uuid(env_get("FAKECUDA_UUIDS"), physical, d->uuid))
 		memcpy(d->gpu_uuid, d->uuid, 16);
 	memcpy(d->uuid, d->gpu_uuid, 16);
 	if (env_is("FAKECUDA_MIG", "1"))
@@ -44,7 +44,7 @@ static void make_device(struct device *d, int physical) {
 }
 
 CUresult devices_init(void) {
-	const char *env = getenv("FAKECUDA_DEVICES"), *visible = getenv("CUDA_VISIBLE_DEVICES");
+	const char *env = env_get("FAKECUDA_DEVICES"), *visible = getenv("CUDA_VISIBLE_DEVICES");
 	int physical = env ? atoi(env) : 1;
 	device_count = 0;
 	if (physical > MAX_DEVICES)
@@ -182,6 +182,6 @@ API(cuDeviceGetP2PAttribute, (int *out, int attr, int src, int dst), p2p_attribu
 
 EXPORT CUresult cuDriverGetVersion(int *v);
 EXPORT CUresult cuDriverGetVersion(int *v) {
-	const char *env = getenv("FAKECUDA_DRIVER_VERSION");
+	const char *env = env_get("FAKECUDA_DRIVER_VERSION");
 	return v ? (*v = env ? atoi(env) : 13000, OK) : INVALID_VALUE;
 }

@@ -82,6 +82,7 @@ void *zalloc(size_t n);
 size_t round_up(size_t n, size_t to);
 uint64_t now_ns(void);
 uint64_t random64(void);
+const char *env_get(const char *name);
 bool env_is(const char *name, const char *value);
 bool lacks(const char *feature);
 

@@ -249,7 +249,7 @@ CUresult submit(struct stream *s, struct op *o) {
 	}
 	static long delay = -1;
 	if (delay < 0) {
-		const char *env = getenv("FAKECUDA_DELAY_US");
+		const char *env = env_get("FAKECUDA_DELAY_US");
 		delay = env ? atol(env) : 2000;
 	}
 	legacy(s, o);

@@ -1,0 +1,60 @@
+package cuda_test
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
+)
+
+const childVariable = "SHAREDTENSOR_TEST_CHILD"
+
+// child runs the calling test a second time in a process of its own with additional environment variables, and reports that it did. In
+// that process it returns false. It is for tests that lose the context, or need another library than the other tests.
+func child(t *testing.T, name string, env ...string) bool {
+	t.Helper()
+	if os.Getenv(childVariable) == name {
+		return false
+	}
+	cmd := exec.Command(os.Args[0], "-test.run="+pattern(t.Name()), "-test.count=1")
+	cmd.Env = append(slices.Concat(os.Environ(), env), childVariable+"="+name)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	return true
+}
+
+// childWith is child with a library of its own.
+func childWith(t *testing.T, name string, o cudatest.Options) bool {
+	t.Helper()
+	if os.Getenv(childVariable) == name {
+		return false
+	}
+	return child(t, name, o.Env(t)...)
+}
+
+// pattern matches a test and its parents exactly.
+func pattern(name string) string {
+	var parts []string
+	for _, p := range strings.Split(name, "/") {
+		parts = append(parts, "^"+p+"$")
+	}
+	return strings.Join(parts, "/")
+}
+
+// collect runs the garbage collector until done, or fails.
+func collect(t *testing.T, done func() bool) {
+	t.Helper()
+	for range 1000 {
+		if done() {
+			return
+		}
+		runtime.GC()
+		runtime.Gosched()
+	}
+	t.Fatal("the garbage collector did not clean up")
+}
