@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"io"
 	"net"
 	"runtime"
@@ -43,8 +44,8 @@ func init() {
 	}
 }
 
-// BenchmarkPing is a round trip of 64 bytes to another process, bare and as frames in turn, so that both meet the same
-// machine. The ratio of the medians is what frames cost.
+// BenchmarkPing is a round trip of 64 bytes to another process, bare, as frames, and as calls through a Receiver, in turn,
+// so that all meet the same machine. The ratios of the medians are what frames and calls cost.
 func BenchmarkPing(b *testing.B) {
 	c, _ := startRole(b, "bare echo")
 	var buf [64]byte
@@ -68,10 +69,26 @@ func BenchmarkPing(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	var times [2][]time.Duration
+	u, _ = startRole(b, "frame echo")
+	called, err := NewConn(u, Limits{})
+	require.NoError(b, err)
+	answer := make(chan Frame, 1)
+	receiver := NewReceiver(called, func(f Frame) error {
+		answer <- f
+		return nil
+	})
+	var running sync.WaitGroup
+	running.Go(func() { receiver.Run() })
+	calls := func() {
+		if err := called.Send(KindRequest, 1, body48); err != nil {
+			b.Fatal(err)
+		}
+		receiver.Wait(context.Background(), answer)
+	}
+	var times [3][]time.Duration
 	const stretch = 200 // rounds of one sort in a row, so that neither finds the other's cold caches
 	for b.Loop() {
-		for i, round := range []func(){bare, frames} {
+		for i, round := range []func(){bare, frames, calls} {
 			for range stretch {
 				t := time.Now()
 				round()
@@ -80,21 +97,25 @@ func BenchmarkPing(b *testing.B) {
 		}
 	}
 	b.StopTimer()
-	var p50 [2]float64
+	called.Close()
+	running.Wait()
+	var p50 [3]float64
 	for i := range times {
 		slices.Sort(times[i])
 		p50[i] = float64(times[i][len(times[i])/2].Nanoseconds())
 	}
 	b.ReportMetric(p50[0], "bare-p50-ns")
 	b.ReportMetric(p50[1], "frames-p50-ns")
-	b.ReportMetric(p50[1]/p50[0], "ratio")
+	b.ReportMetric(p50[2], "calls-p50-ns")
+	b.ReportMetric(p50[1]/p50[0], "frames-ratio")
+	b.ReportMetric(p50[2]/p50[0], "calls-ratio")
 }
 
 // body48 makes a frame of 64 bytes.
 var body48 = append([]byte{0x58, 46}, make([]byte, 46)...)
 
 // BenchmarkCallers is the throughput of round trips that many goroutines make over one connection, each waiting for its own
-// answer.
+// answer, and their median with one of them.
 func BenchmarkCallers(b *testing.B) {
 	for _, callers := range []int{1, 8, 64} {
 		b.Run(strconv.Itoa(callers), func(b *testing.B) {
@@ -105,16 +126,12 @@ func BenchmarkCallers(b *testing.B) {
 			for i := range answers {
 				answers[i] = make(chan Frame, 1)
 			}
-			var receiver, senders sync.WaitGroup
-			receiver.Go(func() {
-				for {
-					f, err := conn.Receive()
-					if err != nil {
-						return
-					}
-					answers[f.ID] <- f
-				}
+			receiver := NewReceiver(conn, func(f Frame) error {
+				answers[f.ID] <- f
+				return nil
 			})
+			var running, senders sync.WaitGroup
+			running.Go(func() { receiver.Run() })
 			b.ReportAllocs()
 			b.ResetTimer()
 			var calls atomic.Int64
@@ -125,14 +142,14 @@ func BenchmarkCallers(b *testing.B) {
 							b.Error("send failed")
 							return
 						}
-						<-answers[i]
+						receiver.Wait(context.Background(), answers[i])
 					}
 				})
 			}
 			senders.Wait()
 			b.StopTimer()
 			conn.Close()
-			receiver.Wait()
+			running.Wait()
 		})
 	}
 }

@@ -1,0 +1,172 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Receiver lets those who wait for answers on a connection read it themselves. A goroutine that only reads and passes frames on
+// costs each answer a second switch, and a wake-up of another processor, which is more than all the rest of a small call.
+//
+// One goroutine at a time has the turn to read. It hands every frame to dispatch, its own answer among them, and
+// passes the turn on when it has that. [Receiver.Run] reads while nobody waits, so that events and the end of the
+// connection are seen.
+type Receiver struct {
+	conn     *Conn
+	dispatch func(Frame) error
+
+	turn  chan struct{} // holds the turn while nobody has it
+	waits atomic.Uint64 // calls of Wait so far
+
+	once sync.Once
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// quietTime is how long nobody must have waited before Run reads again. Until then an event that comes right behind an
+// answer may lie in the socket. A shorter time makes the clock wake a processor more often than calls do.
+const quietTime = 10 * time.Millisecond
+
+// NewReceiver receives on c, which it borrows; nobody else may call its Receive or set its read deadline from then on.
+// dispatch takes each frame, in order, and must not wait. It is called by one goroutine at a time; an error from it ends
+// the receiver.
+func NewReceiver(c *Conn, dispatch func(Frame) error) *Receiver {
+	r := &Receiver{conn: c, dispatch: dispatch, turn: make(chan struct{}, 1), done: make(chan struct{})}
+	r.turn <- struct{}{}
+	return r
+}
+
+// Run reads whenever nobody waits, until the connection ends, and returns why: the error of Receive or of dispatch. It
+// must run as long as the receiver is used, since it also notices an end that someone else's turn brought. Close the
+// connection to end it.
+func (r *Receiver) Run() error {
+	quiet := time.NewTimer(quietTime)
+	defer quiet.Stop()
+	for {
+		select {
+		case <-r.done:
+			return r.err
+		case <-r.turn:
+		}
+		before := r.waits.Load()
+		for r.waits.Load() == before || r.conn.Buffered() {
+			if !r.step() {
+				return r.err
+			}
+		}
+		r.turn <- struct{}{}
+		for {
+			before = r.waits.Load()
+			quiet.Reset(quietTime)
+			select {
+			case <-r.done:
+				return r.err
+			case <-quiet.C:
+			}
+			if r.waits.Load() == before {
+				break
+			}
+		}
+	}
+}
+
+// Wait waits until dispatch has put the caller's answer into answer, which must have room for it, or has closed it,
+// reading the connection where nobody else does. ok is false where answer was closed. The error is that of ctx. When the
+// connection ends Wait still waits for answer: whoever runs Run closes it then.
+func (r *Receiver) Wait(ctx context.Context, answer <-chan Frame) (f Frame, ok bool, err error) {
+	r.waits.Add(1)
+	select {
+	case f, ok = <-answer:
+		return f, ok, nil
+	default:
+	}
+	select {
+	case f, ok = <-answer:
+		return f, ok, nil
+	case <-ctx.Done():
+		return Frame{}, false, context.Cause(ctx)
+	case <-r.turn:
+	}
+	return r.read(ctx, answer)
+}
+
+// read has the turn. It reads until answer comes, and what else is there by then.
+func (r *Receiver) read(ctx context.Context, answer <-chan Frame) (f Frame, ok bool, err error) {
+	interrupted := r.interruptible(ctx)
+	for {
+		if ctx.Err() != nil {
+			break
+		}
+		if !r.step() {
+			interrupted()
+			return awaitAnswer(ctx, answer) // the turn is lost, with the connection
+		}
+		select {
+		case f, ok = <-answer:
+			for r.conn.Buffered() && r.step() {
+			}
+			interrupted()
+			r.turn <- struct{}{}
+			return f, ok, nil
+		default:
+		}
+	}
+	interrupted()
+	r.turn <- struct{}{}
+	return awaitAnswer(ctx, answer)
+}
+
+// awaitAnswer prefers an answer that has come over the end of ctx.
+func awaitAnswer(ctx context.Context, answer <-chan Frame) (Frame, bool, error) {
+	select {
+	case f, ok := <-answer:
+		return f, ok, nil
+	default:
+	}
+	select {
+	case f, ok := <-answer:
+		return f, ok, nil
+	case <-ctx.Done():
+		return Frame{}, false, context.Cause(ctx)
+	}
+}
+
+// interruptible makes the end of ctx interrupt the read in progress, until the returned function is called.
+func (r *Receiver) interruptible(ctx context.Context) (stop func()) {
+	if ctx.Done() == nil {
+		return func() {}
+	}
+	set := make(chan struct{})
+	stopAfter := context.AfterFunc(ctx, func() {
+		defer close(set)
+		r.conn.SetReadDeadline(time.Unix(1, 0)) // long ago
+	})
+	return func() {
+		if !stopAfter() {
+			<-set
+			r.conn.SetReadDeadline(time.Time{})
+		}
+	}
+}
+
+// step receives one frame and hands it on. It is false when the connection has ended; an interruption is no end.
+func (r *Receiver) step() bool {
+	f, err := r.conn.Receive()
+	if err == nil {
+		err = r.dispatch(f)
+	} else if errors.Is(err, os.ErrDeadlineExceeded) {
+		return true
+	}
+	if err == nil {
+		return true
+	}
+	r.once.Do(func() {
+		r.err = err
+		close(r.done)
+	})
+	return false
+}

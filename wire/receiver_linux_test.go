@@ -1,0 +1,214 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// caller is the least that a client needs over a Receiver: answers by ID.
+type caller struct {
+	conn     *Conn
+	receiver *Receiver
+	events   chan Frame
+
+	mu      sync.Mutex
+	answers map[uint64]chan Frame
+}
+
+func newCaller(c *Conn) *caller {
+	cl := &caller{conn: c, events: make(chan Frame, 100), answers: map[uint64]chan Frame{}}
+	cl.receiver = NewReceiver(c, cl.dispatch)
+	return cl
+}
+
+var errUnknownAnswer = errors.New("an answer that nobody waits for")
+
+func (c *caller) dispatch(f Frame) error {
+	if f.Kind == KindEvent {
+		c.events <- f
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	answer := c.answers[f.ID]
+	if answer == nil {
+		return errUnknownAnswer
+	}
+	delete(c.answers, f.ID)
+	answer <- f
+	return nil
+}
+
+// run is what a client's goroutine does.
+func (c *caller) run() error {
+	err := c.receiver.Run()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, answer := range c.answers {
+		close(answer)
+	}
+	return err
+}
+
+func (c *caller) call(ctx context.Context, id uint64, answer chan Frame) (Frame, bool, error) {
+	c.mu.Lock()
+	c.answers[id] = answer
+	c.mu.Unlock()
+	if err := c.conn.Send(KindRequest, id, body48); err != nil {
+		return Frame{}, false, err
+	}
+	return c.receiver.Wait(ctx, answer)
+}
+
+// startCaller returns a caller and the connection of its peer.
+func startCaller(t *testing.T) (*caller, *Conn, <-chan error) {
+	a, b := pipe(t, Limits{})
+	c := newCaller(a)
+	ended := make(chan error, 1)
+	var running sync.WaitGroup
+	running.Go(func() { ended <- c.run() })
+	t.Cleanup(func() {
+		a.Close()
+		running.Wait()
+	})
+	return c, b, ended
+}
+
+func echo(c *Conn) {
+	for {
+		f, err := c.Receive()
+		if err != nil || c.SendLater(KindResponse, f.ID, f.Body) != nil {
+			return
+		}
+	}
+}
+
+func TestReceiverAnswersEveryCaller(t *testing.T) {
+	requireSameDescriptors(t)
+	c, peer, _ := startCaller(t)
+	var all sync.WaitGroup
+	var echoing sync.WaitGroup
+	echoing.Go(func() { echo(peer) })
+	for i := range uint64(20) {
+		all.Go(func() {
+			answer := make(chan Frame, 1)
+			for n := range uint64(100) {
+				ctx, cancel := context.WithCancel(context.Background())
+				f, ok, err := c.call(ctx, i<<32|n, answer)
+				cancel()
+				if !ok || err != nil || f.ID != i<<32|n {
+					t.Error(f, ok, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.NoError(t, c.conn.Close())
+	echoing.Wait()
+}
+
+// Events arrive while nobody waits, while someone waits for something else, and behind answers.
+func TestReceiverPassesEvents(t *testing.T) {
+	c, peer, _ := startCaller(t)
+	event := func() {
+		t.Helper()
+		select {
+		case <-c.events:
+		case <-time.After(waitLong):
+			t.Fatal("no event")
+		}
+	}
+	require.NoError(t, peer.Send(KindEvent, 1, body48))
+	event()
+	for range 3 {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, ok, err := c.call(context.Background(), 5, make(chan Frame, 1)); !ok || err != nil {
+				t.Error(ok, err)
+			}
+		})
+		f, err := peer.Receive()
+		require.NoError(t, err)
+		require.NoError(t, peer.Send(KindEvent, 1, body48))
+		event()
+		require.NoError(t, peer.SendLater(KindResponse, f.ID, body48))
+		require.NoError(t, peer.Send(KindEvent, 1, body48))
+		wg.Wait()
+		event()
+	}
+	require.NoError(t, peer.Send(KindEvent, 1, body48))
+	event()
+}
+
+// Who stops waiting passes the turn on; the connection and the others go on, and a frame half read is not lost.
+func TestReceiverWaitEndsWithContext(t *testing.T) {
+	c, peer, _ := startCaller(t)
+	for n := range uint64(20) {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		var patient, hasty sync.WaitGroup
+		for i := range uint64(2) {
+			id := n<<8 | i
+			hasty.Go(func() {
+				if _, ok, err := c.call(ctx, id, make(chan Frame, 1)); ok || !errors.Is(err, io.ErrNoProgress) {
+					t.Error(ok, err)
+				}
+			})
+		}
+		patient.Go(func() {
+			if _, ok, err := c.call(context.Background(), n<<8|7, make(chan Frame, 1)); !ok || err != nil {
+				t.Error(ok, err)
+			}
+		})
+		for range 3 {
+			_, err := peer.Receive()
+			require.NoError(t, err)
+		}
+		frame := frameBytes(KindResponse, 0, n<<8|7, item(40))
+		_, err := peer.conn.Write(frame[:n+1])
+		require.NoError(t, err)
+		cancel(io.ErrNoProgress)
+		hasty.Wait()
+		_, err = peer.conn.Write(frame[n+1:])
+		require.NoError(t, err)
+		patient.Wait()
+	}
+}
+
+func TestReceiverEnds(t *testing.T) {
+	t.Run("closed", func(t *testing.T) {
+		c, peer, ended := startCaller(t)
+		require.NoError(t, peer.Close())
+		require.ErrorIs(t, <-ended, io.EOF)
+		require.NotNil(t, c)
+	})
+	t.Run("closed while waiting", func(t *testing.T) {
+		c, peer, ended := startCaller(t)
+		var wg sync.WaitGroup
+		for i := range uint64(5) {
+			wg.Go(func() {
+				if _, ok, err := c.call(context.Background(), i, make(chan Frame, 1)); ok || err != nil {
+					t.Error(ok, err)
+				}
+			})
+		}
+		for range 5 {
+			_, err := peer.Receive()
+			require.NoError(t, err)
+		}
+		require.NoError(t, peer.Close())
+		wg.Wait()
+		require.ErrorIs(t, <-ended, io.EOF)
+	})
+	t.Run("dispatch", func(t *testing.T) {
+		_, peer, ended := startCaller(t)
+		require.NoError(t, peer.Send(KindResponse, 99, body48))
+		require.ErrorIs(t, <-ended, errUnknownAnswer)
+	})
+}
