@@ -1,0 +1,79 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// floorBytes is how much is mapped beside an attach.
+const floorBytes = 64 << 20
+
+// Attach measures how long it takes until the tensors of another process can be used, for several numbers of them, in turn
+// with passing one descriptor over a bare Unix socket on request and mapping 64 MiB.
+func Attach(ctx context.Context, o Options) ([]Result, error) {
+	o.stage("attach")
+	s, err := newStage(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	owner, socket, err := s.owner()
+	if err != nil {
+		return nil, err
+	}
+	client, err := s.client(socket)
+	if err != nil {
+		return nil, err
+	}
+	bare, err := s.far(order{Do: "pass", Bytes: floorBytes})
+	if err != nil {
+		return nil, err
+	}
+	subjects := []subject{{rounds: 40, run: func(context.Context) (time.Duration, error) { return attachBare(bare, floorBytes) }}}
+	counts := []int{1, 100, 1000, 10000}
+	for _, n := range counts {
+		name := fmt.Sprint(n)
+		if _, err := owner.do(order{Do: "publish", Name: name, Tensors: n, Bytes: 1 << 20}); err != nil {
+			return nil, err
+		}
+		subjects = append(subjects, subject{rounds: max(8, 40/n), run: attacher(client, name)})
+	}
+	all, err := alternate(ctx, schedule{
+		turns: pick(o.Effort, 60, 15, 1), limit: pick(o.Effort, 15*time.Second, 3*time.Second, time.Second),
+	}, subjects...)
+	if err != nil {
+		return nil, err
+	}
+	floor := µs(all[0].median())
+	var results []Result
+	for i, n := range counts {
+		r := figure(fmt.Sprintf("attach-%d", n), µs(all[i+1].median()), "µs").over(floor)
+		if n == 1000 {
+			r = r.within(Value, 2000)
+		}
+		results = append(results, r)
+	}
+	last := len(counts) - 1
+	slope := µs(all[last+1].median()-all[last].median()) / float64(counts[last]-counts[last-1])
+	return append(results, figure("attach-each", slope, "µs").within(Value, 1)), nil
+}
+
+// attacher attaches a model; that counts. Then it lets go of it and waits until the owner has heard.
+func attacher(client *endpoint.Client, name string) func(context.Context) (time.Duration, error) {
+	return func(ctx context.Context) (time.Duration, error) {
+		start := time.Now()
+		h, err := client.Acquire(ctx, name)
+		took := time.Since(start)
+		if err != nil {
+			return 0, err
+		}
+		if err := h.Close(); err != nil {
+			return 0, err
+		}
+		_, err = client.Ping(ctx)
+		return took, err
+	}
+}

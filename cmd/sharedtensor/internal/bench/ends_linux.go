@@ -1,0 +1,136 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// shutdownClients is how many idle clients an owner has when it is shut down.
+const shutdownClients = 100
+
+// Shutdown measures how long an owner with idle clients takes from the call of Shutdown until all is given back.
+func Shutdown(ctx context.Context, o Options) ([]Result, error) {
+	count := pick(o.Effort, shutdownClients, shutdownClients, 4)
+	o.stage("shutdown")
+	s, err := newStage(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	owner, err := s.start()
+	if err != nil {
+		return nil, err
+	}
+	clients, err := s.start()
+	if err != nil {
+		return nil, err
+	}
+	var took samples
+	for range pick(o.Effort, 20, 5, 1) {
+		socket := s.socket()
+		for _, step := range []struct {
+			p *process
+			o order
+		}{
+			{owner, order{Do: "serve", Socket: socket}},
+			{clients, order{Do: "connect", Socket: socket, Count: count}},
+		} {
+			if _, err := step.p.do(step.o); err != nil {
+				return nil, err
+			}
+		}
+		r, err := owner.do(order{Do: "shutdown"})
+		if err != nil {
+			return nil, err
+		}
+		took = append(took, r.Took)
+		if _, err := clients.do(order{Do: "hang up"}); err != nil {
+			return nil, err
+		}
+	}
+	return []Result{figure(fmt.Sprintf("shutdown-%d-idle", count), ms(took.median()), "ms").within(Value, 100)}, nil
+}
+
+// Kill measures how long after a client's SIGKILL the owner's books are rid of it, as another client sees them. The floor is how
+// long until the far end of a bare socket of the same process sees its end.
+func Kill(ctx context.Context, o Options) ([]Result, error) {
+	o.stage("kill")
+	s, err := newStage(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	owner, socket, err := s.owner()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := owner.do(order{Do: "publish", Name: smallName, Tensors: bytesTensors, Bytes: 64 << 20}); err != nil {
+		return nil, err
+	}
+	observer, err := s.client(socket)
+	if err != nil {
+		return nil, err
+	}
+	var ours, floor samples
+	for range pick(o.Effort, 40, 10, 1) {
+		back, ended, err := s.killOne(ctx, observer, socket)
+		if err != nil {
+			return nil, err
+		}
+		ours, floor = append(ours, back), append(floor, ended)
+	}
+	return []Result{figure("kill", ms(ours.median()), "ms").over(ms(floor.median())).within(Value, 100)}, nil
+}
+
+// killOne starts a client, lets it acquire the model, and kills it.
+func (s *stage) killOne(ctx context.Context, observer *endpoint.Client, socket string) (back, ended time.Duration, err error) {
+	victim, err := s.start()
+	if err != nil {
+		return 0, 0, err
+	}
+	if _, err := victim.do(order{Do: "acquire", Socket: socket, Name: smallName}); err != nil {
+		return 0, 0, err
+	}
+	n, err := holders(ctx, observer)
+	if err != nil {
+		return 0, 0, err
+	}
+	if n != 1 {
+		return 0, 0, fmt.Errorf("the books have %d holders instead of the one that is to be killed", n)
+	}
+	seen := make(chan time.Time, 1)
+	go func() {
+		var b [1]byte
+		victim.bare.Read(b[:]) // nothing is ever sent: it returns at the end
+		seen <- time.Now()
+	}()
+	start := time.Now()
+	if err := victim.cmd.Process.Kill(); err != nil {
+		return 0, 0, err
+	}
+	for n > 0 {
+		if n, err = holders(ctx, observer); err != nil {
+			return 0, 0, err
+		}
+	}
+	back = time.Since(start)
+	ended = (<-seen).Sub(start)
+	victim.kill()
+	return back, ended, nil
+}
+
+// holders is how many sessions hold the model.
+func holders(ctx context.Context, observer *endpoint.Client) (int, error) {
+	info, err := observer.Info(ctx, smallName)
+	if err != nil {
+		return 0, err
+	}
+	n := 0
+	for _, v := range info.Versions {
+		n += len(v.Holders)
+	}
+	return n, nil
+}

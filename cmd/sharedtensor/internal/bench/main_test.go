@@ -1,0 +1,56 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// workerEnv makes this test binary a worker.
+const workerEnv = "SHAREDTENSOR_BENCH_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(workerEnv) == "" {
+		os.Exit(m.Run())
+	}
+	if err := Work(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// again starts this test binary as a worker.
+func again(ctx context.Context) (*exec.Cmd, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, exe)
+	cmd.Env = append(os.Environ(), workerEnv+"=1")
+	return cmd, nil
+}
+
+// BenchmarkAll measures everything once at quick effort; -bench BenchmarkAll/ping measures one group. The time for an operation
+// means nothing here, so it is left out.
+func BenchmarkAll(b *testing.B) {
+	for _, group := range All() {
+		b.Run(group.Name, func(b *testing.B) {
+			var results []Result
+			for b.Loop() {
+				var err error
+				if results, err = group.Run(b.Context(), Options{Worker: again, Effort: Quick, Dir: b.TempDir(), Note: func(text string) { b.Log(text) }}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(0, "ns/op")
+			for _, r := range results {
+				b.ReportMetric(r.Value, r.Name+"-"+r.Unit)
+				if r.Ratio != nil {
+					b.ReportMetric(*r.Ratio, r.Name+"-ratio")
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,175 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// stage is what one benchmark uses: processes, sockets and clients. Close ends all of it.
+type stage struct {
+	ctx     context.Context
+	options Options
+	dev     *host.Device
+	dir     string // for sockets and files
+	sockets int
+	undo    []func()
+}
+
+// newStage makes an empty stage. All that it starts ends with ctx, too.
+func newStage(ctx context.Context, o Options) (*stage, error) {
+	dev, err := host.Open()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(o.Dir, "sharedtensor-bench-") // for its user alone
+	if err != nil {
+		return nil, err
+	}
+	return &stage{ctx: ctx, options: o, dev: dev, dir: dir, undo: []func(){func() { os.RemoveAll(dir) }}}, nil
+}
+
+// close ends all processes and closes all clients, the youngest first.
+func (s *stage) close() {
+	for i := len(s.undo) - 1; i >= 0; i-- {
+		s.undo[i]()
+	}
+	s.undo = nil
+}
+
+// socket is a path for a new socket.
+func (s *stage) socket() string {
+	s.sockets++
+	return filepath.Join(s.dir, fmt.Sprintf("%d.sock", s.sockets))
+}
+
+// process is a running worker.
+type process struct {
+	ctx    context.Context
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *json.Decoder
+	bare   *net.UnixConn // this process's end of its bare socket
+	stderr bytes.Buffer  // to be read when it has ended
+	ended  bool
+}
+
+// start starts a worker.
+func (s *stage) start() (_ *process, err error) {
+	cmd, err := s.options.Worker(s.ctx)
+	if err != nil {
+		return nil, err
+	}
+	near, far, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer far.Close()
+	p := &process{ctx: s.ctx, cmd: cmd, bare: near}
+	defer func() {
+		if err != nil {
+			near.Close()
+		}
+	}()
+	cmd.ExtraFiles = []*os.File{far} // the first one becomes bareDescriptor
+	cmd.Stderr = &p.stderr
+	if p.in, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.out = json.NewDecoder(out)
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start a worker: %w", err)
+	}
+	s.undo = append(s.undo, p.kill)
+	return p, nil
+}
+
+// kill ends the process as a crash would, and waits until it is gone.
+func (p *process) kill() {
+	if p.ended {
+		return
+	}
+	p.ended = true
+	p.bare.Close()
+	_ = p.cmd.Process.Kill() // it may have ended by itself
+	_ = p.cmd.Wait()         // it was killed, and that is what this would say
+}
+
+// do gives an order and waits until it is carried out.
+func (p *process) do(o order) (report, error) {
+	var r report
+	err := json.NewEncoder(p.in).Encode(o)
+	if err == nil {
+		err = p.out.Decode(&r)
+	}
+	if err != nil {
+		return r, p.died(o, err)
+	}
+	switch {
+	case r.OutOfMemory:
+		return r, fmt.Errorf("%s: %w: %s", o.Do, driver.ErrOutOfMemory, r.Error)
+	case r.Error != "":
+		return r, fmt.Errorf("%s: %s", o.Do, r.Error)
+	}
+	return r, nil
+}
+
+// died explains why a worker does not answer: the benchmark was stopped, or the worker crashed.
+func (p *process) died(o order, err error) error {
+	p.kill()
+	if cause := context.Cause(p.ctx); cause != nil {
+		return cause
+	}
+	said, _, _ := strings.Cut(strings.TrimSpace(p.stderr.String()), "\n")
+	return fmt.Errorf("%s: the worker process ended (%v): %s: %w", o.Do, p.cmd.ProcessState, said, err)
+}
+
+// owner starts a process that serves on a socket of its own.
+func (s *stage) owner() (*process, string, error) {
+	p, err := s.start()
+	if err != nil {
+		return nil, "", err
+	}
+	socket := s.socket()
+	_, err = p.do(order{Do: "serve", Socket: socket})
+	return p, socket, err
+}
+
+// client connects this process to an owner.
+func (s *stage) client(socket string) (*endpoint.Client, error) {
+	c, err := endpoint.Dial(s.ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{s.dev}, Label: "benchmark"})
+	if err != nil {
+		return nil, err
+	}
+	s.undo = append(s.undo, func() { _ = c.Close() })
+	return c, nil
+}
+
+// far starts a process at the other end of a bare socket, which does what the order says.
+func (s *stage) far(o order) (*net.UnixConn, error) {
+	p, err := s.start()
+	if err != nil {
+		return nil, err
+	}
+	_, err = p.do(o)
+	return p.bare, err
+}
+
+// outOfMemory tells whether a model did not fit.
+func outOfMemory(err error) bool { return errors.Is(err, driver.ErrOutOfMemory) }

@@ -1,0 +1,186 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// order is what a worker is told to do, one JSON object a line on its standard input.
+type order struct {
+	Do      string `json:"do"`
+	Socket  string `json:"socket,omitempty"`
+	Name    string `json:"name,omitempty"`
+	Tensors int    `json:"tensors,omitempty"`
+	Bytes   int64  `json:"bytes,omitempty"`
+	Count   int    `json:"count,omitempty"`
+}
+
+// report is what it says to that, one JSON object a line on its standard output.
+type report struct {
+	Error       string        `json:"error,omitempty"`
+	OutOfMemory bool          `json:"out_of_memory,omitempty"`
+	Took        time.Duration `json:"took,omitempty"`
+	Anonymous   int64         `json:"anonymous,omitempty"`
+}
+
+// bareDescriptor is the descriptor of a worker that is one end of a bare socket to the process that started it.
+const bareDescriptor = 3
+
+// worker is an owner, a client, or the far end of a bare socket, as it is told.
+type worker struct {
+	dev     *host.Device
+	bare    *net.UnixConn
+	server  *endpoint.Server
+	served  chan error
+	clients []*endpoint.Client
+	conns   []net.Conn
+}
+
+// Work does what in says until in ends, and answers on out. When in ends, the process that reads it should end, too: that of
+// the benchmark is done or gone. Descriptor 3 has to be a socket of that process.
+func Work(in io.Reader, out io.Writer) error {
+	dev, err := host.Open()
+	if err != nil {
+		return err
+	}
+	bare, err := connOf(os.NewFile(bareDescriptor, "bare"))
+	if err != nil {
+		return fmt.Errorf("worker of a benchmark, not meant to be started by hand: %w", err)
+	}
+	w := &worker{dev: dev, bare: bare}
+	lines := bufio.NewScanner(in)
+	reply := json.NewEncoder(out)
+	orders := make(chan order)
+	go func() { // beside the work, so that the end of in is seen during it
+		for lines.Scan() {
+			var o order
+			if json.Unmarshal(lines.Bytes(), &o) != nil {
+				break
+			}
+			orders <- o
+		}
+		os.Exit(0)
+	}()
+	for o := range orders {
+		var r report
+		if err := w.do(o, &r); err != nil {
+			r.Error, r.OutOfMemory = err.Error(), errors.Is(err, driver.ErrOutOfMemory)
+		}
+		if err := reply.Encode(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// do carries out one order.
+func (w *worker) do(o order, r *report) error {
+	ctx := context.Background()
+	switch o.Do {
+	case "serve":
+		return w.serve(o.Socket)
+	case "publish":
+		sd, err := zeros(w.dev, o.Tensors, o.Bytes)
+		if err != nil {
+			return err
+		}
+		_, err = w.server.Publish(ctx, o.Name, sd)
+		return err
+	case "withdraw":
+		return w.server.Withdraw(o.Name)
+	case "shutdown":
+		start := time.Now()
+		err := w.server.Shutdown(ctx)
+		r.Took = time.Since(start)
+		<-w.served
+		return err
+	case "echo":
+		go echo(w.bare)
+	case "pass":
+		return w.pass(o.Bytes)
+	case "accept":
+		return w.accept(o.Socket)
+	case "connect":
+		return w.connect(ctx, o.Socket, o.Count)
+	case "connect bare":
+		return w.connectBare(o.Socket, o.Count)
+	case "hang up":
+		return w.hangUp()
+	case "acquire":
+		return w.acquire(ctx, o.Socket, o.Name)
+	case "measure":
+		return measureSelf(r)
+	default:
+		return fmt.Errorf("a worker cannot %q", o.Do)
+	}
+	return nil
+}
+
+// serve begins to be an owner.
+func (w *worker) serve(socket string) (err error) {
+	w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{w.dev}, Label: "benchmark"})
+	if err != nil {
+		return err
+	}
+	w.served = make(chan error, 1)
+	go func() { w.served <- w.server.Serve() }()
+	return nil
+}
+
+// connect makes idle clients. Each has been answered once, so the owner has all that it needs for one.
+func (w *worker) connect(ctx context.Context, socket string, count int) error {
+	for range count {
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket})
+		if err != nil {
+			return err
+		}
+		w.clients = append(w.clients, c)
+		if _, err := c.Ping(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hangUp closes the clients.
+func (w *worker) hangUp() error {
+	var errs []error
+	for _, c := range w.clients {
+		errs = append(errs, c.Close())
+	}
+	w.clients = nil
+	return errors.Join(errs...)
+}
+
+// acquire becomes a client that holds a model until it is killed.
+func (w *worker) acquire(ctx context.Context, socket, name string) error {
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{w.dev}})
+	if err != nil {
+		return err
+	}
+	w.clients = append(w.clients, c)
+	_, err = c.Acquire(ctx, name)
+	return err
+}
+
+// measureSelf reports the process's own resident anonymous memory: heap, stacks and all that the Go runtime keeps, after a
+// collection whose result was given back to the kernel.
+func measureSelf(r *report) (err error) {
+	runtime.GC() // the second collection, in FreeOSMemory, also empties pools
+	debug.FreeOSMemory()
+	r.Anonymous, err = procField("/proc/self/status", "RssAnon:")
+	return err
+}
