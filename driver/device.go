@@ -103,3 +103,12 @@ type Prober interface {
 	// Probe tries each kind that the device knows and reports on all of them.
 	Probe() []Support
 }
+
+// Identifier is memory that can be recognised when it is seen again, in whichever process.
+type Identifier interface {
+	Memory
+	// Identity is a name that no other memory of this host has while this one exists, and whether the memory is closed against
+	// new writers, so that equal identities also mean equal bytes as far as its owner keeps his word. ok is false where the
+	// system has no such name.
+	Identity() (id string, frozen, ok bool)
+}

@@ -38,6 +38,8 @@ var (
 // way in a code answers for every sentinel beside it.
 var codes = wire.NewCodeTable(
 	wire.CodeRow{Code: wire.CodeStaleHandle, Err: ErrStale},
+	wire.CodeRow{Code: wire.CodeProvider, Err: ErrNoEndpoint},
+	wire.CodeRow{Code: wire.CodeProvider, Err: ErrRegistered},
 	wire.CodeRow{Code: wire.CodeNotFound, Err: catalog.ErrNotFound},
 	wire.CodeRow{Code: wire.CodeNotFound, Err: catalog.ErrNoVersion},
 	wire.CodeRow{Code: wire.CodeInvalidArgument, Err: driver.ErrInvalid},
@@ -52,14 +54,41 @@ var codes = wire.NewCodeTable(
 	wire.CodeRow{Code: wire.CodeClosed, Err: catalog.ErrClosed},
 )
 
-// encodeError is what a peer is told of err. A request that makes its own session's work end is answered as cancelled.
-func encodeError(err error) *wire.Error { return codes.Encode(err) }
+// encodeError is what a peer is told of err. Errors of tasks have one code and are told apart by a word.
+func encodeError(err error) *wire.Error {
+	if word := taskWord(err); word != "" {
+		return &wire.Error{Code: wire.CodeTask, Type: word, Message: err.Error()}
+	}
+	return codes.Encode(err)
+}
 
-// remoteError is the error that a peer sent, answering for the sentinels of its code. It borrows the frame.
+// decodeError is the error that a peer sent, answering for the sentinels of its code.
+func decodeError(e *wire.Error) error {
+	if e.Code == wire.CodeTask {
+		for _, row := range taskErrors {
+			if row.word == e.Type {
+				return &taskError{remote: e, sentinel: row.err}
+			}
+		}
+	}
+	return codes.Decode(e)
+}
+
+// taskError is an error of a task at the owner.
+type taskError struct {
+	remote   *wire.Error
+	sentinel error
+}
+
+func (e *taskError) Error() string { return e.remote.Error() }
+
+func (e *taskError) Unwrap() []error { return []error{e.remote, e.sentinel} }
+
+// remoteError is the error in a frame of a peer. It borrows the frame.
 func remoteError(frame wire.Frame) error {
 	var e wire.Error
 	if err := wire.Unmarshal(frame.Body, &e); err != nil {
 		return fmt.Errorf("%w: error frame: %w", ErrProtocol, err)
 	}
-	return fmt.Errorf("owner: %w", codes.Decode(&e))
+	return fmt.Errorf("owner: %w", decodeError(&e))
 }

@@ -20,19 +20,26 @@ type export struct {
 }
 
 // newExport exports the storages of a state dict, which it borrows.
-func newExport(sd *module.StateDict) (_ *export, err error) {
-	out := new(export)
-	defer func() {
-		if err != nil {
-			out.close()
-		}
-	}()
+func newExport(sd *module.StateDict) (*export, error) {
 	manifest, storages := sd.Manifest()
-	if out.manifest, err = encodeManifest(manifest); err != nil {
+	encoded, err := encodeManifest(manifest)
+	if err != nil {
 		return nil, err
 	}
+	out, err := exportStorages(storages)
+	if err != nil {
+		return nil, err
+	}
+	out.manifest = encoded
+	return out, nil
+}
+
+// exportStorages makes a handle for each storage. It borrows them.
+func exportStorages(storages []*tensor.Storage) (*export, error) {
+	out := new(export)
 	for i, s := range storages {
 		if err := out.add(s); err != nil {
+			out.close()
 			return nil, fmt.Errorf("storage %d: %w", i, err)
 		}
 	}
@@ -71,22 +78,11 @@ func importStateDict(devices deviceSet, m *wire.Manifest, handles []wire.Handle,
 	if err != nil {
 		return nil, err
 	}
-	if err := wire.ValidateHandles(handles, files.Len()); err != nil {
+	storages, err := importStorages(devices, handles, files, driver.ImportOptions{})
+	if err != nil {
 		return nil, err
 	}
-	var storages []*tensor.Storage
-	defer func() { // the state dict has references of its own
-		for _, s := range storages {
-			s.Close()
-		}
-	}()
-	for i, h := range handles {
-		mem, err := importMemory(devices, h, files)
-		if err != nil {
-			return nil, fmt.Errorf("storage %d: %w", i, err)
-		}
-		storages = append(storages, tensor.NewStorage(mem))
-	}
+	defer closeStorages(storages) // the state dict has references of its own
 	sd, err := module.FromManifest(manifest, storages)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -94,8 +90,38 @@ func importStateDict(devices deviceSet, m *wire.Manifest, handles []wire.Handle,
 	return sd, nil
 }
 
+// importStorages maps what a peer exported. It borrows the files that it does not take. The caller closes the storages.
+func importStorages(devices deviceSet, handles []wire.Handle, files *wire.Files, opts driver.ImportOptions) (_ []*tensor.Storage, err error) {
+	if len(handles) == 0 {
+		return nil, nil
+	}
+	if err := wire.ValidateHandles(handles, files.Len()); err != nil {
+		return nil, err
+	}
+	storages := make([]*tensor.Storage, 0, len(handles))
+	defer func() {
+		if err != nil {
+			closeStorages(storages)
+		}
+	}()
+	for i, h := range handles {
+		mem, err := importMemory(devices, h, files, opts)
+		if err != nil {
+			return nil, fmt.Errorf("storage %d: %w", i, err)
+		}
+		storages = append(storages, tensor.NewStorage(mem))
+	}
+	return storages, nil
+}
+
+func closeStorages(storages []*tensor.Storage) {
+	for _, s := range storages {
+		s.Close()
+	}
+}
+
 // importMemory maps one handle of a peer.
-func importMemory(devices deviceSet, h wire.Handle, files *wire.Files) (driver.Memory, error) {
+func importMemory(devices deviceSet, h wire.Handle, files *wire.Files, opts driver.ImportOptions) (driver.Memory, error) {
 	dev, err := devices.find(driver.UUID(h.Device))
 	if err != nil {
 		return nil, err
@@ -107,7 +133,7 @@ func importMemory(devices deviceSet, h wire.Handle, files *wire.Files) (driver.M
 		handle.File = files.Take(int(h.File))
 	}
 	defer handle.Close()
-	return dev.Import(handle, driver.ImportOptions{})
+	return dev.Import(handle, opts)
 }
 
 // exports are a server's exports by the state dict they belong to.

@@ -20,7 +20,7 @@ type link struct {
 
 	mu      sync.Mutex
 	pending map[uint64]*waiter
-	events  map[uint64]func(wire.Event) // by the request that asked for them
+	events  map[uint64]func(wire.Frame) error // by the request that they belong to
 	lastID  uint64
 	err     error // why the link is of no use for new requests
 
@@ -31,7 +31,8 @@ type link struct {
 type waiter struct {
 	answer chan wire.Frame // closed without a frame when the link ends
 	late   func(wire.Frame)
-	gone   bool // nobody waits any more
+	gone   bool                    // nobody waits any more
+	done   func(wire.Frame, error) // gets the answer, or the end of the link, instead of the channel; nil for most
 }
 
 var waiters = sync.Pool{New: func() any { return &waiter{answer: make(chan wire.Frame, 1)} }}
@@ -44,6 +45,8 @@ type call struct {
 	// event gets the events that belong to the request, until ignore. It is called by the reading goroutine, must return at once, and
 	// may be called before the answer is seen.
 	event func(wire.Event)
+	// item is the same for requests whose events are not of the catalog. It takes the frame; an error ends the link.
+	item func(wire.Frame) error
 	// late deals with an answer that comes when nobody waits for it any more. It takes the frame, and is called by the reading
 	// goroutine. Nil: the frame is closed.
 	late func(wire.Frame)
@@ -61,7 +64,7 @@ func newLink(ctx context.Context, conn *wire.Conn, hello wire.Hello) (*link, err
 		return nil, handshakeError(err)
 	}
 	return &link{
-		conn: conn, server: agreed.Peer, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Event){},
+		conn: conn, server: agreed.Peer, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{},
 		done: make(chan struct{}),
 	}, nil
 }
@@ -70,7 +73,7 @@ func newLink(ctx context.Context, conn *wire.Conn, hello wire.Hello) (*link, err
 func handshakeError(err error) error {
 	var refused *wire.Error
 	if errors.As(err, &refused) {
-		return fmt.Errorf("owner: %w", codes.Decode(refused))
+		return fmt.Errorf("owner: %w", decodeError(refused))
 	}
 	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrUnavailable) {
 		return err
@@ -104,7 +107,6 @@ func (l *link) dispatch(frame wire.Frame) error {
 	case frame.Kind == wire.KindResponse || frame.Kind == wire.KindError:
 		return l.deliver(frame)
 	case frame.Kind == wire.KindEvent:
-		defer frame.Files.Close()
 		return l.pass(frame)
 	case frame.Kind == wire.KindGoodbye:
 		defer frame.Files.Close()
@@ -133,44 +135,64 @@ func (l *link) deliver(frame wire.Frame) error {
 		return nil
 	}
 	l.mu.Unlock()
-	if w.late != nil {
+	switch {
+	case w.done != nil:
+		w.done(frame, nil)
+	case w.late != nil:
 		w.late(frame)
-	} else {
+	default:
 		frame.Files.Close()
 	}
 	return nil
 }
 
-// pass gives an event to the request that asked for it. One that comes after ignore was on its way already.
+// pass gives an event to the request that it belongs to. It takes the frame. One that comes after ignore was on its way already.
 func (l *link) pass(frame wire.Frame) error {
 	l.mu.Lock()
-	event := l.events[frame.ID]
+	item := l.events[frame.ID]
 	l.mu.Unlock()
-	if event == nil {
+	if item == nil {
+		frame.Files.Close()
 		return nil
 	}
-	var e wire.Event
-	if err := wire.Unmarshal(frame.Body, &e); err != nil {
-		return fmt.Errorf("%w: event: %w", ErrProtocol, err)
+	return item(frame)
+}
+
+// asItem makes a taker of frames of one of events.
+func asItem(event func(wire.Event)) func(wire.Frame) error {
+	return func(frame wire.Frame) error {
+		defer frame.Files.Close()
+		var e wire.Event
+		if err := wire.Unmarshal(frame.Body, &e); err != nil {
+			return fmt.Errorf("%w: event: %w", ErrProtocol, err)
+		}
+		event(e)
+		return nil
 	}
-	event(e)
-	return nil
 }
 
 // fail ends the link and every request that waits on it.
 func (l *link) fail(err error) {
 	l.conn.Close()
+	var done []func(wire.Frame, error)
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.err == nil {
 		l.err = lost(err)
 	}
+	err = l.err
 	for _, w := range l.pending {
-		if !w.gone {
+		switch {
+		case w.done != nil:
+			done = append(done, w.done)
+		case !w.gone:
 			close(w.answer)
 		}
 	}
 	l.pending, l.events = nil, nil
+	l.mu.Unlock()
+	for _, f := range done {
+		f(wire.Frame{}, err)
+	}
 }
 
 // lost says what the end of a connection means to whoever used it.
@@ -239,16 +261,61 @@ func (l *link) answered(id uint64, w *waiter, frame wire.Frame, ok bool) (uint64
 
 // send sends a request whose answer nobody waits for.
 func (l *link) send(c call) {
+	// Where the link has ended, what the request would have undone has ended with it.
+	_, _ = l.start(c, func(frame wire.Frame, _ error) { frame.Files.Close() })
+}
+
+// start sends a request whose answer, or the error that ends the link before it, goes to done: once, on the reading goroutine. On an error
+// done is not called.
+func (l *link) start(c call, done func(wire.Frame, error)) (uint64, error) {
 	payload, err := encodeRequest(context.Background(), c)
 	if err != nil {
-		return
+		return 0, err
 	}
-	id, w, err := l.expect(c)
+	id, err := l.expectAsync(c, done)
 	if err != nil {
-		return // the link has ended, and with it what the request would have undone
+		return 0, err
 	}
-	l.abandon(id, w)
-	l.conn.Send(wire.KindRequest, id, payload, c.files...)
+	if err := l.conn.Send(wire.KindRequest, id, payload, c.files...); err != nil {
+		if !l.withdraw(id) {
+			return id, nil // done has been told, or will be
+		}
+		return 0, l.sendError(err)
+	}
+	return id, nil
+}
+
+// expectAsync registers a request whose answer goes to done.
+func (l *link) expectAsync(c call, done func(wire.Frame, error)) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return 0, l.err
+	}
+	l.lastID++
+	l.pending[l.lastID] = &waiter{gone: true, done: done}
+	l.listenLocked(l.lastID, c)
+	return l.lastID, nil
+}
+
+// withdraw forgets a request that was not sent. It is false when somebody has dealt with it already.
+func (l *link) withdraw(id uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, waiting := l.pending[id]
+	delete(l.pending, id)
+	delete(l.events, id)
+	return waiting
+}
+
+// listenLocked notes who gets the events of a request.
+func (l *link) listenLocked(id uint64, c call) {
+	switch {
+	case c.item != nil:
+		l.events[id] = c.item
+	case c.event != nil:
+		l.events[id] = asItem(c.event)
+	}
 }
 
 // expect registers a waiter under a new request id.
@@ -262,9 +329,7 @@ func (l *link) expect(c call) (uint64, *waiter, error) {
 	w := waiters.Get().(*waiter)
 	w.late, w.gone = c.late, false
 	l.pending[l.lastID] = w
-	if c.event != nil {
-		l.events[l.lastID] = c.event
-	}
+	l.listenLocked(l.lastID, c)
 	return l.lastID, w, nil
 }
 
@@ -323,18 +388,18 @@ func encodeRequest(ctx context.Context, c call) ([]byte, error) {
 		req.Timeout = timeLeft(deadline)
 	}
 	if c.body != nil {
-		body, err := wire.Marshal(c.body)
+		body, err := wire.MarshalPayload(c.body)
 		if err != nil {
 			return nil, err
 		}
 		req.Body = body
 	}
-	return wire.Marshal(req)
+	return wire.AppendRequest(make([]byte, 0, 24+len(req.Body)), req), nil
 }
 
-// decodeAnswer reads the body of a response. A body that does not fit is the owner's fault.
+// decodeAnswer reads the body of a response or an item. A body that does not fit is the owner's fault.
 func decodeAnswer(frame wire.Frame, out any) error {
-	if err := wire.Unmarshal(frame.Body, out); err != nil {
+	if err := wire.UnmarshalPayload(frame.Body, out); err != nil {
 		return fmt.Errorf("%w: answer: %w", ErrProtocol, err)
 	}
 	return nil

@@ -40,7 +40,8 @@ func (r request) decode(message any) error {
 type reply struct {
 	body  any
 	files []*os.File // borrowed until the reply has been sent
-	after func()     // runs when the reply has been sent
+	after func()     // runs when the reply has been sent; may be nil
+	done  func()     // runs when the reply is of no use any more, sent or not; may be nil
 }
 
 // operations are all that a server can do.
@@ -57,6 +58,25 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpInfo:     {call: doInfo},
 		wire.OpWatch:    {call: doWatch},
 		wire.OpUnwatch:  {call: doUnwatch},
+
+		wire.OpCall:               {call: doCall, long: true},
+		wire.OpEndpoints:          {call: doEndpoints},
+		wire.OpInvalidateCall:     {call: doInvalidateCall, long: true},
+		wire.OpInvalidateEndpoint: {call: doInvalidateEndpoint, long: true},
+		wire.OpObjectInfo:         {call: doObjectInfo},
+		wire.OpObjectRelease:      {call: doObjectRelease},
+
+		wire.OpSubmit:     {call: doSubmit, long: true},
+		wire.OpTask:       {call: doTask},
+		wire.OpTaskWait:   {call: doTaskWait, long: true},
+		wire.OpTaskResult: {call: doTaskResult},
+		wire.OpTaskCancel: {call: doTaskCancel},
+		wire.OpTasks:      {call: doTasks},
+
+		wire.OpStream:     {call: doStream, long: true},
+		wire.OpStreamMore: {call: doStreamMore},
+
+		wire.OpServerInfo: {call: doServerInfo},
 	}
 }
 

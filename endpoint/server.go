@@ -13,9 +13,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -37,6 +39,13 @@ type ServerOptions struct {
 	AllowUIDs []uint32
 	// Limits bound what peers can make the server hold.
 	Limits Limits
+	// Registry has the functions that clients can call; nil for none. Borrowed. Endpoints that are registered later can be called at
+	// once.
+	Registry *Registry
+	// Results bounds what is kept of results.
+	Results ResultOptions
+	// Tasks bounds the tasks.
+	Tasks TaskOptions
 	// Label is a name for people, shown to clients. At most 64 bytes.
 	Label string
 	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used only.
@@ -53,6 +62,28 @@ type Limits struct {
 	Requests int
 	// Subscriptions is how many leases and watches one client may have; 65536.
 	Subscriptions int
+}
+
+// ResultOptions bound the cache of results. A zero field stands for its default.
+type ResultOptions struct {
+	// Entries is how many results are kept; [cache.DefaultEntries]. Negative for no bound.
+	Entries int
+	// Bytes is how many bytes of memory and encoding they may have together; 0 for no bound.
+	Bytes int64
+	// TTL is how long a result is kept; 0 for as long as there is room.
+	TTL time.Duration
+}
+
+// TaskOptions bound the tasks of a server. A zero field stands for its default.
+type TaskOptions struct {
+	// Workers is how many run at once; [task.DefaultWorkers].
+	Workers int
+	// Capacity is how many are known, finished ones included; [task.DefaultCapacity].
+	Capacity int
+	// Retain is how many finished ones are kept; as many as the capacity allows.
+	Retain int
+	// TTL is how long a finished one is kept; [task.DefaultTTL].
+	TTL time.Duration
 }
 
 func (l *Limits) defaults() {
@@ -78,6 +109,12 @@ type Server struct {
 	books   *catalog.Catalog
 	exports exports
 
+	registry *Registry
+	results  *cache.Cache[*result]
+	tasks    *task.Manager[*outcome]
+	objects  objects
+	turns    turns
+
 	requests atomic.Uint64
 	failures atomic.Uint64
 
@@ -102,8 +139,16 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	}
 	s := &Server{
 		opts: opts, log: opts.Logger, id: newID(), started: time.Now(), devices: devices,
-		sessions: map[*session]struct{}{}, done: make(chan struct{}),
+		sessions: map[*session]struct{}{}, done: make(chan struct{}), registry: opts.Registry,
 	}
+	s.results = cache.New(cache.Options[*result]{
+		Entries: opts.Results.Entries, Bytes: opts.Results.Bytes, TTL: opts.Results.TTL,
+		Cost: func(r *result) int64 { return r.payload.bytes() }, OnEvict: func(_ cache.Key, r *result) { r.release() },
+	})
+	s.tasks = task.New(task.Options[*outcome]{
+		Workers: opts.Tasks.Workers, Capacity: opts.Tasks.Capacity, Retain: opts.Tasks.Retain, TTL: opts.Tasks.TTL,
+		Share: shareOutcome, Release: releaseOutcome,
+	})
 	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
 	if s.sock, err = bind(&s.opts); err != nil {
 		return nil, err
@@ -219,30 +264,42 @@ func (s *Server) isClosing() bool {
 	return s.closing
 }
 
-// Shutdown stops accepting, tells every client goodbye, lets requests in flight end, and frees what the server owns. Idle clients
-// do not hold it up. When ctx ends first, what is still running is cut off and the cause of ctx is returned. Memory that
-// clients have attached stays theirs.
+// Shutdown stops accepting, tells every client goodbye, lets requests and tasks in flight end, and frees what the server owns. Idle clients
+// do not hold it up. When ctx ends first, what is still running is cancelled and the cause of ctx is returned; a function that does not
+// heed its context is not waited for. Memory that clients have attached stays theirs.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, ses := range s.beginClose() {
 		ses.goodbye()
 	}
-	var cause error
+	err := s.tasks.Shutdown(ctx)
 	select {
 	case <-s.done:
 	case <-ctx.Done():
-		cause = context.Cause(ctx)
+		err = context.Cause(ctx)
 	}
-	return errors.Join(cause, s.Close())
+	return errors.Join(err, s.Close())
 }
 
-// Close cuts every client off and frees what the server owns. A second Close is nil.
+// Close cuts every client off, cancels what runs and frees what the server owns. Functions that do not heed their context are not waited
+// for; what they return is given back when they do. A second Close is nil.
 func (s *Server) Close() error {
 	for _, ses := range s.beginClose() {
 		ses.cut()
 	}
-	<-s.done
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	s.tasks.Shutdown(now) // its error is that of now
+	s.results.Close(now)
+	select {
+	case <-s.done:
+	case <-time.After(closeGrace):
+		s.log.Warn("functions of endpoints go on after the server has closed", "socket", s.opts.Socket)
+	}
 	return s.books.Close()
 }
+
+// closeGrace is how long Close waits for functions to heed their context.
+const closeGrace = time.Second
 
 // beginClose stops accepting and returns the sessions there are.
 func (s *Server) beginClose() []*session {

@@ -30,7 +30,8 @@ type session struct {
 	cancel context.CancelCauseFunc
 	leases map[uint64]uint64 // to the request that took it; the reader's alone
 
-	events events
+	events  events
+	streams streams
 
 	mu      sync.Mutex
 	running map[uint64]context.CancelCauseFunc // long requests by frame id
@@ -38,6 +39,8 @@ type session struct {
 
 	work sync.WaitGroup // long requests and the event pump
 }
+
+var errGoexit = errors.New("the function called runtime.Goexit")
 
 var errGone = fmt.Errorf("%w: the client has gone", context.Canceled)
 
@@ -93,6 +96,8 @@ func (ses *session) introduce() error {
 	if err != nil {
 		return err
 	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
 	ses.label = shortLabel(agreed.Peer.Label)
 	return nil
 }
@@ -137,8 +142,8 @@ func (ses *session) take(frame wire.Frame) error {
 
 // request answers one request, at once or in a goroutine of its own.
 func (ses *session) request(frame wire.Frame) error {
-	var req wire.Request
-	if err := wire.Unmarshal(frame.Body, &req); err != nil {
+	req, err := wire.ParseRequest(frame.Body)
+	if err != nil {
 		frame.Files.Close()
 		return fmt.Errorf("%w: request %d: %w", wire.ErrProtocol, frame.ID, err)
 	}
@@ -173,7 +178,15 @@ func (ses *session) spawn(op operation, r request, timeout time.Duration) error 
 			ctx, stop = context.WithTimeout(ctx, timeout)
 			defer stop()
 		}
+		answered := false
+		defer func() {
+			if !answered { // a function ended its goroutine instead of returning
+				ses.fail(r.id, errGoexit)
+				ses.finished(r.id)
+			}
+		}()
 		err := ses.answer(ctx, op, r)
+		answered = true
 		ses.finished(r.id)
 		if err != nil {
 			ses.cut() // the answer could not be sent: the reader ends the session
@@ -228,7 +241,10 @@ func (ses *session) answer(ctx context.Context, op operation, r request) error {
 	if err != nil {
 		return ses.fail(r.id, err)
 	}
-	body, err := wire.Marshal(reply.body)
+	if reply.done != nil {
+		defer reply.done()
+	}
+	body, err := wire.MarshalPayload(reply.body)
 	if err != nil {
 		return ses.fail(r.id, fmt.Errorf("encode the answer: %w", err))
 	}
@@ -281,6 +297,9 @@ func (ses *session) end() {
 	ses.events.stop()
 	ses.work.Wait() // nothing may still send what ReleaseHolder frees
 	leases := ses.server.books.ReleaseHolder(ses.id)
+	for _, obj := range ses.server.objects.releaseSession(ses.id) {
+		ses.server.letGo(obj)
+	}
 	ses.server.log.Debug("session ended", "session", ses.id, "pid", ses.conn.Peer().PID, "leases", leases)
 	ses.server.forget(ses)
 }

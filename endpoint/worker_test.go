@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -22,7 +23,35 @@ type worker struct {
 	client   *endpoint.Client
 	handles  map[string]*endpoint.Handle
 	watchers map[string]*endpoint.Watcher
+	counts   counters
 }
+
+// counters count what the endpoints of a child did.
+type counters struct {
+	mu sync.Mutex
+	of map[string]uint64
+}
+
+func (c *counters) add(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[string]uint64{}
+	}
+	c.of[what]++
+}
+
+func (c *counters) get(what string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of[what]
+}
+
+// How long tests wait for what another process brings about, and how often they look.
+const (
+	waitLimit = 5 * time.Second
+	tick      = time.Millisecond
+)
 
 // do carries a command out.
 func (w *worker) do(do command) (answer, error) {
@@ -35,6 +64,8 @@ func (w *worker) do(do command) (answer, error) {
 	switch do.Do {
 	case "serve", "publish", "withdraw", "books", "shutdown", "close server":
 		return w.own(ctx, do)
+	case "ran":
+		return answer{Version: w.counts.get(do.Key)}, nil
 	case "count":
 		runtime.GC()
 		return answer{Files: drivertest.OpenFiles(), Maps: drivertest.SharedMappings(), Threads: runtime.NumGoroutine()}, nil
@@ -47,7 +78,7 @@ func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
 	start := time.Now()
 	switch do.Do {
 	case "serve":
-		w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name})
+		w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name, Registry: testRegistry(w.dev, &w.counts)})
 		if err != nil {
 			return a, err
 		}

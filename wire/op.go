@@ -61,7 +61,7 @@ const (
 	// OpStream calls an endpoint whose results come one by one: [Call]; each result is a [StreamItem] in an event frame,
 	// and the response, which is empty, is the end.
 	OpStream Op = 160
-	// OpStreamMore allows the server to send more items: [StreamMore], no answer but errors.
+	// OpStreamMore allows the server to send more items: [StreamMore], [StreamMoreDone].
 	OpStreamMore Op = 161
 )
 

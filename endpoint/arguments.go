@@ -1,0 +1,77 @@
+package endpoint
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+
+	"github.com/sharedtensor/sharedtensor/cache"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// arguments are those of one call, as they came and as the function gets them. They are used by one run at most: whoever claims them
+// closes them.
+type arguments struct {
+	raw      wire.RawMessage
+	storages []*tensor.Storage
+	value    any // a pointer to the endpoint's In
+	made     []interface{ Close() error }
+	claimed  atomic.Bool
+}
+
+// newArguments imports and decodes the arguments of a call. It borrows the files that it does not take.
+func (s *Server) newArguments(d *definition, in *wire.Call, files *wire.Files) (*arguments, error) {
+	storages, err := importStorages(s.devices, in.Handles, files, driver.ImportOptions{Writable: d.options.writable})
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
+	}
+	raw := in.Args
+	if len(raw) == 0 {
+		raw = wire.RawMessage{0xa0}
+	}
+	value, made, err := d.decode(raw, storages)
+	if err != nil {
+		closeStorages(storages)
+		return nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
+	}
+	return &arguments{raw: raw, storages: storages, value: value, made: made}, nil
+}
+
+// claim is true for the first who asks.
+func (a *arguments) claim() bool { return a.claimed.CompareAndSwap(false, true) }
+
+// close gives the memory back; the one who claimed them calls it once.
+func (a *arguments) close() {
+	closeAll(a.made)
+	closeStorages(a.storages)
+}
+
+// key is the cache key of a call; false where its result must not be cached: an argument holds memory that has no name or that
+// somebody may still write, so that equal arguments would not mean equal bytes.
+func (d *definition) key(a *arguments) (cache.Key, bool) {
+	if d.options.noCache {
+		return cache.Key{}, false
+	}
+	if t := d.options.cacheKey; t != nil {
+		return cache.Key{Group: d.name, ID: "key:" + t.expand(reflect.ValueOf(a.value).Elem())}, true
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%d:", len(a.raw))
+	h.Write(a.raw)
+	for _, s := range a.storages {
+		known, ok := s.Memory().(driver.Identifier)
+		if !ok {
+			return cache.Key{}, false
+		}
+		id, frozen, ok := known.Identity()
+		if !ok || !frozen {
+			return cache.Key{}, false
+		}
+		fmt.Fprintf(h, "%d:%s", len(id), id)
+	}
+	return cache.Key{Group: d.name, ID: "arguments:" + hex.EncodeToString(h.Sum(nil))}, true
+}

@@ -1,0 +1,217 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// The endpoints of a child that serves. Most exist to be called from another process by a test.
+
+type scaleIn struct {
+	X  *tensor.Tensor `json:"x"`
+	By float32        `json:"by"`
+}
+
+type nestedIn struct {
+	List []map[string]*tensor.Tensor `json:"list"`
+	Any  any                         `json:"any"`
+}
+
+type nestedOut struct {
+	Sums  []float64         `json:"sums"`
+	Model *module.StateDict `json:"model,omitempty"`
+	Same  any               `json:"same"`
+}
+
+func testRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
+	r := endpoint.NewRegistry()
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	must(endpoint.Register(r, "double", func(_ context.Context, in struct{ N int }) (int, error) {
+		counts.add("double")
+		return 2 * in.N, nil
+	}))
+	must(endpoint.Register(r, "scale", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) {
+		values, err := tensor.Float32s(in.X)
+		if err != nil {
+			return nil, err
+		}
+		for i := range values {
+			values[i] *= in.By
+		}
+		return tensor.FromSlice(dev, in.X.Shape(), values)
+	}))
+	must(endpoint.Register(r, "nested", func(_ context.Context, in nestedIn) (nestedOut, error) {
+		var out nestedOut
+		sd := module.NewStateDict()
+		for i, m := range in.List {
+			for name, t := range m {
+				values, err := tensor.Float32s(t)
+				if err != nil {
+					return out, err
+				}
+				var sum float64
+				for _, v := range values {
+					sum += float64(v)
+				}
+				out.Sums = append(out.Sums, sum)
+				if err := sd.Set(fmt.Sprintf("%d.%s", i, name), t.Clone()); err != nil {
+					return out, err
+				}
+			}
+		}
+		out.Model, out.Same = sd, in.Any
+		return out, nil
+	}))
+	must(endpoint.Register(r, "fail", func(context.Context, struct{}) (int, error) { return 0, driver.ErrOutOfMemory }))
+	must(endpoint.Register(r, "panic", func(context.Context, struct{}) (int, error) { panic("no way") }))
+	must(endpoint.RegisterStream(r, "count", func(ctx context.Context, in struct{ To int }) iter.Seq2[*tensor.Tensor, error] {
+		return func(yield func(*tensor.Tensor, error) bool) {
+			for i := range in.To {
+				t, err := tensor.FromSlice(dev, tensor.Shape{1}, []float32{float32(i)})
+				if !yield(t, err) {
+					counts.add("left")
+					return
+				}
+			}
+			if in.To == 7 {
+				yield(nil, errors.New("seven is enough"))
+			}
+		}
+	}))
+	return r
+}
+
+// calling is a client in this process of an owner in another one.
+func calling(t testing.TB) (*endpoint.Client, driver.Device, *child) {
+	t.Helper()
+	o, socket := owner(t)
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c, dev, o
+}
+
+func TestCall(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, _ := calling(t)
+	ctx := context.Background()
+	n, err := endpoint.Call[int](ctx, c, "double", struct{ N int }{21})
+	require.NoError(t, err)
+	require.Equal(t, 42, n)
+
+	x, err := tensor.FromSlice(dev, tensor.Shape{2, 2}, []float32{1, 2, 3, 4})
+	require.NoError(t, err)
+	defer x.Close()
+	half, err := x.Select(0, 1)
+	require.NoError(t, err)
+	defer half.Close()
+	y, err := endpoint.Call[*tensor.Tensor](ctx, c, "scale", scaleIn{X: half, By: 10})
+	require.NoError(t, err)
+	defer y.Close()
+	values, err := tensor.Data[float32](y)
+	require.NoError(t, err)
+	require.Equal(t, []float32{30, 40}, values)
+}
+
+func TestContainersShareTheirTensors(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, _ := calling(t)
+	x, err := tensor.FromSlice(dev, tensor.Shape{3}, []float32{1, 2, 3})
+	require.NoError(t, err)
+	defer x.Close()
+	in := nestedIn{
+		List: []map[string]*tensor.Tensor{{"a": x}, {"b": x}},
+		Any:  map[string]any{"t": x, "n": int64(-5), "s": []any{"x", nil, true, 1.5}},
+	}
+	out, err := endpoint.Call[nestedOut](context.Background(), c, "nested", in)
+	require.NoError(t, err)
+	defer out.Model.Close()
+	require.Equal(t, []float64{6, 6}, out.Sums)
+	require.Len(t, out.Model.Storages(), 1, "one storage crossed, once")
+	same := out.Same.(map[string]any)
+	defer same["t"].(*tensor.Tensor).Close()
+	require.EqualValues(t, -5, same["n"])
+	require.Equal(t, []any{"x", nil, true, 1.5}, same["s"])
+
+	// The bytes are the same memory: what is written here is seen through what came back from the other process.
+	mine, err := tensor.Data[float32](x)
+	require.NoError(t, err)
+	mine[0] = 100
+	back, err := tensor.Data[float32](same["t"].(*tensor.Tensor))
+	require.NoError(t, err)
+	require.EqualValues(t, 100, back[0])
+}
+
+func TestErrorsOfCalls(t *testing.T) {
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	require.ErrorIs(t, c.Call(ctx, "nothing", nil, nil), endpoint.ErrNoEndpoint)
+	require.ErrorIs(t, c.Call(ctx, "fail", nil, nil), driver.ErrOutOfMemory)
+	err := c.Call(ctx, "panic", nil, nil)
+	require.ErrorContains(t, err, "no way")
+	require.ErrorContains(t, err, `endpoint "panic"`)
+	require.ErrorContains(t, c.Call(ctx, "double", struct{ M int }{1}, nil), "unknown field", "a misspelt argument is no default")
+	require.ErrorIs(t, c.Call(ctx, "count", struct{ To int }{1}, nil), endpoint.ErrInvalid)
+	require.NoError(t, c.Call(ctx, "double", struct{ N int }{1}, nil), "the owner goes on")
+}
+
+func TestStream(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	next := float32(0)
+	for x, err := range endpoint.Stream[*tensor.Tensor](ctx, c, "count", struct{ To int }{100}) {
+		require.NoError(t, err)
+		v, err := tensor.Item[float32](x)
+		require.NoError(t, err)
+		require.Equal(t, next, v)
+		next++
+		x.Close()
+	}
+	require.EqualValues(t, 100, next)
+
+	var last error
+	for x, err := range endpoint.Stream[*tensor.Tensor](ctx, c, "count", struct{ To int }{7}) {
+		if last = err; err == nil {
+			x.Close()
+		}
+	}
+	require.ErrorContains(t, last, "seven is enough")
+
+	for x, err := range endpoint.Stream[*tensor.Tensor](ctx, c, "count", struct{ To int }{1_000_000}) {
+		require.NoError(t, err)
+		x.Close()
+		break
+	}
+	require.Eventually(t, func() bool { return o.must(command{Do: "ran", Key: "left"}).Version == 1 }, waitLimit, tick,
+		"the function is told to stop")
+}
+
+func TestEqualCallsShareAResult(t *testing.T) {
+	c, _, o := calling(t)
+	for _, n := range []int{2, 21, 2, 21, 2} {
+		got, err := endpoint.Call[int](context.Background(), c, "double", struct{ N int }{n})
+		require.NoError(t, err)
+		require.Equal(t, 2*n, got)
+	}
+	require.EqualValues(t, 2, o.must(command{Do: "ran", Key: "double"}).Version)
+}

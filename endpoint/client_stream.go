@@ -1,0 +1,139 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// stream is the client's side of a stream. Items wait in it, at most as many as the owner was allowed to send.
+type stream struct {
+	client *Client
+	link   *link
+
+	id uint64
+
+	mu    sync.Mutex
+	items []wire.Frame
+	ended bool
+	err   error // why it ended; io.EOF in good order
+
+	wake  chan struct{} // has room for one
+	taken uint64        // items since the owner was last allowed more
+}
+
+// openStream starts a stream. The caller closes it.
+func (c *Client) openStream(ctx context.Context, name string, in any) (*stream, error) {
+	l, err := c.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ask, sent, err := newCall(wire.OpStream, name, in)
+	if err != nil {
+		return nil, err
+	}
+	defer sent.close()
+	s := &stream{client: c, link: l, wake: make(chan struct{}, 1)}
+	ask.item = s.arrived
+	if s.id, err = l.start(ask.call, s.finished); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// arrived is called by the reading goroutine with an item. It takes the frame.
+func (s *stream) arrived(frame wire.Frame) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		frame.Files.Close()
+		return nil
+	}
+	if len(s.items) >= 2*wire.StreamWindow {
+		frame.Files.Close()
+		return fmt.Errorf("%w: the owner sends more of a stream than it may", ErrProtocol)
+	}
+	s.items = append(s.items, frame)
+	s.signal()
+	return nil
+}
+
+// finished is called with the end of the stream, once. It takes the frame.
+func (s *stream) finished(frame wire.Frame, err error) {
+	if err == nil {
+		err = io.EOF
+		if frame.Kind == wire.KindError {
+			err = remoteError(frame)
+		}
+		frame.Files.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
+	s.signal()
+}
+
+func (s *stream) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next decodes the next item into out, or returns io.EOF.
+func (s *stream) next(ctx context.Context, out any) error {
+	for {
+		s.mu.Lock()
+		if len(s.items) > 0 {
+			frame := s.items[0]
+			s.items = s.items[1:]
+			s.mu.Unlock()
+			return s.take(frame, out)
+		}
+		err := s.err
+		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// take decodes an item and lets the owner send more.
+func (s *stream) take(frame wire.Frame, out any) error {
+	defer frame.Files.Close()
+	if s.taken++; s.taken >= wire.StreamWindow/2 {
+		s.link.send(call{op: wire.OpStreamMore, body: wire.StreamMore{Stream: s.id, Items: s.taken}})
+		s.taken = 0
+	}
+	var item wire.StreamItem
+	if err := decodeAnswer(frame, &item); err != nil {
+		return err
+	}
+	return s.client.decodeValue(item.Value, item.Handles, frame.Files, out)
+}
+
+// close ends the stream: the owner is told to stop if it has not, and items that nobody took are dropped.
+func (s *stream) close() {
+	s.mu.Lock()
+	running := !s.ended && s.err == nil
+	s.ended = true
+	for _, frame := range s.items {
+		frame.Files.Close()
+	}
+	s.items = nil
+	s.mu.Unlock()
+	s.link.ignore(s.id)
+	if running {
+		s.link.conn.Send(wire.KindCancel, s.id, nil)
+	}
+}

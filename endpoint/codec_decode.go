@@ -1,0 +1,225 @@
+package endpoint
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// decoder decodes one payload of a peer. Nothing in it is trusted.
+type decoder struct {
+	storages []*tensor.Storage // borrowed
+	strict   bool              // fields that the target does not have are refused
+	made     []interface{ Close() error }
+}
+
+// decodePayload decodes value into out, a non-nil pointer. The storages are borrowed: what is made has references of its own. It
+// returns what was made, for a caller that closes it; on an error that is done already. With strict, fields that out
+// does not have are refused: a misspelt argument is an error, not a default.
+func decodePayload(value wire.RawMessage, storages []*tensor.Storage, out any, strict bool) ([]interface{ Close() error }, error) {
+	d := &decoder{storages: storages, strict: strict}
+	if err := d.decode(value, reflect.ValueOf(out).Elem()); err != nil {
+		closeAll(d.made)
+		return nil, err
+	}
+	return d.made, nil
+}
+
+func closeAll(list []interface{ Close() error }) {
+	for _, c := range list {
+		c.Close()
+	}
+}
+
+func (d *decoder) decode(raw wire.RawMessage, v reflect.Value) error {
+	t := v.Type()
+	if !mayHold(t) {
+		if d.strict {
+			return wire.UnmarshalStrict(raw, v.Addr().Interface())
+		}
+		return wire.Unmarshal(raw, v.Addr().Interface())
+	}
+	if isNull(raw) {
+		v.SetZero()
+		return nil
+	}
+	switch {
+	case t == tensorType:
+		made, err := d.decodeTensor(raw)
+		if err == nil {
+			v.Set(reflect.ValueOf(made))
+		}
+		return err
+	case t == stateDictType:
+		made, err := d.decodeStateDict(raw)
+		if err == nil {
+			v.Set(reflect.ValueOf(made))
+		}
+		return err
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(t.Elem()))
+		return d.decode(raw, v.Elem())
+	case reflect.Interface:
+		return d.decodeAny(raw, v)
+	case reflect.Slice, reflect.Array:
+		return d.decodeList(raw, v)
+	case reflect.Map:
+		return d.decodeMap(raw, v)
+	}
+	return d.decodeStruct(raw, v)
+}
+
+func isNull(raw wire.RawMessage) bool { return len(raw) == 1 && (raw[0] == 0xf6 || raw[0] == 0xf7) }
+
+func (d *decoder) decodeList(raw wire.RawMessage, v reflect.Value) error {
+	var list []wire.RawMessage
+	if err := wire.UnmarshalPayload(raw, &list); err != nil {
+		return err
+	}
+	if v.Kind() == reflect.Slice {
+		v.Set(reflect.MakeSlice(v.Type(), len(list), len(list)))
+	} else if v.Len() != len(list) {
+		return fmt.Errorf("%w: a list of %d for an array of %d", wire.ErrEncoding, len(list), v.Len())
+	}
+	for i, raw := range list {
+		if err := d.decode(raw, v.Index(i)); err != nil {
+			return fmt.Errorf("[%d]: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func (d *decoder) decodeMap(raw wire.RawMessage, v reflect.Value) error {
+	t := v.Type()
+	parts := reflect.New(reflect.MapOf(t.Key(), reflect.TypeFor[wire.RawMessage]()))
+	if err := wire.UnmarshalPayload(raw, parts.Interface()); err != nil {
+		return err
+	}
+	v.Set(reflect.MakeMapWithSize(t, parts.Elem().Len()))
+	for it := parts.Elem().MapRange(); it.Next(); {
+		value := reflect.New(t.Elem()).Elem()
+		if err := d.decode(it.Value().Interface().(wire.RawMessage), value); err != nil {
+			return fmt.Errorf("[%v]: %w", it.Key(), err)
+		}
+		v.SetMapIndex(it.Key(), value)
+	}
+	return nil
+}
+
+func (d *decoder) decodeStruct(raw wire.RawMessage, v reflect.Value) error {
+	var parts map[string]wire.RawMessage
+	if err := wire.UnmarshalPayload(raw, &parts); err != nil {
+		return err
+	}
+	for _, f := range fieldsOf(v.Type()) {
+		raw, ok := parts[f.name]
+		if !ok {
+			continue
+		}
+		delete(parts, f.name)
+		if err := d.decode(raw, v.FieldByIndex(f.index)); err != nil {
+			return fmt.Errorf("%s: %w", f.name, err)
+		}
+	}
+	if d.strict {
+		for name := range parts {
+			return fmt.Errorf("%w: %s has no field %q", wire.ErrEncoding, v.Type(), name)
+		}
+	}
+	return nil
+}
+
+// decodeAny decodes what a target without a type gets: tensors and state dicts as such, maps with text keys as map[string]any, lists as
+// []any, the rest as the cbor library sees fit.
+func (d *decoder) decodeAny(raw wire.RawMessage, v reflect.Value) error {
+	if v.NumMethod() > 0 {
+		return fmt.Errorf("%w: a value of interface %s cannot be made", wire.ErrEncoding, v.Type())
+	}
+	target := reflect.New(anyTarget(raw)).Elem()
+	var err error
+	if target.Kind() == reflect.Interface {
+		err = wire.Unmarshal(raw, target.Addr().Interface())
+	} else {
+		err = d.decode(raw, target)
+	}
+	if err == nil {
+		v.Set(target)
+	}
+	return err
+}
+
+// anyTarget is the Go type for an item, by its first byte (RFC 8949 §3).
+func anyTarget(raw wire.RawMessage) reflect.Type {
+	if tag, ok := wire.PayloadTag(raw); ok {
+		switch tag {
+		case wire.TagTensor:
+			return tensorType
+		case wire.TagStateDict:
+			return stateDictType
+		}
+	}
+	switch raw[0] >> 5 {
+	case 4:
+		return reflect.TypeFor[[]any]()
+	case 5:
+		return reflect.TypeFor[map[string]any]()
+	}
+	return reflect.TypeFor[any]() // a tag that is none of ours is refused there
+}
+
+// storage is the storage with that index.
+func (d *decoder) storage(i uint32) (*tensor.Storage, error) {
+	if int64(i) >= int64(len(d.storages)) {
+		return nil, fmt.Errorf("%w: storage %d of %d", wire.ErrEncoding, i, len(d.storages))
+	}
+	return d.storages[i], nil
+}
+
+func (d *decoder) decodeTensor(raw wire.RawMessage) (*tensor.Tensor, error) {
+	var ref wire.TensorRef
+	if err := wire.UnmarshalTagged(raw, wire.TagTensor, &ref); err != nil {
+		return nil, err
+	}
+	s, err := d.storage(ref.Handle)
+	if err != nil {
+		return nil, err
+	}
+	spec := tensor.Spec{DType: tensor.DType(ref.DType), Shape: ref.Shape, ByteOffset: ref.ByteOffset}
+	if len(ref.Strides) > 0 {
+		spec.Strides = ref.Strides
+	}
+	t, err := tensor.New(s, spec)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	d.made = append(d.made, t)
+	return t, nil
+}
+
+func (d *decoder) decodeStateDict(raw wire.RawMessage) (*module.StateDict, error) {
+	var ref wire.StateDictRef
+	if err := wire.UnmarshalTagged(raw, wire.TagStateDict, &ref); err != nil {
+		return nil, err
+	}
+	manifest, err := decodeManifest(&ref.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	storages := make([]*tensor.Storage, len(ref.Handles))
+	for i, h := range ref.Handles {
+		if storages[i], err = d.storage(h); err != nil {
+			return nil, err
+		}
+	}
+	sd, err := module.FromManifest(manifest, storages)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	d.made = append(d.made, sd)
+	return sd, nil
+}

@@ -1,0 +1,189 @@
+package endpoint
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// payload is an encoded value with the storages that it refers to.
+type payload struct {
+	value    wire.RawMessage
+	storages []*tensor.Storage // a reference of the payload's own each
+}
+
+// close gives the references back.
+func (p *payload) close() {
+	for _, s := range p.storages {
+		s.Close()
+	}
+	p.storages = nil
+}
+
+// bytes is the size of the storages and the value.
+func (p *payload) bytes() int64 {
+	n := int64(len(p.value))
+	for _, s := range p.storages {
+		n += s.Bytes()
+	}
+	return n
+}
+
+// encoder encodes one value.
+type encoder struct {
+	payload
+	index map[*tensor.Storage]uint32
+}
+
+// encodePayload encodes a value, which it borrows: the payload has references of its own to the storages. Work on the devices is waited
+// for, so that the bytes are complete before anybody hears of them.
+func encodePayload(v any) (*payload, error) {
+	if v == nil {
+		return &payload{value: wire.RawMessage{0xf6}}, nil
+	}
+	e := new(encoder)
+	raw, err := e.encode(reflect.ValueOf(v))
+	if err == nil {
+		err = synchronize(e.storages)
+	}
+	if err != nil {
+		e.close()
+		return nil, err
+	}
+	e.value = raw
+	return &e.payload, nil
+}
+
+// synchronize waits for the devices of the storages.
+func synchronize(storages []*tensor.Storage) error {
+	var done driver.Device
+	for _, s := range storages {
+		dev := s.Memory().Device()
+		syncer, ok := dev.(driver.Syncer)
+		if !ok || dev == done {
+			continue
+		}
+		if err := syncer.Synchronize(); err != nil {
+			return fmt.Errorf("wait for %s: %w", dev.Info(), err)
+		}
+		done = dev
+	}
+	return nil
+}
+
+func (e *encoder) encode(v reflect.Value) (wire.RawMessage, error) {
+	t := v.Type()
+	if !mayHold(t) {
+		return wire.Marshal(v.Interface())
+	}
+	switch {
+	case (t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface || t.Kind() == reflect.Map || t.Kind() == reflect.Slice) && v.IsNil():
+		return wire.RawMessage{0xf6}, nil
+	case t == tensorType:
+		return e.encodeTensor(v.Interface().(*tensor.Tensor))
+	case t == stateDictType:
+		return e.encodeStateDict(v.Interface().(*module.StateDict))
+	}
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		return e.encode(v.Elem())
+	case reflect.Slice, reflect.Array:
+		list := make([]wire.RawMessage, v.Len())
+		for i := range list {
+			raw, err := e.encode(v.Index(i))
+			if err != nil {
+				return nil, fmt.Errorf("[%d]: %w", i, err)
+			}
+			list[i] = raw
+		}
+		return wire.MarshalPayload(list)
+	case reflect.Map:
+		return e.encodeMap(v)
+	}
+	return e.encodeStruct(v) // no other kind can hold a tensor
+}
+
+func (e *encoder) encodeMap(v reflect.Value) (wire.RawMessage, error) {
+	out := reflect.MakeMapWithSize(reflect.MapOf(v.Type().Key(), reflect.TypeFor[wire.RawMessage]()), v.Len())
+	for it := v.MapRange(); it.Next(); {
+		raw, err := e.encode(it.Value())
+		if err != nil {
+			return nil, fmt.Errorf("[%v]: %w", it.Key(), err)
+		}
+		out.SetMapIndex(it.Key(), reflect.ValueOf(raw))
+	}
+	return wire.MarshalPayload(out.Interface())
+}
+
+func (e *encoder) encodeStruct(v reflect.Value) (wire.RawMessage, error) {
+	out := map[string]wire.RawMessage{}
+	for _, f := range fieldsOf(v.Type()) {
+		fv := v.FieldByIndex(f.index)
+		if f.omitEmpty && isEmpty(fv) {
+			continue
+		}
+		raw, err := e.encode(fv)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.name, err)
+		}
+		out[f.name] = raw
+	}
+	return wire.MarshalPayload(out)
+}
+
+// isEmpty is what the cbor library leaves out under omitempty.
+func isEmpty(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Map, reflect.Slice, reflect.String, reflect.Array:
+		return v.Len() == 0
+	case reflect.Struct:
+		return false
+	}
+	return v.IsZero()
+}
+
+// handle is the index of a storage among those of the payload.
+func (e *encoder) handle(s *tensor.Storage) uint32 {
+	if i, ok := e.index[s]; ok {
+		return i
+	}
+	if e.index == nil {
+		e.index = map[*tensor.Storage]uint32{}
+	}
+	i := uint32(len(e.storages))
+	e.index[s] = i
+	e.storages = append(e.storages, s.Retain())
+	return i
+}
+
+func (e *encoder) encodeTensor(t *tensor.Tensor) (wire.RawMessage, error) {
+	if t.Closed() {
+		return nil, fmt.Errorf("tensor %v%v: %w", t.DType(), t.Shape(), ErrClosed)
+	}
+	spec := t.Spec()
+	return wire.MarshalTagged(wire.TagTensor, wire.TensorRef{
+		Handle: e.handle(t.Storage()), DType: uint8(spec.DType), ByteOffset: spec.ByteOffset, Shape: spec.Shape, Strides: spec.Strides,
+	})
+}
+
+func (e *encoder) encodeStateDict(sd *module.StateDict) (wire.RawMessage, error) {
+	manifest, storages := sd.Manifest()
+	for _, t := range sd.All() {
+		if t.Closed() {
+			return nil, fmt.Errorf("state dict: %w", ErrClosed)
+		}
+	}
+	encoded, err := encodeManifest(manifest)
+	if err != nil {
+		return nil, err
+	}
+	ref := wire.StateDictRef{Manifest: *encoded}
+	for _, s := range storages {
+		ref.Handles = append(ref.Handles, e.handle(s))
+	}
+	return wire.MarshalTagged(wire.TagStateDict, ref)
+}

@@ -1,0 +1,142 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/cache"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// prepare finds the endpoint of a call and makes its arguments. The caller closes those.
+func (r request) prepare() (*definition, *arguments, error) {
+	var in wire.Call
+	if err := wire.UnmarshalPayload(r.body, &in); err != nil {
+		return nil, nil, err
+	}
+	d, err := r.session.server.registry.find(in.Endpoint)
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := r.session.server.newArguments(d, &in, r.files)
+	return d, a, err
+}
+
+// doCall runs an endpoint, or finds its result in the cache.
+func doCall(ctx context.Context, r request) (reply, error) {
+	d, a, err := r.prepare()
+	if err != nil {
+		return reply{}, err
+	}
+	s := r.session.server
+	if d.stream != nil {
+		a.close()
+		return reply{}, fmt.Errorf("%w: endpoint %q streams its results, ask for the stream", ErrInvalid, d.name)
+	}
+	key, keyed := d.key(a)
+	if d.options.task {
+		return r.callTask(ctx, d, a)
+	}
+	res, cached, err := s.obtain(ctx, d, a, key, keyed)
+	if err != nil {
+		return reply{}, err
+	}
+	return r.deliver(d, res, key, keyed, cached)
+}
+
+// deliver is the reply that carries a result, of which it takes the caller's reference. A managed result gets one reference more for the
+// session.
+func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cached bool) (reply, error) {
+	s := r.session.server
+	out, files, err := res.returned()
+	if err != nil {
+		res.release()
+		return reply{}, err
+	}
+	out.Cached = cached
+	if d.options.managed && !res.empty() {
+		obj := s.objects.refer(res, d, key, keyed, r.session.id)
+		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id}
+	}
+	return reply{body: out, files: files, done: res.release}, nil
+}
+
+func doEndpoints(_ context.Context, r request) (reply, error) {
+	var out wire.EndpointsListed
+	for _, d := range r.session.server.registry.list() {
+		out.Endpoints = append(out.Endpoints, d.info())
+	}
+	return reply{body: out}, nil
+}
+
+// info describes the endpoint.
+func (d *definition) info() wire.EndpointInfo {
+	o := d.options
+	info := wire.EndpointInfo{
+		Name: d.name, Task: o.task, Managed: o.managed, Stream: d.stream != nil, Cache: !o.noCache, SingleFlight: !o.noCache && !o.noSingleFlight,
+		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: d.in.String(), Out: d.out.String(),
+	}
+	if o.cacheKey != nil {
+		info.CacheKey = o.cacheKey.text
+	}
+	return info
+}
+
+func doInvalidateCall(_ context.Context, r request) (reply, error) {
+	d, a, err := r.prepare()
+	if err != nil {
+		return reply{}, err
+	}
+	defer a.close()
+	var out wire.Invalidated
+	if key, ok := d.key(a); ok && r.session.server.results.Invalidate(key) {
+		out.Count = 1
+	}
+	return reply{body: out}, nil
+}
+
+func doInvalidateEndpoint(_ context.Context, r request) (reply, error) {
+	var in wire.InvalidateEndpoint
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	s := r.session.server
+	if _, err := s.registry.find(in.Endpoint); err != nil {
+		return reply{}, err
+	}
+	return reply{body: wire.Invalidated{Count: uint64(s.results.InvalidateGroup(in.Endpoint))}}, nil
+}
+
+func doObjectInfo(_ context.Context, r request) (reply, error) {
+	var in wire.Object
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	info, err := r.session.server.objects.info(in.ID, r.session.id)
+	if err != nil {
+		return reply{}, err
+	}
+	info.Server = r.session.server.id
+	return reply{body: info}, nil
+}
+
+func doObjectRelease(_ context.Context, r request) (reply, error) {
+	var in wire.ReleaseObjects
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	s := r.session.server
+	var out wire.ObjectsReleased
+	for _, id := range in.IDs {
+		row := wire.ObjectReleased{ID: id}
+		obj, left, err := s.objects.release(id, r.session.id)
+		if err == nil {
+			row.Released, row.Destroyed, row.Refs = true, left == 0, uint64(left)
+			if row.Destroyed {
+				s.letGo(obj)
+			}
+		}
+		out.Objects = append(out.Objects, row)
+	}
+	return reply{body: out}, nil
+}

@@ -1,0 +1,163 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"reflect"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// RegisterStream adds a function whose results come one by one under a name. Items are sent as they are yielded, and no faster than the
+// caller takes them: the function waits in yield. When the caller leaves, ctx ends and yield returns false. An error that is
+// yielded ends the stream. Ownership and errors are as for [Register].
+func RegisterStream[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) error {
+	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
+	d.decode = func(raw wire.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
+		in := new(In)
+		made, err := decodePayload(raw, storages, in, true)
+		return in, made, err
+	}
+	d.stream = func(ctx context.Context, in any, send func(any) error) error {
+		for out, err := range fn(ctx, *in.(*In)) {
+			if err != nil {
+				closeValue(out)
+				return err
+			}
+			if err := send(out); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	d.invoke = func(ctx context.Context, in any) (any, error) { return nil, d.stream(ctx, in, sendOf(ctx)) }
+	return r.add(d, opts)
+}
+
+type sendKey struct{}
+
+// sendOf is where a stream sends its items.
+func sendOf(ctx context.Context) func(any) error { return ctx.Value(sendKey{}).(func(any) error) }
+
+// credit is how many items a stream may still send.
+type credit struct {
+	mu    sync.Mutex
+	items uint64
+	more  chan struct{} // has room for one
+}
+
+// add allows n items more, up to what a client can mean in earnest.
+func (c *credit) add(n uint64) {
+	c.mu.Lock()
+	c.items += min(n, 1<<32)
+	c.mu.Unlock()
+	select {
+	case c.more <- struct{}{}:
+	default:
+	}
+}
+
+// take waits until an item may be sent.
+func (c *credit) take(ctx context.Context) error {
+	for {
+		c.mu.Lock()
+		ok := c.items > 0
+		if ok {
+			c.items--
+		}
+		c.mu.Unlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-c.more:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// doStream runs an endpoint whose results come one by one.
+func doStream(ctx context.Context, r request) (reply, error) {
+	d, a, err := r.prepare()
+	if err != nil {
+		return reply{}, err
+	}
+	if d.stream == nil {
+		a.close()
+		return reply{}, fmt.Errorf("%w: endpoint %q returns one result, call it", ErrInvalid, d.name)
+	}
+	flow := &credit{items: wire.StreamWindow, more: make(chan struct{}, 1)}
+	r.session.streams.put(r.id, flow)
+	defer r.session.streams.drop(r.id)
+	send := func(item any) error { return r.sendItem(ctx, d, flow, item) }
+	res, err := r.session.server.run(context.WithValue(ctx, sendKey{}, send), d, a)
+	if err != nil {
+		return reply{}, err
+	}
+	res.release() // a stream ends with nothing
+	return reply{body: wire.Returned{}}, nil
+}
+
+// sendItem sends one result of a stream, of which it takes the tensors, when the caller has room for it.
+func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item any) error {
+	p, err := encodePayload(item)
+	closeValue(item)
+	if err != nil {
+		return fmt.Errorf("item: %w", err)
+	}
+	res := newResult(p)
+	defer res.release()
+	if err := flow.take(ctx); err != nil {
+		return err
+	}
+	out, files, err := res.returned()
+	if err != nil {
+		return err
+	}
+	body, err := wire.MarshalPayload(wire.StreamItem{Value: out.Value, Handles: out.Handles})
+	if err != nil {
+		return err
+	}
+	return r.session.conn.Send(wire.KindEvent, r.id, body, files...)
+}
+
+// streams are the streams of a session that run, by the id of their request.
+type streams struct {
+	mu  sync.Mutex
+	all map[uint64]*credit
+}
+
+func (s *streams) put(id uint64, c *credit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[uint64]*credit{}
+	}
+	s.all[id] = c
+}
+
+func (s *streams) drop(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, id)
+}
+
+// doStreamMore lets a stream go on. One that has ended meanwhile needs no more.
+func doStreamMore(_ context.Context, r request) (reply, error) {
+	var in wire.StreamMore
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	streams := &r.session.streams
+	streams.mu.Lock()
+	flow := streams.all[in.Stream]
+	streams.mu.Unlock()
+	if flow != nil {
+		flow.add(in.Items)
+	}
+	return reply{body: wire.StreamMoreDone{}}, nil
+}

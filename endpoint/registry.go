@@ -1,0 +1,113 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// ErrRegistered is a name that is taken in a registry.
+var ErrRegistered = fmt.Errorf("endpoint is registered already")
+
+// ErrNoEndpoint is a call of a name that is not registered.
+var ErrNoEndpoint = fmt.Errorf("endpoint is not registered")
+
+// Registry is the endpoints of a server: Go functions that other processes call by name. Its methods are safe for concurrent use.
+type Registry struct {
+	mu        sync.RWMutex
+	endpoints map[string]*definition
+}
+
+// NewRegistry returns a registry without endpoints.
+func NewRegistry() *Registry { return &Registry{endpoints: map[string]*definition{}} }
+
+// Register adds fn under a name. In and Out are what [the package] can carry: scalars, strings, bytes, slices, arrays, maps, structs,
+// pointers, *tensor.Tensor and *module.StateDict, nested freely.
+//
+// fn borrows the tensors of its argument: the endpoint closes them when fn has returned, so what fn keeps it clones. The endpoint takes the
+// tensors of the result: it closes them when the result has been sent or is no longer cached, so what fn hands out of its own it clones.
+// ctx ends when the caller cancels, its deadline passes, or it goes away. A panic becomes an error with the endpoint's name.
+//
+// Errors: [ErrRegistered], [ErrInvalid] for a bad name, a type that cannot cross or options that make no sense.
+func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) error {
+	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
+	d.decode = func(raw wire.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
+		in := new(In)
+		made, err := decodePayload(raw, storages, in, true)
+		return in, made, err
+	}
+	d.invoke = func(ctx context.Context, in any) (any, error) { return fn(ctx, *in.(*In)) }
+	return r.add(d, opts)
+}
+
+// definition is one endpoint.
+type definition struct {
+	name    string
+	in, out reflect.Type
+	options options
+
+	// decode makes the argument, a pointer to In, and returns what has to be closed when it is done with.
+	decode func(raw wire.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error)
+	// invoke calls the function.
+	invoke func(ctx context.Context, in any) (any, error)
+	// stream calls a function whose results come one by one; nil for others.
+	stream func(ctx context.Context, in any, send func(any) error) error
+
+	latency latency
+}
+
+// add checks the definition and enters it.
+func (r *Registry) add(d *definition, opts []Option) error {
+	err := catalog.CheckName(d.name)
+	if err != nil {
+		return fmt.Errorf("register: %w: %w", ErrInvalid, err)
+	}
+	for _, t := range []reflect.Type{d.in, d.out} {
+		if err := checkType(t); err != nil {
+			return fmt.Errorf("register %q: %w", d.name, err)
+		}
+	}
+	if err := d.options.apply(d, opts); err != nil {
+		return fmt.Errorf("register %q: %w", d.name, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.endpoints[d.name] != nil {
+		return fmt.Errorf("register %q: %w", d.name, ErrRegistered)
+	}
+	r.endpoints[d.name] = d
+	return nil
+}
+
+// find returns the endpoint of that name.
+func (r *Registry) find(name string) (*definition, error) {
+	if r != nil {
+		r.mu.RLock()
+		defer r.mu.RUnlock()
+		if d := r.endpoints[name]; d != nil {
+			return d, nil
+		}
+	}
+	return nil, fmt.Errorf("endpoint %q: %w", name, ErrNoEndpoint)
+}
+
+// list returns the endpoints in the order of their names.
+func (r *Registry) list() []*definition {
+	if r == nil {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	list := make([]*definition, 0, len(r.endpoints))
+	for _, d := range r.endpoints {
+		list = append(list, d)
+	}
+	slices.SortFunc(list, func(a, b *definition) int { return compareStrings(a.name, b.name) })
+	return list
+}

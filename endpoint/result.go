@@ -1,0 +1,68 @@
+package endpoint
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a managed object and
+// whoever sends it have a reference each, and the last one gives the memory back.
+type result struct {
+	payload *payload
+	refs    atomic.Int64
+
+	mu     sync.Mutex
+	shared *export // made at the first send, serves all later ones
+}
+
+// newResult takes the payload. The caller has the one reference.
+func newResult(p *payload) *result {
+	r := &result{payload: p}
+	r.refs.Store(1)
+	return r
+}
+
+// retain adds a reference to one that the caller knows to exist.
+func (r *result) retain() *result {
+	r.refs.Add(1)
+	return r
+}
+
+// release gives a reference back. What receivers have mapped stays theirs.
+func (r *result) release() {
+	if r.refs.Add(-1) > 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shared != nil {
+		r.shared.close()
+	}
+	r.payload.close()
+}
+
+// returned is the answer that carries the result. The files are the result's, valid while the caller's reference is.
+func (r *result) returned() (wire.Returned, []*os.File, error) {
+	out := wire.Returned{Value: r.payload.value}
+	if len(r.payload.storages) == 0 {
+		return out, nil, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shared == nil {
+		shared, err := exportStorages(r.payload.storages)
+		if err != nil {
+			return out, nil, fmt.Errorf("share the result: %w", err)
+		}
+		r.shared = shared
+	}
+	out.Handles = r.shared.handles
+	return out, r.shared.files, nil
+}
+
+// empty tells whether the result is nothing at all.
+func (r *result) empty() bool { return isNull(r.payload.value) }

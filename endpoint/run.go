@@ -1,0 +1,118 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"runtime/debug"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/cache"
+)
+
+// ErrPanic is a function of an endpoint that panicked.
+var ErrPanic = errors.New("panic")
+
+// obtain returns the result of a call, cached or made now, and whether it was cached. It takes the arguments. The caller releases the
+// result.
+func (s *Server) obtain(ctx context.Context, d *definition, a *arguments, key cache.Key, keyed bool) (_ *result, cached bool, err error) {
+	if !keyed {
+		a.claim()
+		r, err := s.run(ctx, d, a)
+		return r, false, err
+	}
+	// A run belongs to all who wait for it. It may go on when the one whose arguments it has is gone, so the arguments go with the
+	// run, if there is one.
+	defer func() {
+		if a.claim() {
+			a.close()
+		}
+	}()
+	get := s.results.Get
+	if d.options.noSingleFlight {
+		get = s.results.GetAlone
+	}
+	made := false
+	for {
+		ref, err := get(ctx, key, func(ctx context.Context) (*result, error) {
+			if !a.claim() {
+				return nil, cache.ErrAbandoned // its caller left before it began
+			}
+			made = true
+			return s.run(ctx, d, a)
+		})
+		if errors.Is(err, cache.ErrAbandoned) && ctx.Err() == nil && !a.claimed.Load() {
+			continue // joined a run that never began: ours will
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		r := ref.Value().retain()
+		ref.Close()
+		return r, !made, nil
+	}
+}
+
+// run calls the function and encodes its result. It takes the arguments. The caller releases the result.
+func (s *Server) run(ctx context.Context, d *definition, a *arguments) (*result, error) {
+	defer a.close()
+	if d.options.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.options.timeout)
+		defer cancel()
+	}
+	if t := d.options.serialized; t != nil {
+		unlock, err := s.turns.lock(ctx, d.name+"\x00"+t.expand(reflect.ValueOf(a.value).Elem()))
+		if err != nil {
+			return nil, fmt.Errorf("endpoint %q: wait for its turn: %w", d.name, err)
+		}
+		defer unlock()
+	}
+	start := time.Now()
+	r, err := s.invoke(ctx, d, a)
+	d.latency.add(time.Since(start), err != nil)
+	return r, err
+}
+
+// invoke calls the function and encodes what it returns.
+func (s *Server) invoke(ctx context.Context, d *definition, a *arguments) (*result, error) {
+	out, err := d.guarded(ctx, a.value)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %q: %w", d.name, err)
+	}
+	p, err := encodePayload(out)
+	closeValue(out) // the payload has references of its own
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %q: result: %w", d.name, err)
+	}
+	return newResult(p), nil
+}
+
+// guarded calls the function; a panic is an error.
+func (d *definition) guarded(ctx context.Context, in any) (out any, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{value: v, stack: debug.Stack()}
+		}
+	}()
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	return d.invoke(ctx, in)
+}
+
+// panicError is a panic of a function. The stack is for the owner's log, not for the caller.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("%v: %v", ErrPanic, e.value) }
+
+func (e *panicError) Is(target error) bool { return target == ErrPanic }
+
+func (e *panicError) Unwrap() error {
+	err, _ := e.value.(error)
+	return err
+}

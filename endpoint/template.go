@@ -1,0 +1,128 @@
+package endpoint
+
+import (
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// template makes a key of some fields of an argument.
+type template struct {
+	text  string
+	parts []part
+}
+
+// part is a piece of text, or a field where path is not nil.
+type part struct {
+	text string
+	path []string
+}
+
+// parseTemplate reads a template and holds its fields against the type. "{{" and "}}" stand for braces.
+func parseTemplate(text string, in reflect.Type) (*template, error) {
+	t := &template{text: text}
+	rest := text
+	for rest != "" {
+		i := strings.IndexAny(rest, "{}")
+		switch {
+		case i < 0:
+			t.parts, rest = append(t.parts, part{text: rest}), ""
+		case strings.HasPrefix(rest[i:], "{{") || strings.HasPrefix(rest[i:], "}}"):
+			t.parts, rest = append(t.parts, part{text: rest[:i+1]}), rest[i+2:]
+		case rest[i] == '}':
+			return nil, fmt.Errorf("%w: key %q: a brace is closed that was not opened", ErrInvalid, text)
+		default:
+			end := strings.IndexByte(rest[i:], '}')
+			if end < 0 {
+				return nil, fmt.Errorf("%w: key %q: a brace is not closed", ErrInvalid, text)
+			}
+			path := strings.Split(rest[i+1:i+end], ".")
+			if err := checkPath(in, path); err != nil {
+				return nil, fmt.Errorf("key %q: %w", text, err)
+			}
+			t.parts = append(t.parts, part{text: rest[:i]}, part{path: path})
+			rest = rest[i+end+1:]
+		}
+	}
+	return t, nil
+}
+
+// checkPath follows a path through the type, to a scalar at its end.
+func checkPath(t reflect.Type, path []string) error {
+	for _, name := range path {
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		f, ok := fieldNamed(t, name)
+		if !ok {
+			return fmt.Errorf("%w: %s has no field %q", ErrInvalid, t, name)
+		}
+		t = f.typ
+	}
+	for t.Kind() == reflect.Pointer && t != tensorType && t != stateDictType {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Bool, reflect.String, reflect.Float32, reflect.Float64,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return nil
+	}
+	return fmt.Errorf("%w: field %q is a %s, a key is made of scalars", ErrInvalid, strings.Join(path, "."), t)
+}
+
+// fieldNamed finds a field by its name on the wire.
+func fieldNamed(t reflect.Type, name string) (field, bool) {
+	if t.Kind() == reflect.Struct {
+		for _, f := range fieldsOf(t) {
+			if f.name == name {
+				return f, true
+			}
+		}
+	}
+	return field{}, false
+}
+
+// expand makes the key for an argument, of the type that the template was parsed for. Values are quoted where they are texts, so that
+// no two different arguments make one key by where a text ends.
+func (t *template) expand(in reflect.Value) string {
+	var b strings.Builder
+	for _, p := range t.parts {
+		if p.path == nil {
+			b.WriteString(p.text)
+			continue
+		}
+		b.WriteString(scalar(follow(in, p.path)))
+	}
+	return b.String()
+}
+
+// follow goes down a path that was checked. A nil pointer on the way gives the zero Value.
+func follow(v reflect.Value, path []string) reflect.Value {
+	for _, name := range path {
+		if v = deref(v); !v.IsValid() {
+			return v
+		}
+		f, _ := fieldNamed(v.Type(), name)
+		v = v.FieldByIndex(f.index)
+	}
+	return deref(v)
+}
+
+func deref(v reflect.Value) reflect.Value {
+	for v.IsValid() && v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	return v
+}
+
+func scalar(v reflect.Value) string {
+	switch {
+	case !v.IsValid():
+		return "nil"
+	case v.Kind() == reflect.String:
+		return strconv.Quote(v.String())
+	}
+	return fmt.Sprint(v.Interface())
+}

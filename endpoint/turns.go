@@ -1,0 +1,48 @@
+package endpoint
+
+import (
+	"context"
+	"sync"
+)
+
+// turns are locks by key, whose waiters may leave. A key that nobody uses takes no memory.
+type turns struct {
+	mu   sync.Mutex
+	keys map[string]*turn
+}
+
+type turn struct {
+	token chan struct{} // holds one token while nobody has the lock
+	users int
+}
+
+// lock waits for the key's lock, or until ctx ends. The caller calls unlock once.
+func (t *turns) lock(ctx context.Context, key string) (unlock func(), err error) {
+	t.mu.Lock()
+	k := t.keys[key]
+	if k == nil {
+		k = &turn{token: make(chan struct{}, 1)}
+		k.token <- struct{}{}
+		if t.keys == nil {
+			t.keys = map[string]*turn{}
+		}
+		t.keys[key] = k
+	}
+	k.users++
+	t.mu.Unlock()
+	select {
+	case <-k.token:
+		return func() { k.token <- struct{}{}; t.leave(key, k) }, nil
+	case <-ctx.Done():
+		t.leave(key, k)
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (t *turns) leave(key string, k *turn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if k.users--; k.users == 0 {
+		delete(t.keys, key)
+	}
+}

@@ -1,0 +1,56 @@
+package wire
+
+// Task names a task.
+type Task struct {
+	// ID is the task.
+	ID string `cbor:"1,keyasint"`
+	// After makes [OpTaskWait] answer at the first change after this number too, not only at the end; 0 for the end only.
+	After uint64 `cbor:"2,keyasint,omitempty"`
+}
+
+// TaskInfo describes a task.
+type TaskInfo struct {
+	// ID is the task.
+	ID string `cbor:"1,keyasint"`
+	// Endpoint is what runs.
+	Endpoint string `cbor:"2,keyasint"`
+	// State is "pending", "running", "completed", "failed" or "cancelled".
+	State string `cbor:"3,keyasint"`
+	// Seq counts the changes of the task.
+	Seq uint64 `cbor:"4,keyasint"`
+	// CreatedAt, StartedAt and FinishedAt are in nanoseconds since 1970, UTC; 0 for what has not happened.
+	CreatedAt  int64 `cbor:"5,keyasint"`
+	StartedAt  int64 `cbor:"6,keyasint,omitempty"`
+	FinishedAt int64 `cbor:"7,keyasint,omitempty"`
+	// Done and Total are the progress in units of the endpoint's own; Total is 0 where it is not known.
+	Done  int64 `cbor:"8,keyasint,omitempty"`
+	Total int64 `cbor:"9,keyasint,omitempty"`
+	// Message is the progress in words.
+	Message string `cbor:"10,keyasint,omitempty"`
+	// Error is why the task failed or was cancelled; nil for others.
+	Error *Error `cbor:"11,keyasint,omitempty"`
+	// Session is the session that submitted it.
+	Session uint64 `cbor:"12,keyasint,omitempty"`
+}
+
+// TaskCancelled answers [OpTaskCancel].
+type TaskCancelled struct {
+	// Cancelled is false for a task that had finished.
+	Cancelled bool `cbor:"1,keyasint,omitempty"`
+}
+
+// Tasks asks for tasks. Empty fields select all.
+type Tasks struct {
+	// States are the states to select.
+	States []string `cbor:"1,keyasint,omitempty"`
+	// Endpoint is the endpoint to select.
+	Endpoint string `cbor:"2,keyasint,omitempty"`
+	// Mine selects those that the asking session submitted.
+	Mine bool `cbor:"3,keyasint,omitempty"`
+}
+
+// TasksListed answers [OpTasks].
+type TasksListed struct {
+	// Tasks are they, in the order of their submission.
+	Tasks []TaskInfo `cbor:"1,keyasint"`
+}
