@@ -9,9 +9,12 @@ import "github.com/ebitengine/purego"
 //go:uintptrescapes
 //go:noinline
 func call0(f function) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	r, _, _ := purego.SyscallN(fn)
 	return Result(int32(r))
@@ -20,9 +23,12 @@ func call0(f function) Result {
 //go:uintptrescapes
 //go:noinline
 func call1(f function, a0 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[1]uintptr)(w[:]) = [...]uintptr{a0}
@@ -34,9 +40,12 @@ func call1(f function, a0 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call2(f function, a0, a1 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[2]uintptr)(w[:]) = [...]uintptr{a0, a1}
@@ -48,9 +57,12 @@ func call2(f function, a0, a1 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call3(f function, a0, a1, a2 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[3]uintptr)(w[:]) = [...]uintptr{a0, a1, a2}
@@ -62,9 +74,12 @@ func call3(f function, a0, a1, a2 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call4(f function, a0, a1, a2, a3 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[4]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3}
@@ -76,9 +91,12 @@ func call4(f function, a0, a1, a2, a3 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call5(f function, a0, a1, a2, a3, a4 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[5]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4}
@@ -90,9 +108,12 @@ func call5(f function, a0, a1, a2, a3, a4 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call6(f function, a0, a1, a2, a3, a4, a5 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[6]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5}
@@ -104,9 +125,12 @@ func call6(f function, a0, a1, a2, a3, a4, a5 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call7(f function, a0, a1, a2, a3, a4, a5, a6 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[7]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6}
@@ -118,9 +142,12 @@ func call7(f function, a0, a1, a2, a3, a4, a5, a6 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call8(f function, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[8]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7}
@@ -132,9 +159,12 @@ func call8(f function, a0, a1, a2, a3, a4, a5, a6, a7 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call9(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[9]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8}
@@ -146,9 +176,12 @@ func call9(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call10(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[10]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9}
@@ -160,9 +193,12 @@ func call10(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9 uintptr) Result {
 //go:uintptrescapes
 //go:noinline
 func call11(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[11]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10}
@@ -174,9 +210,12 @@ func call11(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10 uintptr) Res
 //go:uintptrescapes
 //go:noinline
 func call12(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[12]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11}
@@ -188,9 +227,12 @@ func call12(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11 uintptr
 //go:uintptrescapes
 //go:noinline
 func call14(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[14]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13}
@@ -202,9 +244,12 @@ func call14(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a
 //go:uintptrescapes
 //go:noinline
 func call15(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[15]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14}
@@ -216,9 +261,12 @@ func call15(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a
 //go:uintptrescapes
 //go:noinline
 func call16(f function, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15 uintptr) Result {
-	fn, missing := address(f)
+	fn := addresses[f].Load()
 	if fn == 0 {
-		return missing
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
 	}
 	w := frames.Get().(*frame)
 	*(*[16]uintptr)(w[:]) = [...]uintptr{a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15}

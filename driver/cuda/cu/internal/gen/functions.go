@@ -155,7 +155,13 @@ func (m *model) generate() (map[string][]byte, error) {
 	add("z_types.go", "package cu\n\nimport (\n\t\"structs\"\n\t\"unsafe\"\n)\n\n", m.emitTypes)
 	add("z_enums.go", "package cu\n\n", func(w *writer) error { m.emitEnums(w); return m.emitMacros(w) })
 	add("z_table.go", "package cu\n\n", func(w *writer) error { m.emitTable(w, calls); return nil })
-	add("z_layout_test.go", "package cu\n\nimport \"unsafe\"\n\n", m.emitLayout)
+	add("z_layout_test.go", "//go:build amd64 || arm64\n\npackage cu\n\nimport \"unsafe\"\n\n", m.emitLayout)
+	add("z_recorded_test.go", "//go:build linux && (amd64 || arm64) && !nocuda\n\npackage cu\n\nimport \"unsafe\"\n\n", func(w *writer) error { return m.emitRecorded(w, calls) })
+	recorder := &writer{version: m.version}
+	if err == nil {
+		err = m.emitRecorder(recorder, calls)
+		files["testdata/recorder.c"] = recorder.Bytes()
+	}
 	for _, a := range []arch{amd64, arm64} {
 		add("z_byvalue_linux_"+a.name+".go", "//go:build !nocuda\n\npackage cu\n\nimport \"unsafe\"\n\n", func(w *writer) error {
 			emitByValue(w, calls, a)
@@ -189,6 +195,16 @@ func emitByValue(w *writer, calls []*call, a arch) {
 	}
 }
 
+// findAddress is in every call: the compiler does not inline a function of that size, and it is on the fast path.
+const findAddress = `	fn := addresses[f].Load()
+	if fn == 0 {
+		var missing Result
+		if fn, missing = resolve(f); fn == 0 {
+			return missing
+		}
+	}
+`
+
 // emitCalls writes call0 to callN, for the numbers of words that occur.
 func emitCalls(w *writer, arity map[int]bool, real bool) {
 	for n := range 40 {
@@ -209,10 +225,10 @@ func emitCalls(w *writer, arity map[int]bool, real bool) {
 		case !real:
 			w.printf("\treturn missingResult(f)\n")
 		case n == 0:
-			w.printf("\tfn, missing := address(f)\n\tif fn == 0 {\n\t\treturn missing\n\t}\n")
+			w.printf(findAddress)
 			w.printf("\tr, _, _ := purego.SyscallN(fn)\n\treturn Result(int32(r))\n")
 		default:
-			w.printf("\tfn, missing := address(f)\n\tif fn == 0 {\n\t\treturn missing\n\t}\n")
+			w.printf(findAddress)
 			w.printf("\tw := frames.Get().(*frame)\n")
 			w.printf("\t*(*[%d]uintptr)(w[:]) = [...]uintptr{%s}\n", n, list)
 			w.printf("\tr, _, _ := purego.SyscallN(fn, w[:%d]...)\n", n)

@@ -147,6 +147,11 @@ func (m *model) older(internal *cheader.Header) {
 		if base(d.Name) == d.Name {
 			f.name = d.Name + "_v1"
 		}
+		for _, suffix := range []string{"_ptds", "_ptsz"} {
+			if slices.ContainsFunc(internal.Functions, func(o cheader.Function) bool { return o.Name == d.Name+suffix }) {
+				f.perThread = d.Name + suffix
+			}
+		}
 		m.functions = append(m.functions, f)
 	}
 }

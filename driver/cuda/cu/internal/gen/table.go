@@ -2,6 +2,7 @@ package main
 
 import (
 	"sort"
+	"strings"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
 )
@@ -60,7 +61,7 @@ func (m *model) emitTable(w *writer, calls []*call) {
 
 // emitLayout writes the test's view of the records: what Go makes of each of them.
 func (m *model) emitLayout(w *writer) error {
-	w.printf("// goLayouts is what the compiler made of the records; the members of a union are at offset 0 and not listed.\n")
+	w.printf("// goLayouts is what the compiler made of the records, with the fields of records inside them.\n")
 	w.printf("var goLayouts = map[string]layout{\n")
 	var rows []string
 	byName := map[string]*cheader.Record{}
@@ -72,40 +73,40 @@ func (m *model) emitLayout(w *writer) error {
 	for _, c := range rows {
 		r, name := byName[c], m.names.types[c]
 		w.printf("\t%q: {Size: unsafe.Sizeof(%s{}), Align: unsafe.Alignof(%s{}), Fields: map[string]uintptr{\n", c, name, name)
-		if err := m.layoutFields(w, name, "", "", r); err != nil {
-			return err
-		}
+		m.layoutFields(w, "", "0", r)
 		w.printf("\t}},\n")
+	}
+	w.printf("}\n\n")
+	w.printf("// goSizes are the sizes of the types that are no records.\nvar goSizes = map[string]uintptr{\n")
+	for _, d := range m.header.Typedefs {
+		if wanted(d.Name) && m.names.now(d.Name) == d.Name && d.Type.Resolve().Kind != cheader.RecordKind {
+			w.printf("\t%q: unsafe.Sizeof(*new(%s)),\n", d.Name, m.names.types[d.Name])
+		}
 	}
 	w.printf("}\n\n")
 	return nil
 }
 
-// layoutFields writes the offsets of a record's fields, those of the structs inside it too.
-func (m *model) layoutFields(w *writer, name, cPath, goPath string, r *cheader.Record) error {
-	if r.Union {
-		return nil
-	}
+// layoutFields writes the offsets of a record's fields, down into the records that are defined inside it. base is the
+// expression for the record's own offset, cPath what C writes before a field's name.
+func (m *model) layoutFields(w *writer, cPath, base string, r *cheader.Record) {
+	name := m.names.records[r]
 	for _, f := range r.Fields {
-		// A nameless union is embedded; C knows its place by the place of its members.
-		field, cField := exported(f.Name), f.Name
-		if f.Name == "" {
-			field = m.names.records[f.Type.Record]
-			cField = f.Type.Record.Fields[0].Name
-		}
-		goField := goPath + field
-		sum := "unsafe.Offsetof(" + name + "{}." + goField + ")"
-		if goPath != "" {
-			// Offsetof counts from the innermost struct; add what is around it.
-			sum = "unsafe.Offsetof(" + name + "{}." + goPath[:len(goPath)-1] + ") + " + sum
-		}
-		w.printf("\t\t%q: %s,\n", cPath+cField, sum)
-		t := f.Type
-		if goPath == "" && t.Kind == cheader.RecordKind && !t.Record.Union {
-			if err := m.layoutFields(w, name, cPath+cField+".", goField+".", t.Record); err != nil {
-				return err
+		offset := base
+		if !r.Union {
+			field := exported(f.Name)
+			if f.Name == "" {
+				field = m.names.records[f.Type.Record]
 			}
+			offset += " + unsafe.Offsetof(" + name + "{}." + field + ")"
+		}
+		path := cPath + f.Name
+		if f.Name != "" {
+			w.printf("\t\t%q: %s,\n", path, strings.TrimPrefix(offset, "0 + "))
+			path += "."
+		}
+		if t := f.Type; t.Kind == cheader.RecordKind && m.names.first[t.Record] == "" {
+			m.layoutFields(w, path, offset, t.Record)
 		}
 	}
-	return nil
 }

@@ -1,0 +1,138 @@
+package cu
+
+import (
+	"go/ast"
+	"go/doc/comment"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// What the header of the version that the package was generated from declares: counted once by hand, so that a generator
+// that loses functions is noticed without a header.
+const (
+	wantBound    = 539 // functions of this package: 493 names of today, 46 older forms
+	wantDeclared = 685 // declarations in the header, older forms and both kinds of default stream included
+	wantUnbound  = 42  // forms from before CUDA 3.2, whose device pointers have 32 bits
+)
+
+// declared finds declarations without the help of the parser that the generator uses.
+var declared = regexp.MustCompile(`CUresult\s+CUDAAPI\s+(cu\w+)\s*\(`)
+
+// TestCoverage counts the functions that cuda.h declares and those that this package calls.
+func TestCoverage(t *testing.T) {
+	require.Len(t, table, wantBound)
+	require.Len(t, unboundSymbols, wantUnbound)
+	header := os.Getenv("CUDA_H")
+	if header == "" {
+		t.Skip("no cuda.h in CUDA_H: functions are not counted against the header")
+	}
+	text, err := os.ReadFile(header)
+	require.NoError(t, err)
+	symbols, names := map[string]bool{}, map[string]bool{}
+	for _, e := range &table {
+		symbols[e.symbol], names[e.name] = true, true
+		if e.perThread != "" {
+			symbols[e.perThread] = true
+		}
+	}
+	unbound := map[string]bool{}
+	for _, s := range unboundSymbols {
+		unbound[s] = true
+	}
+
+	// The part behind the mark is for the driver's own sources; what stands before it is what a program sees.
+	mark := strings.Index(string(text), "CUDA API versioning support")
+	require.Positive(t, mark)
+	end := mark + strings.Index(string(text[mark:]), "#elif")
+	seen, covered := 0, 0
+	var missing, left []string
+	all := declared.FindAllStringSubmatchIndex(string(text), -1)
+	for _, m := range all {
+		name := string(text[m[2]:m[3]])
+		public := m[0] < mark || m[0] > end
+		switch {
+		case symbols[name] || public && names[name]:
+			covered++
+		case !public && unbound[name]:
+			left = append(left, name)
+		default:
+			missing = append(missing, name)
+		}
+		if public {
+			seen++
+		}
+	}
+	t.Logf("cuda.h %s: %d functions that programs see and %d other forms; %d of these %d are called, %d from before CUDA 3.2 are not: %.1f %% of what programs see",
+		HeaderVersion, seen, len(all)-seen, covered, len(all), len(left), 100*float64(seen-len(missing))/float64(seen))
+	require.Empty(t, missing)
+	require.Len(t, all, wantDeclared)
+}
+
+// TestEveryFunctionSaysItsVersion holds the table to what the typed errors need.
+func TestEveryFunctionSaysItsVersion(t *testing.T) {
+	names := map[string]bool{}
+	for _, f := range Functions() {
+		require.GreaterOrEqual(t, f.Since, Version(2000), f.Name)
+		require.LessOrEqual(t, f.Since, HeaderVersion, f.Name)
+		require.False(t, names[f.GoName], f.GoName)
+		names[f.GoName] = true
+		require.True(t, strings.HasPrefix(f.Symbol, "cu"), f.Symbol)
+	}
+	for r, n := range resultNames {
+		require.NotEmpty(t, n.text, n.name)
+		require.Equal(t, n.name, r.String())
+	}
+}
+
+// TestEverythingIsDocumented finds exported names without a comment that starts with the name.
+func TestEverythingIsDocumented(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	functions := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		require.NoError(t, err)
+		for _, d := range f.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Name.IsExported() {
+					functions++
+					requireDoc(t, d.Name.Name, d.Doc)
+				}
+			case *ast.GenDecl:
+				for _, s := range d.Specs {
+					if ts, ok := s.(*ast.TypeSpec); ok && ts.Name.IsExported() {
+						requireDoc(t, ts.Name.Name, d.Doc)
+					}
+				}
+				if d.Tok == token.CONST && d.Lparen.IsValid() && strings.HasPrefix(name, "z_enums") {
+					require.NotNil(t, d.Doc, name)
+				}
+			}
+		}
+	}
+	require.Greater(t, functions, wantBound)
+}
+
+// requireDoc wants a comment of at least a short sentence besides the line that names the C function.
+func requireDoc(t *testing.T, name string, doc *ast.CommentGroup) {
+	t.Helper()
+	require.NotNil(t, doc, name)
+	require.True(t, strings.HasPrefix(doc.Text(), name+" "), name)
+	var p comment.Parser
+	first, ok := p.Parse(doc.Text()).Content[0].(*comment.Paragraph)
+	require.True(t, ok, name)
+	require.GreaterOrEqual(t, len(first.Text), 1, name)
+	sentence, _, _ := strings.Cut(doc.Text(), "\n\n")
+	require.Greater(t, len(strings.Fields(sentence)), 3, name)
+}
