@@ -66,7 +66,7 @@ func (l *link) giveBack(frame wire.Frame) {
 	}
 }
 
-// release gives a lease back without waiting for the answer. It is called by the reading goroutine too.
+// release gives a lease back without waiting for the answer. It is called by whoever reads the connection too.
 func (l *link) release(lease, request uint64) {
 	l.ignore(request)
 	l.send(call{op: wire.OpRelease, body: wire.Release{Leases: []uint64{lease}}})

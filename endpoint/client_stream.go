@@ -44,7 +44,7 @@ func (c *Client) openStream(ctx context.Context, name string, in any) (*stream, 
 	return s, nil
 }
 
-// arrived is called by the reading goroutine with an item. It takes the frame.
+// arrived is called by whoever reads the connection with an item. It takes the frame.
 func (s *stream) arrived(frame wire.Frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -144,7 +144,7 @@ func (h *Handle) attached(sd *module.StateDict, server string, version uint64) {
 	h.early = nil
 }
 
-// event is called by the connection's reading goroutine with news of the handle's name.
+// event is called by whoever reads the connection with news of the handle's name.
 func (h *Handle) event(e wire.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -15,8 +15,9 @@ import (
 // link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials again when it ends
 // is the client's business.
 type link struct {
-	conn   *wire.Conn
-	server wire.Hello
+	conn     *wire.Conn
+	receiver *wire.Receiver
+	server   wire.Hello
 
 	mu      sync.Mutex
 	pending map[uint64]*waiter
@@ -42,7 +43,7 @@ type call struct {
 	op    wire.Op
 	body  any        // nil for none
 	files []*os.File // borrowed until it has been sent
-	// event gets the events that belong to the request, until ignore. It is called by the reading goroutine, must return at once, and
+	// event gets the events that belong to the request, until ignore. It is called by whoever reads, must return at once, and
 	// may be called before the answer is seen.
 	event func(wire.Event)
 	// item is the same for requests whose events are not of the catalog. It takes the frame; an error ends the link.
@@ -63,10 +64,12 @@ func newLink(ctx context.Context, conn *wire.Conn, hello wire.Hello) (*link, err
 		conn.Close()
 		return nil, handshakeError(err)
 	}
-	return &link{
+	l := &link{
 		conn: conn, server: agreed.Peer, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{},
 		done: make(chan struct{}),
-	}, nil
+	}
+	l.receiver = wire.NewReceiver(conn, l.dispatch)
+	return l, nil
 }
 
 // handshakeError says what became of an introduction.
@@ -81,19 +84,10 @@ func handshakeError(err error) error {
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
-// read passes frames on until the connection ends.
+// read passes frames on while nobody waits for an answer, who would do that himself, until the connection ends.
 func (l *link) read() {
 	defer close(l.done)
-	for {
-		frame, err := l.conn.Receive()
-		if err == nil {
-			err = l.dispatch(frame)
-		}
-		if err != nil {
-			l.fail(err)
-			return
-		}
-	}
+	l.fail(l.receiver.Run())
 }
 
 var errOwnerLeft = fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
@@ -229,16 +223,15 @@ func (l *link) roundTrip(ctx context.Context, c call) (uint64, wire.Frame, error
 		}
 		return 0, wire.Frame{}, l.sendError(err)
 	}
-	select {
-	case frame, ok := <-w.answer:
+	frame, ok, err := l.receiver.Wait(ctx, w.answer)
+	if err == nil {
 		return l.answered(id, w, frame, ok)
-	case <-ctx.Done():
 	}
 	if l.abandon(id, w) {
 		l.conn.Send(wire.KindCancel, id, nil)
-		return 0, wire.Frame{}, context.Cause(ctx)
+		return 0, wire.Frame{}, err
 	}
-	frame, ok := <-w.answer // it came at the same moment: the answer is the better news
+	frame, ok = <-w.answer // it came at the same moment: the answer is the better news
 	return l.answered(id, w, frame, ok)
 }
 
@@ -265,7 +258,7 @@ func (l *link) send(c call) {
 	_, _ = l.start(c, func(frame wire.Frame, _ error) { frame.Files.Close() })
 }
 
-// start sends a request whose answer, or the error that ends the link before it, goes to done: once, on the reading goroutine. On an error
+// start sends a request whose answer, or the error that ends the link before it, goes to done: once, by whoever reads. On an error
 // done is not called.
 func (l *link) start(c call, done func(wire.Frame, error)) (uint64, error) {
 	payload, err := encodeRequest(context.Background(), c)

@@ -248,7 +248,11 @@ func (ses *session) answer(ctx context.Context, op operation, r request) error {
 	if err != nil {
 		return ses.fail(r.id, fmt.Errorf("encode the answer: %w", err))
 	}
-	if err := ses.conn.Send(wire.KindResponse, r.id, body, reply.files...); err != nil {
+	send := ses.conn.Send
+	if !op.long { // the reader sends what it has before it waits: answers to requests that came together go out together
+		send = ses.conn.SendLater
+	}
+	if err := send(wire.KindResponse, r.id, body, reply.files...); err != nil {
 		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent
 			return ses.fail(r.id, err)
 		}

@@ -150,7 +150,7 @@ func (w *Watcher) lost(l *link) {
 	w.putLocked(ownerKey, Event{Kind: EventOwnerLost, Server: l.server.Server})
 }
 
-// event is called by the connection's reading goroutine.
+// event is called by whoever reads the connection.
 func (w *Watcher) event(e wire.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
