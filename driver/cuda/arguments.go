@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"encoding/binary"
 	"math"
 	"os"
 	"reflect"
@@ -30,15 +29,25 @@ func (a *arguments) add(arg any, size int) error {
 			return invalid("nil is no memory; for a null pointer use cu.DevicePtr(0)")
 		}
 		a.used = append(a.used, &v.resource)
-		return a.put(binary.NativeEndian.AppendUint64(nil, uint64(v.ptr)), size, arg)
+		return a.number(uint64(v.ptr), 8, size, arg)
 	case driver.Addressable:
 		p := v.DevicePointer()
 		if p == 0 {
 			return os.ErrClosed
 		}
-		return a.put(binary.NativeEndian.AppendUint64(nil, p), size, arg)
+		return a.number(p, 8, size, arg)
 	case cu.DevicePtr:
-		return a.put(binary.NativeEndian.AppendUint64(nil, uint64(v)), size, arg)
+		return a.number(uint64(v), 8, size, arg)
+	case float32: // what kernels mostly take goes without reflection
+		return a.number(uint64(math.Float32bits(v)), 4, size, arg)
+	case int32:
+		return a.number(uint64(v), 4, size, arg)
+	case uint32:
+		return a.number(uint64(v), 4, size, arg)
+	case int64:
+		return a.number(uint64(v), 8, size, arg)
+	case uint64:
+		return a.number(v, 8, size, arg)
 	}
 	v := reflect.ValueOf(arg)
 	if v.Kind() == reflect.Int || v.Kind() == reflect.Uint {
@@ -51,20 +60,35 @@ func (a *arguments) add(arg any, size int) error {
 	return a.put(b, size, arg)
 }
 
-// put appends the bytes of an argument, which have to be as many as the parameter has.
+// number appends the lowest bytes of n.
+func (a *arguments) number(n uint64, bytes, size int, arg any) error {
+	if err := a.begin(bytes, size, arg); err != nil {
+		return err
+	}
+	a.values = appendInt(a.values, n, bytes)
+	return nil
+}
+
+// put appends the bytes of an argument.
 func (a *arguments) put(b []byte, size int, arg any) error {
-	if size != unknownSize && size != len(b) {
-		return invalid("%T has %d bytes, the kernel takes %d", arg, len(b), size)
+	if err := a.begin(len(b), size, arg); err != nil {
+		return err
 	}
-	// No type needs more than 16; the driver reads each value by its own address.
-	for len(a.values)%16 != 0 {
-		a.values = append(a.values, 0)
-	}
-	a.offsets = append(a.offsets, len(a.values))
 	a.values = append(a.values, b...)
 	if len(b) == 0 {
 		a.values = append(a.values, 0) // an address is needed also for nothing
 	}
+	return nil
+}
+
+// begin makes room for an argument, which has to have as many bytes as the parameter.
+func (a *arguments) begin(bytes, size int, arg any) error {
+	if size != unknownSize && size != bytes {
+		return invalid("%T has %d bytes, the kernel takes %d", arg, bytes, size)
+	}
+	// No type needs more than 16; the driver reads each value by its own address.
+	a.values = pad(a.values, (len(a.values)+15)/16*16)
+	a.offsets = append(a.offsets, len(a.values))
 	return nil
 }
 
@@ -84,9 +108,7 @@ func (a *arguments) addSized(v reflect.Value, size int) error {
 		if size < 8 && !fits(8*size) {
 			return invalid("%v does not fit the %d bytes that the kernel takes", v, size)
 		}
-		var b [8]byte
-		binary.LittleEndian.PutUint64(b[:], n) // both architectures are little-endian
-		return a.put(b[:size], size, v.Interface())
+		return a.number(n, size, size, nil)
 	case unknownSize:
 		return invalid("the driver does not tell what size the kernel takes: give the %s a size, such as %s32", v.Kind(), v.Kind())
 	}
@@ -130,6 +152,7 @@ func appendValue(b []byte, v reflect.Value) ([]byte, error) {
 	return nil, invalid("%s cannot be passed to a kernel", v.Type())
 }
 
+// appendInt appends the lowest bytes of n; both architectures are little-endian.
 func appendInt(b []byte, n uint64, size int) []byte {
 	for range size {
 		b = append(b, byte(n))

@@ -20,7 +20,7 @@ func child(t *testing.T, name string, env ...string) bool {
 	if os.Getenv(childVariable) == name {
 		return false
 	}
-	cmd := exec.Command(os.Args[0], "-test.run="+pattern(t.Name()), "-test.count=1")
+	cmd := selfCommand("-test.run="+pattern(t.Name()), "-test.count=1")
 	cmd.Env = append(slices.Concat(os.Environ(), env), childVariable+"="+name)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -35,6 +35,12 @@ func childWith(t *testing.T, name string, o cudatest.Options) bool {
 		return false
 	}
 	return child(t, name, o.Env(t)...)
+}
+
+// selfCommand starts this test binary again. SHAREDTENSOR_TEST_EXEC is what has to be put before it, such as an emulator.
+func selfCommand(args ...string) *exec.Cmd {
+	words := append(strings.Fields(os.Getenv("SHAREDTENSOR_TEST_EXEC")), os.Args[0])
+	return exec.Command(words[0], append(words[1:], args...)...)
 }
 
 // pattern matches a test and its parents exactly.

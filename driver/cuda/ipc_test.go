@@ -29,7 +29,7 @@ const ownerVariable = "SHAREDTENSOR_TEST_OWNER"
 
 func startOwner(t *testing.T) *owner {
 	t.Helper()
-	o := &owner{cmd: exec.Command(os.Args[0], "-test.run=^TestOwnerProcess$")}
+	o := &owner{cmd: selfCommand("-test.run=^TestOwnerProcess$")}
 	o.cmd.Env = append(os.Environ(), ownerVariable+"=1")
 	o.cmd.Stderr = os.Stderr
 	var err error

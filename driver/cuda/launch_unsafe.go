@@ -10,7 +10,10 @@ import (
 )
 
 // Dim3 are the dimensions of a grid or a block; 0 counts as 1.
-type Dim3 struct{ X, Y, Z uint32 }
+type Dim3 struct {
+	// X, Y and Z are numbers of blocks, or of threads.
+	X, Y, Z uint32
+}
 
 func (d Dim3) orOne() (x, y, z uint32) { return max(d.X, 1), max(d.Y, 1), max(d.Z, 1) }
 
@@ -42,7 +45,7 @@ func (f *Function) launch(cfg LaunchConfig, args []any) error {
 	if f.known && len(args) != len(f.params) {
 		return invalid("%d arguments, the kernel takes %d", len(args), len(f.params))
 	}
-	a := arguments{values: make([]byte, 0, 16*len(args))}
+	a := arguments{values: make([]byte, 0, 16*len(args)), offsets: make([]int, 0, len(args)), used: make([]*resource, 0, len(args)+2)}
 	for i, arg := range args {
 		size := unknownSize
 		if f.known {
