@@ -1,6 +1,9 @@
 package cudatest
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,6 +33,22 @@ func TestFakeCountsAndFails(t *testing.T) {
 	f.FailCall(1, cu.ERROR_UNKNOWN)
 	require.Equal(t, cu.ERROR_UNKNOWN, cu.DevicePrimaryCtxRelease(1))
 	require.Empty(t, f.Live())
+}
+
+// TestNoWarnings holds the library to the compiler that is here.
+func TestNoWarnings(t *testing.T) {
+	Build(t) // skips where there is no compiler
+	dir, err := sources()
+	require.NoError(t, err)
+	files, err := filepath.Glob(filepath.Join(dir, "*.c"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	name := os.Getenv("CC")
+	if name == "" {
+		name = "cc"
+	}
+	out, err := exec.Command(name, append([]string{"-std=gnu11", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"}, files...)...).CombinedOutput()
+	require.NoError(t, err, string(out))
 }
 
 func TestOldLibraryBuilds(t *testing.T) {

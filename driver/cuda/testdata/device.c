@@ -35,7 +35,7 @@ static void make_device(struct device *d, int physical) {
 	d->physical = physical;
 	const char *mem = env_get("FAKECUDA_MEMORY");
 	d->total = mem ? strtoull(mem, NULL, 0) : 1ull << 30;
-	snprintf((char *)d->gpu_uuid, 16, "fakecuda gpu %02d", physical);
+	snprintf((char *)d->gpu_uuid, 16, "fakecuda gpu %02u", (unsigned)physical % 100);
 	if (parse_uuid(env_get("FAKECUDA_UUIDS"), physical, d->uuid))
 		memcpy(d->gpu_uuid, d->uuid, 16);
 	memcpy(d->uuid, d->gpu_uuid, 16);
