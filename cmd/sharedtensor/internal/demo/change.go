@@ -1,0 +1,51 @@
+package demo
+
+import (
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// change makes other weights of a model that was just loaded: it turns the sign of every element of the largest tensor, of a floating-point
+// one if there is any. It returns that tensor's name, "" for a model without a byte.
+func change(sd *module.StateDict) (string, error) {
+	var name string
+	var largest *tensor.Tensor
+	for n, t := range sd.All() {
+		if t.Bytes() > 0 && (largest == nil || preferred(t, largest)) {
+			name, largest = n, t
+		}
+	}
+	if largest == nil {
+		return "", nil
+	}
+	mapped, ok := largest.Storage().Memory().(driver.Mapped)
+	if !ok {
+		return "", fmt.Errorf("tensor %q: %w: it is not in mapped memory", name, driver.ErrInvalid)
+	}
+	at := largest.Spec().ByteOffset
+	turnSigns(mapped.Data()[at:at+largest.Bytes()], largest.DType())
+	return name, nil
+}
+
+// preferred tells whether t is the better one to change.
+func preferred(t, than *tensor.Tensor) bool {
+	if a, b := t.DType().IsFloat(), than.DType().IsFloat(); a != b {
+		return a
+	}
+	return t.Bytes() > than.Bytes()
+}
+
+// turnSigns flips the highest bit of each element, which is the sign of all but the unsigned and the complex ones. A bool, which may be 0
+// or 1 only, becomes the other; of elements that share a byte one is changed.
+func turnSigns(data []byte, dt tensor.DType) {
+	step, bit := max(dt.BitSize()/8, 1), byte(0x80)
+	if dt == tensor.Bool {
+		bit = 1
+	}
+	for i := step - 1; i < len(data); i += step { // little-endian: the highest byte is the last
+		data[i] ^= bit
+	}
+}

@@ -1,0 +1,149 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+)
+
+// process is another process of the demo, as the director has it. It is used by one goroutine at a time.
+type process struct {
+	report *Process
+	cmd    *exec.Cmd
+	in     io.WriteCloser
+	out    *json.Decoder
+	stderr tail
+	ended  bool
+}
+
+// startProcess starts the command line, which runs [Work], with role and directory behind it. The process is killed when ctx ends. The
+// caller ends it with quit or kill.
+func startProcess(ctx context.Context, command []string, role, dir string) (*process, error) {
+	words := append(append([]string{}, command...), strings.ReplaceAll(role, " ", "-"), dir)
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.SysProcAttr = ownGroup()
+	p := &process{cmd: cmd, report: &Process{Role: role}}
+	cmd.Stderr = &p.stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	if err := cmd.Start(); err != nil { // closes the pipes
+		return nil, fmt.Errorf("start %s: %w", role, err)
+	}
+	p.in, p.out, p.report.PID = in, json.NewDecoder(out), cmd.Process.Pid
+	return p, nil
+}
+
+// ask sends a request and waits for the answer; progress may be nil. Errors name the process.
+func (p *process) ask(ctx context.Context, r request, progress func(done, total int64)) (reply, error) {
+	line, err := json.Marshal(r)
+	if err != nil {
+		return reply{}, err
+	}
+	if _, err := p.in.Write(append(line, '\n')); err != nil {
+		return reply{}, p.lost(ctx, r.Op)
+	}
+	for {
+		var answer reply
+		if err := p.out.Decode(&answer); err != nil {
+			return reply{}, p.lost(ctx, r.Op)
+		}
+		if answer.Progress == nil {
+			if err := answer.err(); err != nil {
+				return reply{}, fmt.Errorf("%s, pid %d: %w", p.report.Role, p.report.PID, err)
+			}
+			return answer, nil
+		}
+		if progress != nil {
+			progress(answer.Progress.Done, answer.Progress.Total)
+		}
+	}
+}
+
+// lost says how a process ended that should not have.
+func (p *process) lost(ctx context.Context, op string) error {
+	err := p.kill()
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // which has killed it
+	}
+	if text := p.stderr.String(); text != "" {
+		return fmt.Errorf("%s, pid %d, ended when asked to %s (%v): %s", p.report.Role, p.report.PID, op, p.cmd.ProcessState, text)
+	}
+	return errors.Join(fmt.Errorf("%s, pid %d, ended when asked to %s: %v", p.report.Role, p.report.PID, op, p.cmd.ProcessState), err)
+}
+
+// signalKill sends SIGKILL and does not wait.
+func (p *process) signalKill() error { return p.cmd.Process.Kill() }
+
+// kill ends the process with SIGKILL, if it still runs, and waits for its end. A second call is nil.
+func (p *process) kill() error {
+	if p.ended {
+		return nil
+	}
+	p.ended = true
+	_ = p.signalKill() // one that has ended cannot be killed
+	if err := p.cmd.Wait(); p.cmd.ProcessState == nil {
+		return fmt.Errorf("wait for %s: %w", p.report.Role, err)
+	}
+	p.report.End = p.cmd.ProcessState.String()
+	return nil
+}
+
+// quitPatience is how long a process may take to close what it has.
+const quitPatience = 10 * time.Second
+
+// quit asks the process to clean up and end, and waits until it has. An end that is not a good one is an error.
+func (p *process) quit(ctx context.Context) error {
+	if p.ended {
+		return nil
+	}
+	if _, err := p.ask(ctx, request{Op: opQuit}, nil); err != nil {
+		return err
+	}
+	p.ended = true
+	late := time.AfterFunc(quitPatience, func() { _ = p.signalKill() })
+	defer late.Stop()
+	err := p.cmd.Wait()
+	p.report.End = p.cmd.ProcessState.String()
+	if err != nil {
+		return fmt.Errorf("%s, pid %d: %w: %s", p.report.Role, p.report.PID, err, p.stderr.String())
+	}
+	return nil
+}
+
+// tail keeps the end of what is written to it. The zero value is ready.
+type tail struct {
+	mu   sync.Mutex
+	data []byte
+}
+
+const tailBytes = 2048
+
+// Write implements io.Writer.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.data = append(t.data, b...)
+	if extra := len(t.data) - tailBytes; extra > 0 {
+		t.data = append(t.data[:0], t.data[extra:]...)
+	}
+	return len(b), nil
+}
+
+// String is what was kept.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.data))
+}
