@@ -48,7 +48,8 @@ func newRootCommand() *cobra.Command {
 	}
 	add(groupOwner, newServeCommand(), newPublishCommand(), newWithdrawCommand())
 	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
-	add(groupHost, newDoctorCommand(), newVersionCommand())
+	add(groupHost, newDemoCommand(), newDoctorCommand(), newBenchCommand(), newVersionCommand())
+	root.AddCommand(newDemoProcessCommand())
 	return root
 }
 
