@@ -47,17 +47,17 @@ func Attach(ctx context.Context, o Options) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	floor := µs(all[0].median())
+	floor := µs(all[0].quiet())
 	var results []Result
 	for i, n := range counts {
-		r := figure(fmt.Sprintf("attach-%d", n), µs(all[i+1].median()), "µs").over(floor)
+		r := figure(fmt.Sprintf("attach-%d", n), µs(all[i+1].quiet()), "µs").over(floor)
 		if n == 1000 {
 			r = r.within(Value, 2000)
 		}
 		results = append(results, r)
 	}
 	last := len(counts) - 1
-	slope := µs(all[last+1].median()-all[last].median()) / float64(counts[last]-counts[last-1])
+	slope := µs(all[last+1].quiet()-all[last].quiet()) / float64(counts[last]-counts[last-1])
 	return append(results, figure("attach-each", slope, "µs").within(Value, 1)), nil
 }
 

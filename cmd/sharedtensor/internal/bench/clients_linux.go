@@ -50,7 +50,7 @@ func Clients(ctx context.Context, o Options) ([]Result, error) {
 	}
 	return []Result{
 		figure("client-memory", memory.ours, "KiB").over(memory.floor).within(Value, 32),
-		figure(fmt.Sprintf("ping-%d-idle", count), µs(with.median()), "µs").over(µs(without.median())).within(Ratio, 1.1),
+		figure(fmt.Sprintf("ping-%d-idle", count), µs(with.quiet()), "µs").over(µs(without.quiet())).within(Ratio, 1.1),
 	}, nil
 }
 
@@ -106,7 +106,7 @@ func grows(p *process, clients []*process, o order) (float64, error) {
 }
 
 // crowdedPing pings both owners in turn.
-func (s *stage) crowdedPing(ctx context.Context, crowded, quiet string) (with, without samples, err error) {
+func (s *stage) crowdedPing(ctx context.Context, crowded, quiet string) (with, without turns, err error) {
 	subjects := make([]subject, 2)
 	for i, socket := range []string{crowded, quiet} {
 		var c *endpoint.Client

@@ -53,7 +53,7 @@ func Load(ctx context.Context, o Options) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	rate := func(s samples) float64 { return float64(info.Size()) / s.median().Seconds() / 1e9 }
+	rate := func(t turns) float64 { return float64(info.Size()) / t.all().median().Seconds() / 1e9 }
 	name := fmt.Sprintf("load-%s", sizeName(size))
 	return []Result{figure(name, rate(all[0]), "GB/s").over(rate(all[1])).atLeast(Ratio, 0.8)}, nil
 }

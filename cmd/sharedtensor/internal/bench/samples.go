@@ -21,6 +21,22 @@ func (s samples) quantile(part float64) time.Duration {
 // median is the middle of the samples.
 func (s samples) median() time.Duration { return s.quantile(0.5) }
 
+// turns are samples of the same thing, in the turns in which they were taken.
+type turns []samples
+
+// all are the samples of all turns.
+func (t turns) all() samples { return slices.Concat(t...) }
+
+// quiet is the median of a turn in which others did not disturb: the lower quartile of the turns' medians. Other processes
+// only ever add to what a turn takes, and where there are none, all turns are alike.
+func (t turns) quiet() time.Duration {
+	medians := make(samples, len(t))
+	for i := range t {
+		medians[i] = t[i].median()
+	}
+	return medians.quantile(0.25)
+}
+
 // µs is a duration in microseconds.
 func µs(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
@@ -44,16 +60,19 @@ type schedule struct {
 // unmeasured is the part of its rounds with which a subject warms up at the beginning of each turn.
 const unmeasured = 8
 
-// alternate measures the subjects in turn and returns the samples of each. Every second turn has the order reversed, so that
+// alternate measures the subjects in turn and returns the turns of each. Every second turn has the order reversed, so that
 // what drifts meets all of them alike.
-func alternate(ctx context.Context, s schedule, subjects ...subject) ([]samples, error) {
+func alternate(ctx context.Context, s schedule, subjects ...subject) ([]turns, error) {
 	order := make([]int, len(subjects))
 	for i := range order {
 		order[i] = i
 	}
-	all := make([]samples, len(subjects))
+	all := make([]turns, len(subjects))
 	begin := time.Now()
 	for range s.turns {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
 		if s.limit > 0 && len(all[0]) > 0 && time.Since(begin) > s.limit {
 			break
 		}
@@ -63,13 +82,15 @@ func alternate(ctx context.Context, s schedule, subjects ...subject) ([]samples,
 					return nil, err
 				}
 			}
-			for range subjects[i].rounds {
+			taken := make(samples, subjects[i].rounds)
+			for n := range taken {
 				d, err := subjects[i].run(ctx)
 				if err != nil {
 					return nil, err
 				}
-				all[i] = append(all[i], d)
+				taken[n] = d
 			}
+			all[i] = append(all[i], taken)
 		}
 		slices.Reverse(order)
 	}

@@ -1,0 +1,181 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+)
+
+// watched is again, with a record of the processes that it started.
+type watched struct{ commands []*exec.Cmd }
+
+func (w *watched) start(ctx context.Context) (*exec.Cmd, error) {
+	cmd, err := again(ctx)
+	w.commands = append(w.commands, cmd)
+	return cmd, err
+}
+
+// gone checks that every process has ended and was waited for.
+func (w *watched) gone(t *testing.T) {
+	t.Helper()
+	for _, cmd := range w.commands {
+		if cmd.Process == nil {
+			continue // it was not started any more
+		}
+		require.NotNil(t, cmd.ProcessState, "process %d was not waited for", cmd.Process.Pid)
+	}
+}
+
+// TestEveryBenchmarkRuns runs each once, small: which figures there are, and that nothing is left behind.
+func TestEveryBenchmarkRuns(t *testing.T) {
+	want := map[string][]string{
+		"ping":     {"ping-p50", "ping-p99"},
+		"attach":   {"attach-1", "attach-100", "attach-1000", "attach-10000", "attach-each"},
+		"bytes":    {"attach-4MiB", "attach-heap"},
+		"load":     {"load-4MiB"},
+		"clients":  {"client-memory", "ping-8-idle"},
+		"shutdown": {"shutdown-4-idle"},
+		"kill":     {"kill"},
+	}
+	for _, b := range All() {
+		t.Run(b.Name, func(t *testing.T) {
+			drivertest.Leaks(t)
+			dir := t.TempDir()
+			var w watched
+			results, err := b.Run(context.Background(), Options{Worker: w.start, Effort: Once, Dir: dir})
+			require.NoError(t, err)
+			w.gone(t)
+			var names []string
+			for _, r := range results {
+				names = append(names, r.Name)
+				checkResult(t, r)
+			}
+			require.Equal(t, want[b.Name], names)
+			left, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			require.Empty(t, left)
+		})
+	}
+}
+
+// checkResult holds a result and its JSON against what they promise, whatever was measured.
+func checkResult(t *testing.T, r Result) {
+	t.Helper()
+	require.NotEmpty(t, r.Unit)
+	require.GreaterOrEqual(t, r.Value, 0.0)
+	require.Equal(t, r.Floor == nil, r.Ratio == nil)
+	if r.Ratio != nil {
+		require.Positive(t, *r.Floor)
+		require.InEpsilon(t, r.Value / *r.Floor, *r.Ratio, 0.01)
+	}
+	if r.Target == nil {
+		require.True(t, r.OK)
+	}
+	data, err := json.Marshal(r)
+	require.NoError(t, err)
+	var keys map[string]any
+	require.NoError(t, json.Unmarshal(data, &keys))
+	require.Len(t, keys, 7)
+	for _, key := range []string{"name", "value", "unit", "floor", "ratio", "target", "ok"} {
+		require.Contains(t, keys, key)
+	}
+}
+
+// TestStopped ends each benchmark early, at a moment that comes closer to its end from one to the next.
+func TestStopped(t *testing.T) {
+	stopped := errors.New("stopped")
+	for i, b := range All() {
+		t.Run(b.Name, func(t *testing.T) {
+			drivertest.Leaks(t)
+			ctx, cancel := context.WithCancelCause(context.Background())
+			defer cancel(nil)
+			dir := t.TempDir()
+			var w watched
+			started := 0
+			_, err := b.Run(ctx, Options{Effort: Once, Dir: dir, Worker: func(ctx context.Context) (*exec.Cmd, error) {
+				if started++; started > i%3 {
+					time.AfterFunc(time.Duration(i)*3*time.Millisecond, func() { cancel(stopped) })
+				}
+				return w.start(ctx)
+			}})
+			if err != nil { // it may have been faster
+				require.ErrorIs(t, err, stopped)
+				require.ErrorContains(t, err, "benchmark "+b.Name)
+			}
+			w.gone(t)
+			left, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			require.Empty(t, left)
+		})
+	}
+}
+
+func TestWorkerThatDies(t *testing.T) {
+	drivertest.Leaks(t)
+	_, err := Ping(context.Background(), Options{Effort: Once, Worker: func(ctx context.Context) (*exec.Cmd, error) {
+		return exec.CommandContext(ctx, "/bin/sh", "-c", "echo no luck >&2; exit 3"), nil
+	}})
+	require.ErrorContains(t, err, "the worker process ended")
+	require.ErrorContains(t, err, "no luck")
+	_, err = Ping(context.Background(), Options{Effort: Once, Worker: func(ctx context.Context) (*exec.Cmd, error) {
+		return exec.CommandContext(ctx, "/nowhere/sharedtensor"), nil
+	}})
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestWorkerEndsWithItsParent closes a worker's input, as the end of the process that started it does, while it works.
+func TestWorkerEndsWithItsParent(t *testing.T) {
+	s, err := newStage(context.Background(), Options{Worker: again})
+	require.NoError(t, err)
+	defer s.close()
+	p, _, err := s.owner()
+	require.NoError(t, err)
+	require.NoError(t, json.NewEncoder(p.in).Encode(order{Do: "connect", Socket: s.socket() + "/nobody", Count: 1}))
+	require.NoError(t, p.in.Close())
+	_, err = io.Copy(io.Discard, p.bare) // ends with the process
+	require.NoError(t, err)
+}
+
+func TestOrdersThatFail(t *testing.T) {
+	s, err := newStage(context.Background(), Options{Worker: again})
+	require.NoError(t, err)
+	defer s.close()
+	p, _, err := s.owner()
+	require.NoError(t, err)
+	for want, o := range map[string]order{
+		`a worker cannot "fly"`: {Do: "fly"},
+		"0 tensors":             {Do: "publish", Name: "a", Tensors: 0, Bytes: 1 << 20},
+		"no owner is serving":   {Do: "connect", Socket: s.socket(), Count: 1},
+		"not found":             {Do: "withdraw", Name: "b"},
+	} {
+		_, err := p.do(o)
+		require.ErrorContains(t, err, o.Do)
+		require.ErrorContains(t, err, want)
+		require.False(t, outOfMemory(err))
+	}
+	_, err = p.do(order{Do: "publish", Name: "a", Tensors: 1, Bytes: 1 << 46})
+	require.True(t, outOfMemory(err), err)
+}
+
+func TestMeasureSelf(t *testing.T) {
+	var r report
+	require.NoError(t, measureSelf(&r))
+	require.Greater(t, r.Anonymous, int64(1<<18))
+	_, err := procField("/proc/self/status", "Nothing:")
+	require.ErrorContains(t, err, "has no Nothing:")
+	_, err = procField("/proc/self/status", "Name:")
+	require.ErrorIs(t, err, strconv.ErrSyntax)
+	require.Positive(t, descriptors())
+	require.True(t, strings.HasSuffix(sizeName(4<<30), "4GiB"))
+}
