@@ -60,7 +60,8 @@ type EndpointInfo struct {
 	Serialized bool `cbor:"8,keyasint,omitempty"`
 	// Timeout bounds a run, in nanoseconds; 0 for no bound.
 	Timeout int64 `cbor:"9,keyasint,omitempty"`
-	// In and Out are the types of arguments and results, for people.
-	In  string `cbor:"10,keyasint,omitempty"`
+	// In is the Go type of its arguments, for people.
+	In string `cbor:"10,keyasint,omitempty"`
+	// Out is the Go type of its results, for people.
 	Out string `cbor:"11,keyasint,omitempty"`
 }

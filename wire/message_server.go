@@ -2,13 +2,17 @@ package wire
 
 // ServerInfo answers [OpServerInfo].
 type ServerInfo struct {
-	// Server is the server's id, Version its program's version, Label its name for people, Socket its path.
-	Server  string `cbor:"1,keyasint"`
+	// Server is the server's id.
+	Server string `cbor:"1,keyasint"`
+	// Version is its program's version.
 	Version string `cbor:"2,keyasint,omitempty"`
-	Label   string `cbor:"3,keyasint,omitempty"`
-	Socket  string `cbor:"4,keyasint,omitempty"`
-	// PID and ParentPID are the process.
-	PID       int32 `cbor:"5,keyasint,omitempty"`
+	// Label is its name for people.
+	Label string `cbor:"3,keyasint,omitempty"`
+	// Socket is the path that it listens on.
+	Socket string `cbor:"4,keyasint,omitempty"`
+	// PID is its process, in its own namespace.
+	PID int32 `cbor:"5,keyasint,omitempty"`
+	// ParentPID is the process that started it.
 	ParentPID int32 `cbor:"6,keyasint,omitempty"`
 	// StartedAt is when it began, in nanoseconds since 1970, UTC.
 	StartedAt int64 `cbor:"7,keyasint,omitempty"`
@@ -26,32 +30,43 @@ type ServerInfo struct {
 
 // ServerStats are a server's counters and numbers.
 type ServerStats struct {
-	// Requests and Errors count requests and those that were answered with an error.
+	// Requests counts requests.
 	Requests uint64 `cbor:"1,keyasint,omitempty"`
-	Errors   uint64 `cbor:"2,keyasint,omitempty"`
-	// CacheHits, CacheMisses, CacheJoins and CacheInvalidations count what became of cached calls.
-	CacheHits          uint64 `cbor:"3,keyasint,omitempty"`
-	CacheMisses        uint64 `cbor:"4,keyasint,omitempty"`
-	CacheJoins         uint64 `cbor:"5,keyasint,omitempty"`
+	// Errors counts requests that were answered with an error.
+	Errors uint64 `cbor:"2,keyasint,omitempty"`
+	// CacheHits counts results that were found.
+	CacheHits uint64 `cbor:"3,keyasint,omitempty"`
+	// CacheMisses counts results that had to be made.
+	CacheMisses uint64 `cbor:"4,keyasint,omitempty"`
+	// CacheJoins counts calls that waited for a result that another had begun to make.
+	CacheJoins uint64 `cbor:"5,keyasint,omitempty"`
+	// CacheInvalidations counts results that somebody dropped.
 	CacheInvalidations uint64 `cbor:"6,keyasint,omitempty"`
-	// CacheEntries and CacheBytes are what the cache holds.
+	// CacheEntries is how many results the cache holds.
 	CacheEntries uint64 `cbor:"7,keyasint,omitempty"`
-	CacheBytes   uint64 `cbor:"8,keyasint,omitempty"`
+	// CacheBytes is how many bytes they have, tensors included.
+	CacheBytes uint64 `cbor:"8,keyasint,omitempty"`
 	// Inflight is how many results are being made.
 	Inflight uint64 `cbor:"9,keyasint,omitempty"`
 	// Objects is how many managed objects there are.
 	Objects uint64 `cbor:"10,keyasint,omitempty"`
-	// TaskSubmissions counts tasks, Tasks is how many are known and TasksRunning how many run.
+	// TaskSubmissions counts tasks.
 	TaskSubmissions uint64 `cbor:"11,keyasint,omitempty"`
-	Tasks           uint64 `cbor:"12,keyasint,omitempty"`
-	TasksRunning    uint64 `cbor:"13,keyasint,omitempty"`
-	// Models, Versions, Leases and Watchers are what the catalog holds.
-	Models   uint64 `cbor:"14,keyasint,omitempty"`
+	// Tasks is how many tasks are known, finished ones included.
+	Tasks uint64 `cbor:"12,keyasint,omitempty"`
+	// TasksRunning is how many run.
+	TasksRunning uint64 `cbor:"13,keyasint,omitempty"`
+	// Models is how many names can be acquired.
+	Models uint64 `cbor:"14,keyasint,omitempty"`
+	// Versions is how many versions have memory that is not freed.
 	Versions uint64 `cbor:"15,keyasint,omitempty"`
-	Leases   uint64 `cbor:"16,keyasint,omitempty"`
+	// Leases is how many leases there are on them.
+	Leases uint64 `cbor:"16,keyasint,omitempty"`
+	// Watchers is how many subscriptions to events there are, one for each lease and watch.
 	Watchers uint64 `cbor:"17,keyasint,omitempty"`
-	// BytesOwned is the memory of all versions that are not freed, BytesMapped what sessions hold of it, each for itself.
-	BytesOwned  uint64 `cbor:"18,keyasint,omitempty"`
+	// BytesOwned is the memory of all versions that are not freed.
+	BytesOwned uint64 `cbor:"18,keyasint,omitempty"`
+	// BytesMapped is what sessions hold of it, each for itself.
 	BytesMapped uint64 `cbor:"19,keyasint,omitempty"`
 	// Clients is how many sessions there are.
 	Clients uint64 `cbor:"20,keyasint,omitempty"`
@@ -61,12 +76,15 @@ type ServerStats struct {
 type EndpointStats struct {
 	// Name is the endpoint.
 	Name string `cbor:"1,keyasint"`
-	// Runs and Errors count runs of the function and those that failed.
-	Runs   uint64 `cbor:"2,keyasint,omitempty"`
+	// Runs counts runs of the function.
+	Runs uint64 `cbor:"2,keyasint,omitempty"`
+	// Errors counts those that failed.
 	Errors uint64 `cbor:"3,keyasint,omitempty"`
-	// P50, P90 and P99 are within an eighth.
+	// P50 is the time within which half of the runs were, to an eighth.
 	P50 int64 `cbor:"4,keyasint,omitempty"`
+	// P90 is the same for nine in ten.
 	P90 int64 `cbor:"5,keyasint,omitempty"`
+	// P99 is the same for 99 in a hundred.
 	P99 int64 `cbor:"6,keyasint,omitempty"`
 }
 
@@ -74,16 +92,18 @@ type EndpointStats struct {
 type SessionInfo struct {
 	// Session numbers the connection within the server's life.
 	Session uint64 `cbor:"1,keyasint"`
-	// PID and UID are the process and its user.
-	PID int32  `cbor:"2,keyasint,omitempty"`
+	// PID is the process, as the kernel told it to the server.
+	PID int32 `cbor:"2,keyasint,omitempty"`
+	// UID is its user.
 	UID uint32 `cbor:"3,keyasint,omitempty"`
 	// Label is its name for people.
 	Label string `cbor:"4,keyasint,omitempty"`
 	// Since is when it connected, in nanoseconds since 1970, UTC.
 	Since int64 `cbor:"5,keyasint,omitempty"`
-	// Leases is how many it has, on Bytes of memory.
+	// Leases is how many leases it has.
 	Leases uint64 `cbor:"6,keyasint,omitempty"`
-	Bytes  uint64 `cbor:"7,keyasint,omitempty"`
+	// Bytes is the memory that they are on, each version counted once.
+	Bytes uint64 `cbor:"7,keyasint,omitempty"`
 	// Objects is how many references to managed objects it has.
 	Objects uint64 `cbor:"8,keyasint,omitempty"`
 	// Requests is how many requests it has in flight, counting those that wait or compute.

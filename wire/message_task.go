@@ -18,12 +18,15 @@ type TaskInfo struct {
 	State string `cbor:"3,keyasint"`
 	// Seq counts the changes of the task.
 	Seq uint64 `cbor:"4,keyasint"`
-	// CreatedAt, StartedAt and FinishedAt are in nanoseconds since 1970, UTC; 0 for what has not happened.
-	CreatedAt  int64 `cbor:"5,keyasint"`
-	StartedAt  int64 `cbor:"6,keyasint,omitempty"`
+	// CreatedAt is when it was submitted, in nanoseconds since 1970, UTC.
+	CreatedAt int64 `cbor:"5,keyasint"`
+	// StartedAt is when its function began; 0 if it has not.
+	StartedAt int64 `cbor:"6,keyasint,omitempty"`
+	// FinishedAt is when it ended; 0 if it has not.
 	FinishedAt int64 `cbor:"7,keyasint,omitempty"`
-	// Done and Total are the progress in units of the endpoint's own; Total is 0 where it is not known.
-	Done  int64 `cbor:"8,keyasint,omitempty"`
+	// Done is the progress, in units of the endpoint's own.
+	Done int64 `cbor:"8,keyasint,omitempty"`
+	// Total is how much there is to do; 0 where that is not known.
 	Total int64 `cbor:"9,keyasint,omitempty"`
 	// Message is the progress in words.
 	Message string `cbor:"10,keyasint,omitempty"`
