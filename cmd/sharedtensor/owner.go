@@ -45,8 +45,17 @@ func (o *ownerFlags) path(device int) (string, error) {
 
 // bounded is ctx with the time limit for what is asked of the owner.
 func (o *ownerFlags) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("the owner did not answer within %v", o.timeout))
+	return context.WithTimeoutCause(ctx, o.timeout, late(o.timeout))
 }
+
+// late is an owner that did not answer within a time. It answers for context.DeadlineExceeded.
+type late time.Duration
+
+func (l late) Error() string {
+	return fmt.Sprintf("the owner did not answer within %v", time.Duration(l))
+}
+
+func (l late) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // dial connects to the owner at the default socket of device number 0, or where --socket says.
 func (o *ownerFlags) dial(ctx context.Context, devices ...driver.Device) (*endpoint.Client, error) {

@@ -141,12 +141,12 @@ func (s *service) reload(ctx context.Context) {
 func (s *service) drain(ctx context.Context, ended <-chan error) error {
 	s.tell("STOPPING=1")
 	s.log.Info("stopping", "grace", s.grace)
-	late := fmt.Errorf("requests were still in flight after %v", s.grace)
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.grace, late)
+	cause := fmt.Errorf("requests were still in flight after %v", s.grace)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.grace, cause)
 	defer cancel()
 	err := s.server.Shutdown(ctx)
-	if errors.Is(err, late) {
-		s.log.Warn("cut off", "error", late)
+	if errors.Is(err, cause) {
+		s.log.Warn("cut off", "error", cause)
 		err = s.server.Close()
 	}
 	if end := <-ended; !errors.Is(end, endpoint.ErrServerClosed) {

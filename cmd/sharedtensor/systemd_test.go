@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func TestNotifyElsewhere(t *testing.T) {
 		c.Env = append(c.Env, "NOTIFY_SOCKET="+name)
 		owner := p.start(c)
 		require.Regexp(t, `^serving nothing yet`, owner.line())
-		require.Contains(t, owner.stderr.String(), "level=WARN")
+		eventually(t, "a warning", func() bool { return strings.Contains(owner.stderr.String(), "level=WARN") })
 		owner.signal(syscall.SIGTERM)
 		require.Equal(t, exitOK, owner.exit())
 	}
