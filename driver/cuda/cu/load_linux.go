@@ -13,7 +13,7 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// names are where the driver's library is looked for when nobody says: by its name in the places of the dynamic linker,
+// defaultNames are where the driver's library is looked for when nobody says: by its name in the places of the dynamic linker,
 // then by the name that only development packages have, then in the directory that WSL mounts.
 var defaultNames = []string{"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"}
 
@@ -83,7 +83,7 @@ func loadLocked(path string) error {
 	defer runtime.UnlockOSThread()
 	var first error
 	for _, name := range names {
-		handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_GLOBAL)
+		handle, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 		if err == nil && handle != 0 {
 			library.handle, library.path, library.err = handle, name, nil
 			return nil

@@ -98,17 +98,17 @@ func (e *evaluator) binary(lowest int) (Value, error) {
 }
 
 func (e *evaluator) unary() (Value, error) {
+	if e.depth++; e.depth > maxNesting {
+		return Value{}, fmt.Errorf("expression nested more than %d deep", maxNesting)
+	}
+	defer func() { e.depth-- }()
 	t := e.peek()
 	e.pos++
 	switch {
 	case t.Kind == Number:
 		return number(t.Text)
 	case t.is("-"), t.is("~"), t.is("!"), t.is("+"):
-		if e.depth++; e.depth > maxNesting {
-			return Value{}, fmt.Errorf("expression nested more than %d deep", maxNesting)
-		}
 		v, err := e.unary()
-		e.depth--
 		switch t.Text {
 		case "-":
 			v.bits = -v.bits

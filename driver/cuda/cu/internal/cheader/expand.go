@@ -14,7 +14,8 @@ func (u *Unit) expand(dst, tokens []Token, hidden []string) ([]Token, error) {
 	for i := 0; i < len(tokens); i++ {
 		t := tokens[i]
 		m, ok := u.macros[t.Text]
-		if t.Kind != Ident || !ok || slices.Contains(hidden, t.Text) {
+		if t.Kind != Ident || !ok || t.final || slices.Contains(hidden, t.Text) {
+			t.final = t.final || ok
 			dst = append(dst, t)
 			continue
 		}

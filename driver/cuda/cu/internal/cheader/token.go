@@ -25,6 +25,9 @@ type Token struct {
 	Text string
 	// Line counts from 1.
 	Line int
+
+	// final is set for a macro's name met inside the macro: it is not expanded any more, wherever it goes.
+	final bool
 }
 
 // is tells whether the token is the given operator, keyword or name.

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
+	"github.com/stretchr/testify/require"
+)
+
+// TestUpToDate generates everything again and compares it with what is committed.
+func TestUpToDate(t *testing.T) {
+	header := os.Getenv("CUDA_H")
+	if header == "" {
+		t.Skip("no cuda.h in CUDA_H: not generated again")
+	}
+	docs, err := readDocs("docs")
+	require.NoError(t, err)
+	m, err := readModel(header, filepath.Join(filepath.Dir(header), "cudaTypedefs.h"))
+	require.NoError(t, err)
+	require.NoError(t, m.addDocs(docs, false))
+	files, err := m.generate()
+	require.NoError(t, err)
+	for name, want := range files {
+		got, err := os.ReadFile(filepath.Join("../..", name))
+		require.NoError(t, err)
+		require.Equal(t, string(want), string(got), "%s: run go generate", name)
+	}
+	old, err := filepath.Glob("../../z_*.go")
+	require.NoError(t, err)
+	for _, path := range old {
+		require.Contains(t, files, filepath.Base(path), "not generated any more")
+	}
+}
+
+func TestNames(t *testing.T) {
+	for c, want := range map[string]string{
+		"cuMemAlloc":                    "MemAlloc",
+		"cuIpcOpenMemHandle_v1":         "IpcOpenMemHandle_v1",
+		"CUmemLocation":                 "MemLocation",
+		"CU_EVENT_DEFAULT":              "EVENT_DEFAULT",
+		"CUDA_ERROR_OUT_OF_MEMORY":      "ERROR_OUT_OF_MEMORY",
+		"CUDA_MEMCPY2D":                 "MEMCPY2D",
+		"CUdeviceptr":                   "DevicePtr",
+		"CUuuid":                        "UUID",
+		"cl_event_flags":                "Cl_event_flags",
+		"NVCL_EVENT_SCHED_AUTO":         "NVCL_EVENT_SCHED_AUTO",
+		"CUGPUDirectRDMAWritesOrdering": "GPUDirectRDMAWritesOrdering",
+	} {
+		require.Equal(t, want, goName(c), c)
+	}
+	for c, want := range map[string]string{
+		"Flags": "flags", "WidthInBytes": "widthInBytes", "N": "n", "type": "type_", "error": "result", "pStr": "pStr", "": "arg3",
+	} {
+		require.Equal(t, want, paramName(c, 3), c)
+	}
+}
+
+// TestWords walks the rules of both conventions: System V AMD64 ABI 3.2.3, AAPCS64 6.8.2.
+func TestWords(t *testing.T) {
+	i := func(name string) param { return param{name: name} }
+	p := func(name string) param { return param{name: name, class: pointer} }
+	s := func(name string, words int) param { return param{name: name, class: record, words: words} }
+	ints := func(n int) []param {
+		var out []param
+		for k := range n {
+			out = append(out, i(string(rune('a'+k))))
+		}
+		return out
+	}
+	words := func(names string) []string {
+		var out []string
+		for _, r := range names {
+			out = append(out, "uintptr("+string(r)+")")
+		}
+		return out
+	}
+	tests := map[string]struct {
+		params       []param
+		amd64, arm64 []string
+	}{
+		"registers":   {ints(3), words("abc"), words("abc")},
+		"stack":       {ints(10), words("abcdefghij"), words("abcdefghij")},
+		"pointer":     {[]param{p("x")}, []string{"uintptr(unsafe.Pointer(x))"}, []string{"uintptr(unsafe.Pointer(x))"}},
+		"one word":    {[]param{i("a"), s("x", 1)}, []string{"uintptr(a)", "xWords[0]"}, []string{"uintptr(a)", "xWords[0]"}},
+		"large first": {[]param{s("x", 3), i("a")}, []string{"uintptr(a)", "0", "0", "0", "0", "0", "xWords[0]", "xWords[1]", "xWords[2]"}, []string{"uintptr(unsafe.Pointer(&x))", "uintptr(a)"}},
+		"two words do not fit": {
+			append(ints(5), s("x", 2), i("z")),
+			append(words("abcdez"), "xWords[0]", "xWords[1]"),
+			append(append(words("abcde"), "xWords[0]", "xWords[1]"), "uintptr(z)"),
+		},
+		"AAPCS64 uses no register after the stack": {
+			append(ints(7), s("x", 2), i("z")),
+			append(append(words("abcdefg"), "xWords[0]", "xWords[1]"), "uintptr(z)"),
+			append(append(words("abcdefg"), "0", "xWords[0]", "xWords[1]"), "uintptr(z)"),
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, got := amd64.words(test.params)
+			require.Equal(t, test.amd64, got)
+			_, got = arm64.words(test.params)
+			require.Equal(t, test.arm64, got)
+		})
+	}
+}
+
+func TestRecordsThatCannotBePassed(t *testing.T) {
+	single := &cheader.Type{Kind: cheader.Float, Bytes: 4}
+	for name, r := range map[string]*cheader.Record{
+		"floats": {Bytes: 8, Align: 4, Fields: []cheader.Field{{Type: &cheader.Type{Kind: cheader.Array, Elem: single, Len: 2}}}},
+		"size":   {Bytes: 12, Align: 4},
+		"align":  {Bytes: 32, Align: 16},
+	} {
+		require.Error(t, classify(r, &param{}), name)
+	}
+	p := param{}
+	require.NoError(t, classify(&cheader.Record{Bytes: 64, Align: 1}, &p))
+	require.Equal(t, 8, p.words)
+}
+
+func TestDocFile(t *testing.T) {
+	docs := map[string]*docText{}
+	require.NoError(t, readDocFile(docs, "memory.txt", "# note\ncuA: does a\n\tthing.\n\n\tMore.\ncuB: b.\n"))
+	require.Equal(t, "does a\nthing.\n\nMore.", docs["cuA"].text)
+	require.Equal(t, "memory", docs["cuB"].group)
+	for name, text := range map[string]string{
+		"twice": "cuA: again", "no colon": "cuC does", "text first": "\tx", "two words": "cu C: x",
+	} {
+		if name == "text first" {
+			require.Error(t, readDocFile(map[string]*docText{}, "x.txt", text), name)
+			continue
+		}
+		require.Error(t, readDocFile(docs, "x.txt", text), name)
+	}
+}
+
+func TestSince(t *testing.T) {
+	table := sinceTable{"cuMemAlloc": {2000, 3020}}
+	require.Equal(t, 3020, table.of("cuMemAlloc_v2"))
+	require.Equal(t, 2000, table.of("cuMemAlloc"))
+	require.Zero(t, table.of("cuMemAlloc_v3"))
+	require.Zero(t, table.of("cuNone"))
+}
