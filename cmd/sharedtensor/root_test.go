@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 )
 
@@ -63,18 +62,14 @@ func TestHelp(t *testing.T) {
 	require.Equal(t, exitOK, code)
 	require.Empty(t, stderr)
 	require.Contains(t, stdout, "SHARED_TENSOR_BASE_PATH")
-	var walk func(c *cobra.Command)
-	walk = func(c *cobra.Command) {
-		for _, sub := range c.Commands() {
-			if sub.Hidden || sub.Name() == "help" || sub.Name() == "completion" {
-				continue
-			}
-			require.NotEmpty(t, sub.Short, sub.Name())
-			require.NotEmpty(t, sub.Example, sub.Name())
-			require.NotEmpty(t, sub.GroupID, sub.Name())
+	for _, sub := range newRootCommand().Commands() {
+		if sub.Hidden {
+			continue
 		}
+		require.NotEmpty(t, sub.Short, sub.Name())
+		require.NotEmpty(t, sub.Example, sub.Name())
+		require.NotEmpty(t, sub.GroupID, sub.Name())
 	}
-	walk(newRootCommand())
 }
 
 func TestReport(t *testing.T) {

@@ -128,7 +128,7 @@ func TestSocketActivationRefused(t *testing.T) {
 		return f
 	}
 	pair := func() *os.File {
-		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+		fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 		require.NoError(t, err)
 		require.NoError(t, syscall.Close(fds[1]))
 		return os.NewFile(uintptr(fds[0]), "pair")
