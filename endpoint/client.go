@@ -32,6 +32,7 @@ type ClientOptions struct {
 // again by itself, as soon and as long as somebody needs it: a request that waits within its context, a handle, a watcher.
 // Its methods are safe for concurrent use.
 type Client struct {
+	caller
 	opts    ClientOptions
 	log     *slog.Logger
 	devices deviceSet
@@ -46,6 +47,7 @@ type Client struct {
 	failed   int // attempts in a row
 	handles  map[*Handle]struct{}
 	watchers map[*Watcher]struct{}
+	refs     map[*reference]struct{}
 	closed   bool
 }
 
@@ -72,7 +74,9 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c := &Client{
 		opts: opts, log: opts.Logger, devices: devices,
 		handles: map[*Handle]struct{}{}, watchers: map[*Watcher]struct{}{},
+		refs: map[*reference]struct{}{},
 	}
+	c.caller.to = c
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	connect := c.connectNow
 	if opts.Wait {
@@ -100,6 +104,8 @@ func (c *Client) Close() error {
 	c.watchers = nil
 	handles := c.handles
 	c.handles = nil
+	refs := c.refs
+	c.refs = nil
 	c.mu.Unlock()
 	c.stop()
 	for w := range watchers {
@@ -107,6 +113,9 @@ func (c *Client) Close() error {
 	}
 	for h := range handles {
 		h.orphan()
+	}
+	for r := range refs {
+		r.end(errReleased)
 	}
 	if link != nil {
 		link.goodbye()

@@ -167,7 +167,7 @@ func (c *Client) resume(ctx context.Context, l *link) error {
 			return err
 		}
 	}
-	return nil
+	return c.resumeReferences(ctx, l)
 }
 
 // ownerLost tells handles and watchers that the connection is gone.

@@ -2,38 +2,75 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"iter"
 	"reflect"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Call calls an endpoint of the owner and decodes its result into out, a pointer, or drops it where out is nil. in is encoded by the rules of
-// [Register], and borrowed; its tensors are shared in place, not copied: the owner maps the same memory for as long as the
-// function runs. Tensors of the result are the caller's, who closes them; they stay valid whatever becomes of the owner.
-//
-// When ctx ends the function is told to stop. Errors: what the function returned, with its code; [ErrNoEndpoint]; those of Dial where the
-// connection is gone. A call whose connection breaks is not repeated: the function may have run.
-func (c *Client) Call(ctx context.Context, name string, in, out any) error {
-	_, err := c.call(ctx, name, in, out)
+// fetch implements asker.
+func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
+	l, err := c.connected(ctx)
+	if err != nil {
+		return err
+	}
+	got, err := c.fetchOn(ctx, l, f, out)
+	if err == nil && got.Object != nil {
+		l.releaseObject(got.Object.ID)
+	}
 	return err
 }
 
-// call is Call, and also returns what the owner said besides the value.
-func (c *Client) call(ctx context.Context, name string, in, out any) (wire.Returned, error) {
+// fetchOn is fetch on a certain connection.
+func (c *Client) fetchOn(ctx context.Context, l *link, f fetch, out any) (wire.Returned, error) {
+	if f.task == "" {
+		return c.callOn(ctx, l, wire.OpCall, f.name, f.in, out)
+	}
+	ask := call{op: wire.OpTaskResult, body: wire.Task{ID: f.task}, late: l.dropResult}
+	_, frame, err := l.roundTrip(ctx, ask)
+	if err != nil {
+		return wire.Returned{}, err
+	}
+	defer frame.Files.Close()
+	return c.takeResult(l, frame, out)
+}
+
+// ask implements asker.
+func (c *Client) ask(ctx context.Context, op wire.Op, name string, in, out any) error {
 	l, err := c.connected(ctx)
 	if err != nil {
-		return wire.Returned{}, fmt.Errorf("call %q: %w", name, err)
+		return err
 	}
-	got, err := c.callOn(ctx, l, wire.OpCall, name, in, out)
+	ask, sent, err := newCall(op, name, in)
 	if err != nil {
-		return got, fmt.Errorf("call %q: %w", name, err)
+		return err
 	}
-	return got, nil
+	defer sent.close()
+	_, frame, err := l.roundTrip(ctx, ask.call)
+	if err != nil {
+		return err
+	}
+	defer frame.Files.Close()
+	return decodeAnswer(frame, out)
+}
+
+// serverID implements asker.
+func (c *Client) serverID(ctx context.Context) (string, error) {
+	l, err := c.connected(ctx)
+	if err != nil {
+		return "", err
+	}
+	return l.server.Server, nil
+}
+
+// stream implements asker.
+func (c *Client) stream(ctx context.Context, name string, in any) (items, error) {
+	s, err := c.openStream(ctx, name, in)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func (c *Client) callOn(ctx context.Context, l *link, op wire.Op, name string, in, out any) (wire.Returned, error) {
@@ -136,45 +173,4 @@ func (l *link) dropResult(frame wire.Frame) {
 // releaseObject gives a reference back without waiting for the answer.
 func (l *link) releaseObject(id string) {
 	l.send(call{op: wire.OpObjectRelease, body: wire.ReleaseObjects{IDs: []string{id}}})
-}
-
-// Call is [Client.Call] with a typed result.
-func Call[Out any](ctx context.Context, c *Client, name string, in any) (Out, error) {
-	var out Out
-	err := c.Call(ctx, name, in, &out)
-	return out, err
-}
-
-// Stub returns the endpoint as a Go function.
-func Stub[In, Out any](c *Client, name string) func(context.Context, In) (Out, error) {
-	return func(ctx context.Context, in In) (Out, error) { return Call[Out](ctx, c, name, in) }
-}
-
-// Stream calls an endpoint whose results come one by one. Leaving the loop, or the end of ctx, stops the function at the owner. The tensors
-// of each result are the caller's, who closes them. An error is the last pair.
-func Stream[Out any](ctx context.Context, c *Client, name string, in any) iter.Seq2[Out, error] {
-	return func(yield func(Out, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		s, err := c.openStream(ctx, name, in)
-		var none Out
-		if err != nil {
-			yield(none, fmt.Errorf("stream %q: %w", name, err))
-			return
-		}
-		defer s.close()
-		for {
-			var out Out
-			switch err := s.next(ctx, &out); {
-			case errors.Is(err, io.EOF):
-				return
-			case err != nil:
-				yield(none, fmt.Errorf("stream %q: %w", name, err))
-				return
-			}
-			if !yield(out, nil) {
-				return
-			}
-		}
-	}
 }

@@ -25,6 +25,8 @@ type link struct {
 	lastID  uint64
 	err     error // why the link is of no use for new requests
 
+	news objectNews
+
 	done chan struct{} // closed when the reading goroutine has ended
 }
 
@@ -372,6 +374,13 @@ func (l *link) ended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err != nil
+}
+
+// left tells whether the owner has said that it is shutting down.
+func (l *link) left() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return errors.Is(l.err, errOwnerLeft)
 }
 
 // encodeRequest is the body of a request frame. What is left of ctx's time goes with it.

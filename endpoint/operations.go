@@ -65,6 +65,8 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpInvalidateEndpoint: {call: doInvalidateEndpoint, long: true},
 		wire.OpObjectInfo:         {call: doObjectInfo},
 		wire.OpObjectRelease:      {call: doObjectRelease},
+		wire.OpObjectWatch:        {call: doObjectWatch},
+		wire.OpObjectRefer:        {call: doObjectRefer},
 
 		wire.OpSubmit:     {call: doSubmit, long: true},
 		wire.OpTask:       {call: doTask},

@@ -50,12 +50,19 @@ func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cache
 	s := r.session.server
 	out, files, err := res.returned()
 	if err != nil {
+		if keyed { // what cannot be shared is of no use to those who ask later
+			s.discard(key, res)
+		}
 		res.release()
 		return reply{}, err
 	}
 	out.Cached = cached
 	if d.options.managed && !res.empty() {
-		obj := s.objects.refer(res, d, key, keyed, r.session.id)
+		obj, err := s.objects.refer(res, d, key, keyed, r.session.id, s.opts.Limits.Objects)
+		if err != nil {
+			res.release()
+			return reply{}, err
+		}
 		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id}
 	}
 	return reply{body: out, files: files, done: res.release}, nil
@@ -105,38 +112,4 @@ func doInvalidateEndpoint(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	return reply{body: wire.Invalidated{Count: uint64(s.results.InvalidateGroup(in.Endpoint))}}, nil
-}
-
-func doObjectInfo(_ context.Context, r request) (reply, error) {
-	var in wire.Object
-	if err := r.decode(&in); err != nil {
-		return reply{}, err
-	}
-	info, err := r.session.server.objects.info(in.ID, r.session.id)
-	if err != nil {
-		return reply{}, err
-	}
-	info.Server = r.session.server.id
-	return reply{body: info}, nil
-}
-
-func doObjectRelease(_ context.Context, r request) (reply, error) {
-	var in wire.ReleaseObjects
-	if err := r.decode(&in); err != nil {
-		return reply{}, err
-	}
-	s := r.session.server
-	var out wire.ObjectsReleased
-	for _, id := range in.IDs {
-		row := wire.ObjectReleased{ID: id}
-		obj, left, err := s.objects.release(id, r.session.id)
-		if err == nil {
-			row.Released, row.Destroyed, row.Refs = true, left == 0, uint64(left)
-			if row.Destroyed {
-				s.letGo(obj)
-			}
-		}
-		out.Objects = append(out.Objects, row)
-	}
-	return reply{body: out}, nil
 }

@@ -148,13 +148,14 @@ func (c *Client) tend(l *link) {
 	}
 	c.mu.Unlock()
 	c.ownerLost(l)
+	c.referencesLost(l)
 	c.keepTrying()
 }
 
-// keepTrying starts an attempt if handles or watchers need a connection.
+// keepTrying starts an attempt if handles, watchers or references need a connection.
 func (c *Client) keepTrying() {
 	c.mu.Lock()
-	needed := !c.closed && len(c.handles)+len(c.watchers) > 0
+	needed := !c.closed && len(c.handles)+len(c.watchers)+len(c.refs) > 0
 	c.mu.Unlock()
 	if needed {
 		c.linkOrAttempt(false)

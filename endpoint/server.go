@@ -62,6 +62,8 @@ type Limits struct {
 	Requests int
 	// Subscriptions is how many leases and watches one client may have; 65536.
 	Subscriptions int
+	// Objects is how many references to managed objects one client may have; 65536.
+	Objects int
 }
 
 // ResultOptions bound the cache of results. A zero field stands for its default.
@@ -95,6 +97,9 @@ func (l *Limits) defaults() {
 	}
 	if l.Subscriptions <= 0 {
 		l.Subscriptions = 65536
+	}
+	if l.Objects <= 0 {
+		l.Objects = 65536
 	}
 }
 

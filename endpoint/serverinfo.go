@@ -3,6 +3,7 @@ package endpoint
 import (
 	"cmp"
 	"context"
+	"maps"
 	"os"
 	"slices"
 
@@ -96,11 +97,5 @@ func (o *objects) count() int {
 func (o *objects) bySession() map[uint64]int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	refs := map[uint64]int{}
-	for _, obj := range o.byID {
-		for session, n := range obj.refs {
-			refs[session] += n
-		}
-	}
-	return refs
+	return maps.Clone(o.held)
 }

@@ -17,6 +17,9 @@ type events struct {
 	pumping bool
 	waiting bool // something has happened since the pump last looked
 	stopped bool
+
+	objects uint64   // the request that gets news of destroyed objects; 0 for none
+	gone    []string // objects that were destroyed while the session had references, so at most as many as it had
 }
 
 // subscription passes events of some names on to one request of the client.
@@ -101,9 +104,13 @@ func (ses *session) wake() {
 func (ses *session) pump() {
 	defer ses.work.Done()
 	for {
-		subs, more := ses.events.take()
+		subs, gone, more := ses.events.take()
 		if !more {
 			return
+		}
+		if err := ses.reportGone(gone); err != nil {
+			ses.cut()
+			continue
 		}
 		for _, sub := range subs {
 			if err := ses.report(sub); err != nil {
@@ -115,20 +122,66 @@ func (ses *session) pump() {
 }
 
 // take returns the subscriptions that may have something to report, or false when the pump is to end.
-func (e *events) take() (subs []*subscription, more bool) {
+func (e *events) take() (subs []*subscription, gone []objectGone, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.stopped || !e.waiting {
 		e.pumping = false
-		return nil, false
+		return nil, nil, false
 	}
 	e.waiting = false
+	for _, id := range e.gone {
+		gone = append(gone, objectGone{watch: e.objects, id: id})
+	}
+	e.gone = nil
 	for _, sub := range e.subs {
 		if sub.ready {
 			subs = append(subs, sub)
 		}
 	}
-	return subs, true
+	return subs, gone, true
+}
+
+// objectGone is news of a destroyed object, for a request.
+type objectGone struct {
+	watch uint64
+	id    string
+}
+
+// watchObjects makes a request get news of destroyed objects.
+func (ses *session) watchObjects(request uint64) {
+	e := &ses.events
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.objects = request
+}
+
+// objectGone notes an object that was destroyed while the session had references to it. It returns at once.
+func (ses *session) objectGone(id string) {
+	e := &ses.events
+	e.mu.Lock()
+	watched := e.objects != 0
+	if watched {
+		e.gone = append(e.gone, id)
+	}
+	e.mu.Unlock()
+	if watched {
+		ses.wake()
+	}
+}
+
+// reportGone sends news of destroyed objects.
+func (ses *session) reportGone(list []objectGone) error {
+	for _, gone := range list {
+		body, err := wire.Marshal(wire.ObjectGone{ID: gone.id})
+		if err != nil {
+			return err
+		}
+		if err := ses.conn.Send(wire.KindEvent, gone.watch, body); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // report sends what has happened for one subscription. Only the pump calls it.

@@ -52,6 +52,19 @@ type ObjectReleased struct {
 	Refs uint64 `cbor:"4,keyasint,omitempty"`
 }
 
+// WatchObjects asks to be told of objects that are destroyed while this session has references to them.
+type WatchObjects struct{}
+
+// WatchingObjects answers [OpObjectWatch]. From now on event frames with the ID of the request may come.
+type WatchingObjects struct{}
+
+// ObjectGone tells of an object that the server has destroyed although this session had references to it: the body of an event
+// frame with the ID of the watch. The references are gone with it.
+type ObjectGone struct {
+	// ID is the object.
+	ID string `cbor:"1,keyasint"`
+}
+
 // InvalidateEndpoint drops all cached results of an endpoint.
 type InvalidateEndpoint struct {
 	// Endpoint is its name.

@@ -57,6 +57,11 @@ const (
 	OpObjectInfo Op = 128
 	// OpObjectRelease gives references to managed objects back: [ReleaseObjects], [ObjectsReleased].
 	OpObjectRelease Op = 129
+	// OpObjectWatch sends an [ObjectGone] for each managed object that the server destroys while the session has a reference to
+	// it: [WatchObjects], [WatchingObjects]. Asking again moves the events to the new request.
+	OpObjectWatch Op = 130
+	// OpObjectRefer gives the session one reference more to a managed object: [Object], [ObjectInfo].
+	OpObjectRefer Op = 131
 
 	// OpStream calls an endpoint whose results come one by one: [Call]; each result is a [StreamItem] in an event frame,
 	// and the response, which is empty, is the end.
@@ -71,7 +76,8 @@ var opNames = [...]string{
 	OpCall: "call", OpEndpoints: "endpoints", OpServerInfo: "server info",
 	OpSubmit: "submit", OpTask: "task", OpTaskWait: "wait for task", OpTaskResult: "task result", OpTaskCancel: "cancel task",
 	OpTasks: "tasks", OpInvalidateCall: "invalidate call", OpInvalidateEndpoint: "invalidate endpoint",
-	OpObjectInfo: "object info", OpObjectRelease: "release object", OpStream: "stream", OpStreamMore: "stream more",
+	OpObjectInfo: "object info", OpObjectRelease: "release object",
+	OpObjectWatch: "watch objects", OpObjectRefer: "refer to object", OpStream: "stream", OpStreamMore: "stream more",
 }
 
 // String is the name of the operation, or its number in words.

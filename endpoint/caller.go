@@ -1,0 +1,163 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// Caller is what endpoints can be called through: a [Client], whose owner is another process, a [Server], which calls its own
+// endpoints without a socket, or a [Node], which is one of the two. All three check, cache, share and fail alike.
+type Caller interface {
+	// Call calls an endpoint and decodes its result into out. See [Client.Call].
+	Call(ctx context.Context, name string, in, out any) error
+	// Submit starts a call as a task and returns at once.
+	Submit(ctx context.Context, name string, in any) (TaskInfo, error)
+	// Task describes a task.
+	Task(ctx context.Context, id string) (TaskInfo, error)
+	// Wait waits for the end of a task.
+	Wait(ctx context.Context, id string) (TaskInfo, error)
+	// WatchTask follows the changes of a task to its end.
+	WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error]
+	// Result decodes the result of a task that has completed into out.
+	Result(ctx context.Context, id string, out any) error
+	// Cancel cancels a task and tells whether it could.
+	Cancel(ctx context.Context, id string) (bool, error)
+	// Tasks lists tasks.
+	Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error)
+	// Release gives one reference to a managed object back.
+	Release(ctx context.Context, objectID string) (bool, error)
+	// ReleaseMany gives one reference to each of some managed objects back.
+	ReleaseMany(ctx context.Context, objectIDs ...string) (map[string]bool, error)
+	// ObjectInfo describes a managed object.
+	ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error)
+	// EnsureLive describes a managed object of a certain server, or says why it is stale.
+	EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error)
+	// InvalidateCall drops the cached result of a call.
+	InvalidateCall(ctx context.Context, name string, in any) (bool, error)
+	// InvalidateEndpoint drops all cached results of an endpoint.
+	InvalidateEndpoint(ctx context.Context, name string) (int, error)
+	// Endpoints lists the endpoints.
+	Endpoints(ctx context.Context) ([]EndpointInfo, error)
+	// ServerInfo describes the server.
+	ServerInfo(ctx context.Context) (ServerInfo, error)
+
+	through() asker
+}
+
+// asker brings requests to the server that does the work: over a socket or within the process.
+type asker interface {
+	// request makes a request without memory and decodes the answer into out, if that is not nil.
+	request(ctx context.Context, ask call, out any) error
+	// ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
+	ask(ctx context.Context, op wire.Op, name string, in, out any) error
+	// fetch fetches a value and decodes it into out. The reference that may come with it goes back.
+	fetch(ctx context.Context, f fetch, out any) error
+	// hold is fetch that keeps the reference; nil where none comes.
+	hold(ctx context.Context, f fetch, out any) (*reference, error)
+	// serverID names the server that answers.
+	serverID(ctx context.Context) (string, error)
+	// stream starts a stream. The caller closes it.
+	stream(ctx context.Context, name string, in any) (items, error)
+}
+
+// fetch says which value is wanted: that of a call, or the result of a task.
+type fetch struct {
+	name string // of the endpoint
+	in   any
+	task string // the task, instead of the two above
+}
+
+// String says it for errors.
+func (f fetch) String() string {
+	if f.task != "" {
+		return "result of task " + f.task
+	}
+	return fmt.Sprintf("call %q", f.name)
+}
+
+// items are the results of a stream.
+type items interface {
+	// next decodes the next one into out, or returns io.EOF.
+	next(ctx context.Context, out any) error
+	close()
+}
+
+// caller is what a [Caller] does in terms of its asker.
+type caller struct{ to asker }
+
+func (c caller) through() asker { return c.to }
+
+// Call calls an endpoint and decodes its result into out, a pointer, or drops it where out is nil. in is encoded by the rules of
+// [Register], and borrowed; its tensors are shared in place, not copied: whoever runs the function sees the same memory for as
+// long as it runs. Tensors of the result are the caller's, who closes them; they stay valid whatever becomes of the owner. They may be of
+// a result that others got too, so nobody writes to them.
+//
+// The reference that comes with a managed result goes back at once; see [CallManaged] to keep it.
+//
+// When ctx ends the function is told to stop. Errors: what the function returned, with its code; [ErrNoEndpoint]; those of Dial where the
+// connection is gone. A call whose connection breaks is not repeated: the function may have run.
+func (c caller) Call(ctx context.Context, name string, in, out any) error {
+	return c.get(ctx, fetch{name: name, in: in}, out)
+}
+
+// get is fetch that names what it fetches in errors.
+func (c caller) get(ctx context.Context, f fetch, out any) error {
+	if err := c.to.fetch(ctx, f, out); err != nil {
+		return fmt.Errorf("%s: %w", f, err)
+	}
+	return nil
+}
+
+// keep is get that keeps the reference.
+func (c caller) keep(ctx context.Context, f fetch, out any) (*reference, error) {
+	ref, err := c.to.hold(ctx, f, out)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f, err)
+	}
+	return ref, nil
+}
+
+// Endpoints lists the endpoints in the order of their names.
+func (c caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
+	var got wire.EndpointsListed
+	if err := c.to.request(ctx, call{op: wire.OpEndpoints}, &got); err != nil {
+		return nil, fmt.Errorf("endpoints: %w", err)
+	}
+	list := make([]EndpointInfo, 0, len(got.Endpoints))
+	for _, e := range got.Endpoints {
+		list = append(list, decodeEndpoint(e))
+	}
+	return list, nil
+}
+
+// ServerInfo describes the server: what it is, what it has counted, what its endpoints took, and who its clients are.
+func (c caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
+	var got wire.ServerInfo
+	if err := c.to.request(ctx, call{op: wire.OpServerInfo}, &got); err != nil {
+		return ServerInfo{}, fmt.Errorf("server info: %w", err)
+	}
+	return decodeServerInfo(got), nil
+}
+
+// InvalidateCall drops the cached result of a call with that argument, and one that is being made: who asks after it gets what was
+// begun after it. It tells whether there was one. Who has the result keeps it.
+func (c caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
+	var got wire.Invalidated
+	if err := c.to.ask(ctx, wire.OpInvalidateCall, name, in, &got); err != nil {
+		return false, fmt.Errorf("invalidate call %q: %w", name, err)
+	}
+	return got.Count > 0, nil
+}
+
+// InvalidateEndpoint drops all cached results of an endpoint, and those that are being made, and returns how many there were.
+func (c caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
+	var got wire.Invalidated
+	ask := call{op: wire.OpInvalidateEndpoint, body: wire.InvalidateEndpoint{Endpoint: name}}
+	if err := c.to.request(ctx, ask, &got); err != nil {
+		return 0, fmt.Errorf("invalidate endpoint %q: %w", name, err)
+	}
+	return int(got.Count), nil
+}

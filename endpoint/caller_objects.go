@@ -1,0 +1,94 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// Release gives one reference to a managed object back. It is false, and nothing happens, where the object is gone or this session has
+// no reference to it: nobody gives back what is another's. A [Ref] gives its own reference back; this is for ids that were kept
+// apart from their values.
+func (c caller) Release(ctx context.Context, objectID string) (bool, error) {
+	released, err := c.release(ctx, []string{objectID})
+	if err != nil {
+		return false, fmt.Errorf("release object %s: %w", objectID, err)
+	}
+	return released[0].Released, nil
+}
+
+// ReleaseMany is Release for many objects at once. It tells for each id whether a reference went back; an id that is given n times gives
+// n references back, and is true if any went.
+func (c caller) ReleaseMany(ctx context.Context, objectIDs ...string) (map[string]bool, error) {
+	released, err := c.release(ctx, objectIDs)
+	if err != nil {
+		return nil, fmt.Errorf("release %d objects: %w", len(objectIDs), err)
+	}
+	out := make(map[string]bool, len(released))
+	for _, row := range released {
+		out[row.ID] = out[row.ID] || row.Released
+	}
+	return out, nil
+}
+
+func (c caller) release(ctx context.Context, ids []string) ([]wire.ObjectReleased, error) {
+	if slices.Contains(ids, "") {
+		return nil, fmt.Errorf("%w: an object id is empty", ErrInvalid)
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var got wire.ObjectsReleased
+	ask := call{op: wire.OpObjectRelease, body: wire.ReleaseObjects{IDs: ids}}
+	if err := c.to.request(ctx, ask, &got); err != nil {
+		return nil, err
+	}
+	if len(got.Objects) != len(ids) {
+		return nil, fmt.Errorf("%w: %d answers for %d objects", ErrProtocol, len(got.Objects), len(ids))
+	}
+	return got.Objects, nil
+}
+
+// ObjectInfo describes a managed object. One that the server does not have is [ErrStale].
+func (c caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
+	var got wire.ObjectInfo
+	ask := call{op: wire.OpObjectInfo, body: wire.Object{ID: objectID}}
+	if err := c.to.request(ctx, ask, &got); err != nil {
+		return ObjectInfo{}, fmt.Errorf("object info: %w", err)
+	}
+	return decodeObject(got), nil
+}
+
+// EnsureLive describes a managed object that came from the server with that id, empty for any. One that is gone is a [*StaleError]
+// with the reason.
+func (c caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {
+	info, err := c.ObjectInfo(ctx, objectID)
+	switch {
+	case errors.Is(err, ErrStale):
+		return ObjectInfo{}, c.whyStale(ctx, objectID, serverID)
+	case err != nil:
+		return ObjectInfo{}, err
+	case serverID != "" && info.ServerID != serverID:
+		return ObjectInfo{}, &StaleError{ObjectID: objectID, ServerID: serverID, Reason: StaleServerMismatch}
+	}
+	return info, nil
+}
+
+// whyStale tells an object that its server has lost from one whose server was lost.
+func (c caller) whyStale(ctx context.Context, objectID, serverID string) error {
+	stale := &StaleError{ObjectID: objectID, ServerID: serverID, Reason: StaleObjectMissing}
+	if serverID == "" {
+		return stale
+	}
+	server, err := c.to.serverID(ctx)
+	if err != nil {
+		return err
+	}
+	if server != serverID {
+		stale.Reason = StaleServerMismatch
+	}
+	return stale
+}

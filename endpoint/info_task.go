@@ -1,0 +1,98 @@
+package endpoint
+
+import (
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// TaskState is where a task stands.
+//
+//	pending ──> running ──> completed
+//	   │           ├──────> failed
+//	   └───────────┴──────> cancelled
+type TaskState string
+
+// The states of tasks.
+const (
+	// TaskPending is a task that waits for a worker.
+	TaskPending TaskState = "pending"
+	// TaskRunning is a task whose function runs.
+	TaskRunning TaskState = "running"
+	// TaskCompleted is a task whose function returned a result.
+	TaskCompleted TaskState = "completed"
+	// TaskFailed is a task whose function returned an error, or panicked.
+	TaskFailed TaskState = "failed"
+	// TaskCancelled is a task that was cancelled.
+	TaskCancelled TaskState = "cancelled"
+)
+
+// Terminal tells whether a task stays in this state.
+func (s TaskState) Terminal() bool {
+	return s == TaskCompleted || s == TaskFailed || s == TaskCancelled
+}
+
+// TaskInfo describes a task at one moment.
+type TaskInfo struct {
+	// ID names the task; it cannot be guessed.
+	ID string `json:"id"`
+	// Endpoint is what runs.
+	Endpoint string `json:"endpoint"`
+	// State is where it stands.
+	State TaskState `json:"state"`
+	// Seq counts the changes of its state and progress.
+	Seq uint64 `json:"seq"`
+	// CreatedAt is when it was submitted.
+	CreatedAt time.Time `json:"created_at"`
+	// StartedAt is when its function was called; zero if it was not.
+	StartedAt time.Time `json:"started_at,omitzero"`
+	// FinishedAt is when it ended; zero if it has not.
+	FinishedAt time.Time `json:"finished_at,omitzero"`
+	// Done and Total are its progress in units of the endpoint's own; Total is 0 where it is not known.
+	Done  int64 `json:"done,omitempty"`
+	Total int64 `json:"total,omitempty"`
+	// Message is its progress in words.
+	Message string `json:"message,omitempty"`
+	// Error is why it failed or was cancelled, in words.
+	Error string `json:"error,omitempty"`
+	// Session is the session that submitted it.
+	Session uint64 `json:"session,omitempty"`
+
+	err error
+}
+
+// Err is nil for a task that has not failed and was not cancelled; else why, answering errors.Is for task.ErrFailed or
+// task.ErrCancelled.
+func (t TaskInfo) Err() error { return t.err }
+
+// TaskFilter selects tasks. The zero value selects all.
+type TaskFilter struct {
+	// States, if there are any, selects tasks in one of them.
+	States []TaskState
+	// Endpoint, if not empty, selects tasks of that endpoint.
+	Endpoint string
+	// Mine selects the tasks that were submitted on this connection.
+	Mine bool
+}
+
+// decodeTask is what a caller makes of a task that crossed.
+func decodeTask(in wire.TaskInfo) TaskInfo {
+	out := TaskInfo{
+		ID: in.ID, Endpoint: in.Endpoint, State: TaskState(in.State), Seq: in.Seq,
+		CreatedAt: fromNanos(in.CreatedAt), StartedAt: fromNanos(in.StartedAt), FinishedAt: fromNanos(in.FinishedAt),
+		Done: in.Done, Total: in.Total, Message: in.Message, Session: in.Session,
+	}
+	if in.Error != nil {
+		out.err = decodeError(in.Error)
+		out.Error = in.Error.Message
+	}
+	return out
+}
+
+// fromNanos is a time that crossed; 0 is the zero time.
+func fromNanos(ns int64) time.Time {
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns)
+}

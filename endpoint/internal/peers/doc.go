@@ -1,0 +1,18 @@
+// Command peers measures a call of package endpoint beside the same call made with other libraries, all between two processes of one
+// host, over Unix sockets, in one run:
+//
+//	go run . [--quick] [--json]
+//
+// Each peer serves in a process of its own, which is this program started again. The cases are done in rounds, every peer
+// in every round, so that whatever else the machine does falls on all of them. What is measured:
+//
+//   - call: 64 bytes there and back, one caller; median, 99th percentile, and the allocations of both processes together
+//   - tensor: a tensor as argument, of which the function reads the first and the last byte. endpoint passes a handle to memory
+//     that is already shared; the others have nothing of the kind, and carry the bytes.
+//   - callers: 64 bytes there and back, 64 callers at once, in calls a second
+//
+// The bare socket is the floor: a length and a CBOR item each way, by the library that endpoint encodes with, without ids,
+// names, deadlines or cancellation. It has a connection for each caller, as net/http has; the others share one.
+//
+// The module is apart from the root module so that nobody who uses that depends on what is compared here.
+package main

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// echoed is the message of the peers that carry Go structs.
+type echoed struct{ Data []byte }
+
+// ours is package endpoint. The functions are registered without a cache: equal calls run again, as they do elsewhere.
+func ours() peer {
+	return peer{name: "endpoint", serve: serveOurs, dial: dialOurs}
+}
+
+type closers []io.Closer
+
+func (c closers) Close() error {
+	var errs []error
+	for _, one := range c {
+		errs = append(errs, one.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func serveOurs(socket string) (io.Closer, error) {
+	dev, err := host.Open()
+	if err != nil {
+		return nil, err
+	}
+	r := endpoint.NewRegistry()
+	err = errors.Join(
+		endpoint.Register(r, "echo", func(_ context.Context, in echoed) (echoed, error) { return in, nil }, endpoint.NoCache()),
+		endpoint.Register(r, "send", func(_ context.Context, in *tensor.Tensor) (uint64, error) {
+			data, err := tensor.Data[uint8](in)
+			if err != nil {
+				return 0, err
+			}
+			return sign(data), nil
+		}, endpoint.NoCache()),
+	)
+	if err != nil {
+		return nil, err
+	}
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: r})
+	if err != nil {
+		return nil, err
+	}
+	go s.Serve()
+	return closers{s, dev}, nil
+}
+
+type oursClient struct {
+	*endpoint.Client
+	dev driver.Device
+}
+
+func dialOurs(socket string, _ int) (client, error) {
+	dev, err := host.Open()
+	if err != nil {
+		return nil, err
+	}
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	if err != nil {
+		dev.Close()
+		return nil, err
+	}
+	return oursClient{c, dev}, nil
+}
+
+func (c oursClient) echo(ctx context.Context, data []byte) ([]byte, error) {
+	out, err := endpoint.Call[echoed](ctx, c.Client, "echo", echoed{Data: data})
+	return out.Data, err
+}
+
+func (c oursClient) send(ctx context.Context, arg argument) (uint64, error) {
+	return endpoint.Call[uint64](ctx, c.Client, "send", arg.tensor)
+}
+
+func (c oursClient) Close() error { return closers{c.Client, c.dev}.Close() }

@@ -1,0 +1,109 @@
+package endpoint
+
+import (
+	"context"
+	"sync"
+)
+
+// Ref is the managed result of a call, typed: the value, and one reference to the object at its server, which keeps the object as long as
+// any session has a reference. (It is called Ref and not Handle because a [Handle] is an acquired version of a published model.)
+//
+// The reference belongs to the connection. When that breaks, the client takes the reference again from the same server; where that
+// does not have the object any more, or another server answers, the Ref becomes stale, and whoever waits on Done hears of it without
+// asking. The value's memory is this process's own mapping: it stays valid until Close whatever becomes of the object.
+//
+// A Ref is an io.Closer. Its methods are safe for concurrent use.
+type Ref[T any] struct {
+	c     caller
+	ref   *reference // nil where the result is no managed object
+	value T
+	close sync.Once
+}
+
+// CallManaged is [Call] of an endpoint with managed results, that also keeps the reference that comes with the result. The caller closes
+// the Ref. Where the endpoint is not managed, or returned nothing, there is no object: the Ref has no id and is never stale.
+func CallManaged[T any](ctx context.Context, c Caller, name string, in any) (*Ref[T], error) {
+	r := &Ref[T]{c: caller{c.through()}}
+	var err error
+	r.ref, err = r.c.keep(ctx, fetch{name: name, in: in}, &r.value)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// ResultManaged is [Caller].Result with a typed value, that also keeps the reference that comes with it: each fetch has one of its own. The
+// caller closes the Ref.
+func ResultManaged[T any](ctx context.Context, c Caller, taskID string) (*Ref[T], error) {
+	r := &Ref[T]{c: caller{c.through()}}
+	var err error
+	r.ref, err = r.c.keep(ctx, fetch{task: taskID}, &r.value)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Value is the result. It is borrowed: its tensors are valid until Close and not to be closed by the caller.
+func (r *Ref[T]) Value() T { return r.value }
+
+// ID names the object within its server's life; empty where there is none.
+func (r *Ref[T]) ID() string {
+	if r.ref == nil {
+		return ""
+	}
+	return r.ref.id
+}
+
+// ServerID names the server that the object came from; empty where there is none.
+func (r *Ref[T]) ServerID() string {
+	if r.ref == nil {
+		return ""
+	}
+	return r.ref.server
+}
+
+// Done returns a channel that is closed when Err is not nil any more. It is nil, which blocks for ever, where there is no object.
+func (r *Ref[T]) Done() <-chan struct{} {
+	if r.ref == nil {
+		return nil
+	}
+	return r.ref.done
+}
+
+// Err is nil while the reference is good, as far as this process has heard; a [*StaleError] when the object is gone, and [ErrClosed] when
+// the reference was given back or its client closed.
+func (r *Ref[T]) Err() error {
+	if r.ref == nil {
+		return nil
+	}
+	return r.ref.reason()
+}
+
+// Info asks the server about the object. One that is gone is a [*StaleError].
+func (r *Ref[T]) Info(ctx context.Context) (ObjectInfo, error) {
+	if err := r.Err(); err != nil {
+		return ObjectInfo{}, err
+	}
+	return r.c.EnsureLive(ctx, r.ID(), r.ServerID())
+}
+
+// Release gives the reference back and leaves the value as it is. It is true if the server took a reference back: not the second time, and not
+// when the object is gone.
+func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
+	if r.ref == nil || !r.ref.end(errReleased) {
+		return false, nil
+	}
+	return r.ref.keeper.returnReference(ctx, r.ref, true)
+}
+
+// Close gives the reference back, without waiting for the server, and closes the tensors of the value. A second Close is nil.
+func (r *Ref[T]) Close() error {
+	r.close.Do(func() {
+		if r.ref != nil && r.ref.end(errReleased) {
+			r.ref.keeper.returnReference(context.Background(), r.ref, false)
+		}
+		closeValue(r.value)
+	})
+	return nil
+}

@@ -1,0 +1,34 @@
+package endpoint
+
+import "fmt"
+
+// StaleReason says why a reference to a managed object is stale.
+type StaleReason string
+
+const (
+	// StaleObjectMissing is an object that its server does not have any more.
+	StaleObjectMissing StaleReason = "object_missing"
+	// StaleServerMismatch is an object of a server in whose place another one answers.
+	StaleServerMismatch StaleReason = "server_mismatch"
+)
+
+// StaleError is a managed object that is gone. It answers errors.Is for [ErrStale].
+type StaleError struct {
+	// ObjectID is the object, ServerID the server that had it.
+	ObjectID string
+	ServerID string
+	// Reason says what became of it.
+	Reason StaleReason
+}
+
+// Error names the object, the server and the reason.
+func (e *StaleError) Error() string {
+	switch e.Reason {
+	case StaleServerMismatch:
+		return fmt.Sprintf("object %s: %v: its server %s was replaced by another", e.ObjectID, ErrStale, e.ServerID)
+	}
+	return fmt.Sprintf("object %s: %v: server %s does not have it any more", e.ObjectID, ErrStale, e.ServerID)
+}
+
+// Is makes the error answer for [ErrStale].
+func (e *StaleError) Is(target error) bool { return target == ErrStale }
