@@ -28,24 +28,23 @@ func encodeManifest(m *module.Manifest) (*wire.Manifest, error) {
 // decodeManifest is a manifest of a peer. It shares the memory of m's columns. What it says of tensors and storages is checked by
 // whoever uses it.
 func decodeManifest(m *wire.Manifest) (*module.Manifest, error) {
-	rows, err := m.Decode()
+	out := &module.Manifest{Metadata: m.Metadata}
+	err := m.Rows(func(i int, row *wire.Tensor) {
+		if i == 0 {
+			out.Tensors = make([]module.TensorSpec, m.Len()) // not before the columns were checked
+		}
+		t := &out.Tensors[i]
+		t.Name, t.Storage = row.Name, row.Storage
+		t.Spec = tensor.Spec{DType: tensor.DType(row.DType), Shape: row.Shape, Strides: row.Strides, ByteOffset: row.ByteOffset}
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	out := &module.Manifest{
-		Storages: make([]module.StorageSpec, len(m.Storages)),
-		Tensors:  make([]module.TensorSpec, len(rows)),
-		Metadata: m.Metadata,
-	}
+	out.Storages = make([]module.StorageSpec, len(m.Storages))
 	for i, s := range m.Storages {
 		out.Storages[i] = module.StorageSpec{
 			Bytes: int64(s.Bytes), Device: driver.UUID(s.Device), DeviceType: driver.DeviceType(s.Type),
 		}
-	}
-	for i := range rows {
-		row, t := &rows[i], &out.Tensors[i]
-		t.Name, t.Storage = row.Name, row.Storage
-		t.Spec = tensor.Spec{DType: tensor.DType(row.DType), Shape: row.Shape, Strides: row.Strides, ByteOffset: row.ByteOffset}
 	}
 	return out, nil
 }

@@ -120,16 +120,17 @@ func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
 		return nil, err
 	}
 	names := make([]string, len(m.Tensors))
-	where := make([]uint32, len(m.Tensors))
-	specs := make([]tensor.Spec, len(m.Tensors))
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
 		if int64(t.Storage) >= int64(len(storages)) {
 			return nil, fmt.Errorf("tensor %s: %w: storage %d of %d", quote(t.Name), ErrManifest, t.Storage, len(storages))
 		}
-		names[i], where[i], specs[i] = t.Name, t.Storage, t.Spec
+		names[i] = t.Name
 	}
-	tensors, err := tensor.NewViews(storages, where, specs)
+	tensors, err := tensor.NewViewsFunc(storages, len(m.Tensors), func(i int) (uint32, *tensor.Spec) {
+		t := &m.Tensors[i]
+		return t.Storage, &t.Spec
+	})
 	if err != nil {
 		return nil, m.nameError(err)
 	}

@@ -57,13 +57,20 @@ func NewViews(storages []*Storage, index []uint32, specs []Spec) ([]*Tensor, err
 	if len(index) != len(specs) {
 		return nil, fmt.Errorf("%w: %d storage indices for %d specs", ErrIndex, len(index), len(specs))
 	}
-	slab := make([]Tensor, len(specs))
-	views := make([]*Tensor, len(specs))
-	for i := range specs {
-		if int64(index[i]) >= int64(len(storages)) {
-			return nil, &ViewsError{i, fmt.Errorf("%w: storage %d of %d", ErrIndex, index[i], len(storages))}
+	return NewViewsFunc(storages, len(specs), func(i int) (uint32, *Spec) { return index[i], &specs[i] })
+}
+
+// NewViewsFunc is [NewViews] for who has the specs as parts of something larger: at returns the index of the storage and the
+// spec of tensor i of n, and is called once for each, in order.
+func NewViewsFunc(storages []*Storage, n int, at func(i int) (storage uint32, spec *Spec)) ([]*Tensor, error) {
+	slab := make([]Tensor, n)
+	views := make([]*Tensor, n)
+	for i := range slab {
+		index, spec := at(i)
+		if int64(index) >= int64(len(storages)) {
+			return nil, &ViewsError{i, fmt.Errorf("%w: storage %d of %d", ErrIndex, index, len(storages))}
 		}
-		if err := slab[i].init(storages[index[i]], &specs[i]); err != nil {
+		if err := slab[i].init(storages[index], spec); err != nil {
 			return nil, &ViewsError{i, err}
 		}
 		views[i] = &slab[i]

@@ -100,28 +100,44 @@ func fillColumns(tensors []Tensor, c counts) *Manifest {
 	return m
 }
 
-// Decode checks that the columns agree with each other and returns the tensors. Their slices share a few allocations
-// between them, the names are parts of m.Names and the digests lie in m. It checks lengths, ranks, indices, signs and
-// that no product of dimensions overflows; whether data types exist, names are unique and tensors lie inside their
-// storages is for those who know tensors. Errors are [ErrManifest].
+// Decode is [Manifest.Rows] in a slice.
 func (m *Manifest) Decode() ([]Tensor, error) {
-	dims, strides, err := m.checkColumns()
+	tensors := []Tensor{}
+	err := m.Rows(func(i int, t *Tensor) {
+		if i == 0 {
+			tensors = make([]Tensor, m.Len()) // not before the columns were checked
+		}
+		tensors[i] = *t
+	})
 	if err != nil {
 		return nil, err
+	}
+	return tensors, nil
+}
+
+// Rows checks that the columns agree with each other and calls row with one tensor after the other, in a Tensor that is used
+// again for the next one. The slices in it share one allocation between them, the names are parts of m.Names and the
+// digests lie in m. It checks lengths, ranks, indices, signs and that no product of dimensions overflows; whether data
+// types exist, names are unique and tensors lie inside their storages is for those who know tensors. Errors are
+// [ErrManifest]; what row was called with before is worth nothing then.
+func (m *Manifest) Rows(row func(i int, t *Tensor)) error {
+	dims, strides, err := m.checkColumns()
+	if err != nil {
+		return err
 	}
 	numbers := make([]int64, dims+strides)
 	readInt64s(numbers[:dims], m.Dims)
 	readInt64s(numbers[dims:], m.Strides)
 	text, shapes, steps, strided := m.Names, numbers[:dims:dims], numbers[dims:], m.Strided
-	tensors := make([]Tensor, m.Len())
-	for i := range tensors {
-		t := &tensors[i]
+	var t Tensor
+	for i := range m.Len() {
 		length, rank := int(binary.LittleEndian.Uint32(m.NameLengths[4*i:])), int(m.Ranks[i])
 		t.Name, text = text[:length], text[length:]
 		t.DType = m.DTypes[i]
 		t.Storage = binary.LittleEndian.Uint32(m.Storage[4*i:])
 		t.ByteOffset = int64(binary.LittleEndian.Uint64(m.Offsets[8*i:]))
 		t.Shape, shapes = shapes[:rank:rank], shapes[rank:]
+		t.Strides = nil
 		if len(strided) > 0 && binary.LittleEndian.Uint32(strided) == uint32(i) {
 			t.Strides, steps, strided = steps[:rank:rank], steps[rank:], strided[4:]
 		}
@@ -129,10 +145,11 @@ func (m *Manifest) Decode() ([]Tensor, error) {
 			t.Digest = m.Digests[digestBytes*i : digestBytes*(i+1) : digestBytes*(i+1)]
 		}
 		if err := t.check(len(m.Storages)); err != nil {
-			return nil, fmt.Errorf("%w: tensor %d, %q: %w", ErrManifest, i, t.Name, err)
+			return fmt.Errorf("%w: tensor %d, %q: %w", ErrManifest, i, t.Name, err)
 		}
+		row(i, &t)
 	}
-	return tensors, nil
+	return nil
 }
 
 // checkColumns checks every column's length before anything is allocated by it, and returns how many dimensions and
