@@ -38,6 +38,9 @@ func buildAndRun(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	program = filepath.Join(dir, "sharedtensor")
 	build := exec.Command("go", "build", "-o", program, ".")
+	if !builtWithCUDA {
+		build = exec.Command("go", "build", "-tags", "nocuda", "-o", program, ".")
+	}
 	build.Stdout, build.Stderr = os.Stderr, os.Stderr
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "go build:", err)
@@ -46,7 +49,7 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
-// patience bounds what tests wait for. It is not what they measure.
+// testPatience bounds what tests wait for. It is not what they measure.
 const testPatience = 30 * time.Second
 
 // place is a directory of its own for one test, with the environment that makes it the place of the default socket.

@@ -54,6 +54,10 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.server.Close()) }()
 	if err := s.publish(c.Context()); err != nil {
+		if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
+			log.Info("stopped before every model was loaded") // as it was told to, which is no failure
+			return nil
+		}
 		return err
 	}
 	return s.run(c.Context(), c.OutOrStdout(), reload)
@@ -99,9 +103,6 @@ func (s *service) publish(ctx context.Context) error {
 
 // run serves until ctx ends, and then drains.
 func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Signal) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
 	onTerminal := isTerminal(s.stderr)
 	ended := make(chan error, 1)
 	go func() { ended <- s.server.Serve() }()
