@@ -1,0 +1,235 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// plan says how much is measured.
+type plan struct {
+	rounds  int           // how often every peer has its turn in each case
+	warm    int           // calls before anything is measured
+	calls   int           // small calls a turn
+	allocs  int           // small calls over which allocations are counted
+	callers int           // how many call at once in the last case
+	span    time.Duration // how long they do so a turn
+	sizes   []int64       // of the tensors
+	copying int64         // bytes that a copying peer carries in all, for each size, though at least one call
+	passing int           // tensors a turn that are passed as handles
+}
+
+func fullPlan() plan {
+	return plan{
+		rounds: 20, warm: 500, calls: 500, allocs: 5000, callers: 64, span: 250 * time.Millisecond,
+		sizes: []int64{1 << 10, 1 << 20, 1 << 30}, copying: 256 << 20, passing: 50,
+	}
+}
+
+// quickPlan is enough to see that everything works.
+func quickPlan() plan {
+	return plan{
+		rounds: 2, warm: 20, calls: 50, allocs: 200, callers: 8, span: 20 * time.Millisecond,
+		sizes: []int64{1 << 10, 1 << 20}, copying: 4 << 20, passing: 10,
+	}
+}
+
+// smallBytes is what the small call carries in each direction.
+const smallBytes = 64
+
+// subject is a peer with its two processes, and what was measured of it.
+type subject struct {
+	peer
+	server *server
+	client client
+
+	calls   []samples // of each round
+	tensors map[int64][]samples
+	rates   []float64 // calls a second with many callers, of each round
+	allocs  float64   // objects a call, of both processes
+	skipped map[int64]string
+}
+
+// bench are all subjects.
+type bench struct {
+	plan     plan
+	subjects []*subject
+	dir      string
+	memory   *memory
+}
+
+// newBench starts every peer. The caller closes it.
+func newBench(p plan) (_ *bench, err error) {
+	b := &bench{plan: p}
+	defer func() {
+		if err != nil {
+			b.Close()
+		}
+	}()
+	if b.memory, err = newMemory(); err != nil {
+		return nil, err
+	}
+	if b.dir, err = os.MkdirTemp("", "peers"); err != nil {
+		return nil, err
+	}
+	for i, p := range peers() {
+		s := &subject{peer: p, tensors: map[int64][]samples{}, skipped: map[int64]string{}}
+		b.subjects = append(b.subjects, s)
+		socket := filepath.Join(b.dir, strconv.Itoa(i))
+		if s.server, err = startServer(p, socket); err != nil {
+			return nil, err
+		}
+		if s.client, err = p.dial(socket, b.plan.callers); err != nil {
+			return nil, fmt.Errorf("dial %s: %w", p.name, err)
+		}
+	}
+	return b, nil
+}
+
+// Close ends all processes.
+func (b *bench) Close() error {
+	var all closers
+	for _, s := range b.subjects {
+		for _, c := range []io.Closer{s.client, s.server} {
+			if c != nil && c != (*server)(nil) {
+				all = append(all, c)
+			}
+		}
+	}
+	if b.memory != nil {
+		all = append(all, b.memory)
+	}
+	err := all.Close()
+	os.RemoveAll(b.dir)
+	return err
+}
+
+// run measures all cases.
+func (b *bench) run(ctx context.Context, progress func(string)) error {
+	progress(fmt.Sprintf("%d-byte calls", smallBytes))
+	if err := b.each(func(s *subject) error { return s.warmUp(ctx, b.plan.warm) }); err != nil {
+		return err
+	}
+	if err := b.rounds(func(s *subject, _ int) error { return s.smallCalls(ctx, b.plan.calls) }); err != nil {
+		return err
+	}
+	if err := b.each(func(s *subject) error { return s.countAllocations(ctx, b.plan.allocs) }); err != nil {
+		return err
+	}
+	progress(fmt.Sprintf("%d callers", b.plan.callers))
+	if err := b.rounds(func(s *subject, _ int) error { return s.manyCallers(ctx, b.plan.callers, b.plan.span) }); err != nil {
+		return err
+	}
+	return b.allTensors(ctx, progress)
+}
+
+// each lets every subject do something.
+func (b *bench) each(do func(*subject) error) error {
+	for _, s := range b.subjects {
+		if err := do(s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+	return nil
+}
+
+// rounds lets every subject have its turn in every round, each round beginning with another of them.
+func (b *bench) rounds(do func(s *subject, round int) error) error {
+	for round := range b.plan.rounds {
+		first := round % len(b.subjects)
+		for _, s := range slices.Concat(b.subjects[first:], b.subjects[:first]) {
+			if err := do(s, round); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// smallData is what a small call carries.
+var smallData = bytes.Repeat([]byte{0x5a}, smallBytes)
+
+func (s *subject) smallCall(ctx context.Context) error {
+	got, err := s.client.echo(ctx, smallData)
+	if err == nil && !bytes.Equal(got, smallData) {
+		err = fmt.Errorf("%d bytes came back, not those that were sent", len(got))
+	}
+	return err
+}
+
+func (s *subject) warmUp(ctx context.Context, n int) error {
+	for range n {
+		if err := s.smallCall(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *subject) smallCalls(ctx context.Context, n int) error {
+	turn := make(samples, n)
+	if err := s.warmUp(ctx, n/10); err != nil {
+		return err
+	}
+	for i := range turn {
+		start := time.Now()
+		if err := s.smallCall(ctx); err != nil {
+			return err
+		}
+		turn[i] = time.Since(start)
+	}
+	s.calls = append(s.calls, turn)
+	return nil
+}
+
+// countAllocations counts what both processes allocate in n calls.
+func (s *subject) countAllocations(ctx context.Context, n int) error {
+	theirs, err := s.server.allocations()
+	if err != nil {
+		return err
+	}
+	mine := mallocs()
+	if err := s.warmUp(ctx, n); err != nil {
+		return err
+	}
+	sum := mallocs() - mine
+	now, err := s.server.allocations()
+	if err != nil {
+		return err
+	}
+	s.allocs = float64(sum+now-theirs) / float64(n)
+	return nil
+}
+
+// manyCallers calls from many goroutines at once for as long as span.
+func (s *subject) manyCallers(ctx context.Context, callers int, span time.Duration) error {
+	var wait sync.WaitGroup
+	counts, failures := make([]int, callers), make([]error, callers)
+	start := time.Now()
+	for i := range callers {
+		wait.Go(func() {
+			for time.Since(start) < span && failures[i] == nil {
+				failures[i] = s.smallCall(ctx)
+				counts[i]++
+			}
+		})
+	}
+	wait.Wait()
+	took := time.Since(start)
+	total := 0
+	for i, err := range failures {
+		if err != nil {
+			return err
+		}
+		total += counts[i]
+	}
+	s.rates = append(s.rates, float64(total)/took.Seconds())
+	return nil
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain lets the test binary be the servers' process too.
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func TestEveryPeerCallsAnotherProcess(t *testing.T) {
+	mem, err := newMemory()
+	require.NoError(t, err)
+	defer mem.Close()
+	arg, err := mem.argument(100_000)
+	require.NoError(t, err)
+	defer arg.tensor.Close()
+	for _, p := range peers() {
+		t.Run(p.name, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "peers")
+			require.NoError(t, err)
+			defer os.RemoveAll(dir)
+			s, err := startServer(p, filepath.Join(dir, "s"))
+			require.NoError(t, err)
+			defer s.Close()
+			c, err := p.dial(filepath.Join(dir, "s"), 2)
+			require.NoError(t, err)
+			defer c.Close()
+			got, err := c.echo(context.Background(), []byte("there and back"))
+			require.NoError(t, err)
+			require.Equal(t, "there and back", string(got))
+			saw, err := c.send(context.Background(), arg)
+			require.NoError(t, err)
+			require.Equal(t, sign(arg.bytes), saw)
+		})
+	}
+}
+
+func TestQuickRun(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, run(context.Background(), []string{"--quick", "--json"}, &out, io.Discard))
+	var r report
+	require.NoError(t, json.Unmarshal(out.Bytes(), &r))
+	require.Len(t, r.Peers, len(peers()))
+	require.Len(t, r.Targets, 5)
+	for _, p := range r.Peers {
+		require.Positive(t, p.CallP50, p.Name)
+		require.Positive(t, p.Rate, p.Name)
+		require.Empty(t, p.Skipped, p.Name)
+		for _, size := range p.Tensors {
+			require.Positive(t, size.Calls, p.Name)
+		}
+	}
+	out.Reset()
+	require.NoError(t, r.writeTable(&out))
+	require.Contains(t, out.String(), "grpc-go")
+}

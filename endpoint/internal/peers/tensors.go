@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// memory makes arguments.
+type memory struct{ dev *host.Device }
+
+func newMemory() (*memory, error) {
+	dev, err := host.Open()
+	if err != nil {
+		return nil, err
+	}
+	return &memory{dev}, nil
+}
+
+func (m *memory) Close() error { return m.dev.Close() }
+
+// argument makes a tensor whose pages are all there. The caller closes the tensor.
+func (m *memory) argument(size int64) (argument, error) {
+	t, err := tensor.Empty(m.dev, tensor.Uint8, tensor.Shape{size})
+	if err != nil {
+		return argument{}, err
+	}
+	data, err := tensor.Data[uint8](t)
+	if err != nil {
+		t.Close()
+		return argument{}, err
+	}
+	for i := range data {
+		data[i] = byte(i*31 + 7)
+	}
+	return argument{tensor: t, bytes: data}, nil
+}
+
+// allTensors measures tensors of every size as arguments. The sizes alternate within a round, so that one can be held against another.
+func (b *bench) allTensors(ctx context.Context, progress func(string)) error {
+	args := map[int64]argument{}
+	defer func() {
+		for _, arg := range args {
+			arg.tensor.Close()
+		}
+	}()
+	for _, size := range b.plan.sizes {
+		arg, err := b.memory.argument(size)
+		if err != nil {
+			return err
+		}
+		args[size] = arg
+	}
+	progress("tensors as arguments")
+	return b.rounds(func(s *subject, round int) error {
+		for _, size := range b.plan.sizes {
+			if round == 0 {
+				s.refuse(size)
+			}
+			if s.skipped[size] != "" {
+				continue
+			}
+			if err := s.sendTensors(ctx, args[size], b.plan.sends(s, size, round)); err != nil {
+				return fmt.Errorf("tensor of %d bytes: %w", size, err)
+			}
+		}
+		return nil
+	})
+}
+
+// sends is how many tensors of a size a subject sends in a round.
+func (p plan) sends(s *subject, size int64, round int) int {
+	if s.copies == 0 {
+		return p.passing
+	}
+	n := min(p.copying/size, int64(p.passing*p.rounds))
+	if n < int64(p.rounds) { // too few for every round
+		if int64(round) < max(n, 1) {
+			return 1
+		}
+		return 0
+	}
+	return int(n) / p.rounds
+}
+
+// refuse notes why a subject cannot carry a size.
+func (s *subject) refuse(size int64) {
+	switch room := availableMemory(); {
+	case s.mostBytes > 0 && size > s.mostBytes:
+		s.skipped[size] = s.why
+	case s.copies > 0 && room > 0 && room < s.copies*size+size:
+		s.skipped[size] = fmt.Sprintf("it needs some %d GiB of free memory", s.copies*size>>30)
+	}
+}
+
+func (s *subject) sendTensors(ctx context.Context, arg argument, n int) error {
+	if n == 0 {
+		return nil
+	}
+	want := sign(arg.bytes)
+	turn := make(samples, 0, n)
+	for range n {
+		start := time.Now()
+		got, err := s.client.send(ctx, arg)
+		if err != nil {
+			return err
+		}
+		turn = append(turn, time.Since(start))
+		if got != want {
+			return fmt.Errorf("the function saw %#x, not %#x", got, want)
+		}
+	}
+	size := int64(len(arg.bytes))
+	s.tensors[size] = append(s.tensors[size], turn)
+	return nil
+}
+
+// availableMemory is how many bytes this host can still give without swapping; 0 where that is not known.
+func availableMemory() int64 {
+	f, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if rest, ok := strings.CutPrefix(lines.Text(), "MemAvailable:"); ok {
+			n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return n << 10
+		}
+	}
+	return 0
+}
