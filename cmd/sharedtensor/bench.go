@@ -26,7 +26,8 @@ request and 64 MiB mapped; of a large model's attach that of one with 1 MiB; of 
 file into fresh memory; of clients as many bare connections with a goroutine each, or a ping without
 them; of kill how soon the far end of a bare socket sees its end.
 
-A missed target is shown and is no failure of the command: other programs on the host may be the reason.`
+A missed target is shown and is no failure of the command: other programs on the host may be the reason.
+In JSON a target is a text such as "ratio <= 1.3" or "value <= 2000", and what a figure does not have is null.`
 
 // benchFlags are the flags of the command bench.
 type benchFlags struct {

@@ -36,7 +36,7 @@ type Options struct {
 	Worker func(ctx context.Context) (*exec.Cmd, error)
 	// Effort is how long to measure.
 	Effort Effort
-	// Dir is where files are made, which are removed again; empty stands for the system's temporary directory.
+	// Dir is where the file is made that Load reads, and removed again; empty stands for the system's temporary directory.
 	Dir string
 	// Stage, if not nil, is told what begins to be measured.
 	Stage func(what string)

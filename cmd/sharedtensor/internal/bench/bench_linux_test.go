@@ -37,6 +37,13 @@ func (w *watched) gone(t *testing.T) {
 	}
 }
 
+// emptyTemp makes an empty directory the system's temporary one for the length of the test.
+func emptyTemp(t *testing.T) string {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	return dir
+}
+
 // TestEveryBenchmarkRuns runs each once, small: which figures there are, and that nothing is left behind.
 func TestEveryBenchmarkRuns(t *testing.T) {
 	want := map[string][]string{
@@ -51,9 +58,9 @@ func TestEveryBenchmarkRuns(t *testing.T) {
 	for _, b := range All() {
 		t.Run(b.Name, func(t *testing.T) {
 			drivertest.Leaks(t)
-			dir := t.TempDir()
+			dir := emptyTemp(t)
 			var w watched
-			results, err := b.Run(context.Background(), Options{Worker: w.start, Effort: Once, Dir: dir})
+			results, err := b.Run(context.Background(), Options{Worker: w.start, Effort: Once})
 			require.NoError(t, err)
 			w.gone(t)
 			var names []string
@@ -100,10 +107,10 @@ func TestStopped(t *testing.T) {
 			drivertest.Leaks(t)
 			ctx, cancel := context.WithCancelCause(context.Background())
 			defer cancel(nil)
-			dir := t.TempDir()
+			dir := emptyTemp(t)
 			var w watched
 			started := 0
-			_, err := b.Run(ctx, Options{Effort: Once, Dir: dir, Worker: func(ctx context.Context) (*exec.Cmd, error) {
+			_, err := b.Run(ctx, Options{Effort: Once, Worker: func(ctx context.Context) (*exec.Cmd, error) {
 				if started++; started > i%3 {
 					time.AfterFunc(time.Duration(i)*3*time.Millisecond, func() { cancel(stopped) })
 				}

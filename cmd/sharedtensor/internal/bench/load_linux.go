@@ -31,7 +31,11 @@ func Load(ctx context.Context, o Options) ([]Result, error) {
 		return nil, err
 	}
 	defer s.close()
-	path := filepath.Join(s.dir, "model.safetensors")
+	dir, err := s.tempDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "model.safetensors")
 	if err := module.SynthesizeFile(path, module.Synthetic{Tensors: 200, Bytes: size}); err != nil {
 		return nil, err
 	}

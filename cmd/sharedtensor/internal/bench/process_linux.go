@@ -23,7 +23,7 @@ type stage struct {
 	ctx     context.Context
 	options Options
 	dev     *host.Device
-	dir     string // for sockets and files
+	dir     string // for sockets, whose paths have to be short
 	sockets int
 	undo    []func()
 }
@@ -34,11 +34,18 @@ func newStage(ctx context.Context, o Options) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp(o.Dir, "sharedtensor-bench-") // for its user alone
-	if err != nil {
-		return nil, err
+	s := &stage{ctx: ctx, options: o, dev: dev}
+	s.dir, err = s.tempDir("")
+	return s, err
+}
+
+// tempDir makes a directory for this user alone, which goes with the stage.
+func (s *stage) tempDir(parent string) (string, error) {
+	dir, err := os.MkdirTemp(parent, "sharedtensor-bench-")
+	if err == nil {
+		s.undo = append(s.undo, func() { _ = os.RemoveAll(dir) })
 	}
-	return &stage{ctx: ctx, options: o, dev: dev, dir: dir, undo: []func(){func() { os.RemoveAll(dir) }}}, nil
+	return dir, err
 }
 
 // close ends all processes and closes all clients, the youngest first.
