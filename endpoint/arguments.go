@@ -29,7 +29,11 @@ func (s *Server) newArguments(d *definition, in *wire.Call, files *wire.Files) (
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
 	}
-	raw := in.Args
+	return makeArguments(d, in.Args, storages)
+}
+
+// makeArguments decodes the arguments of a call; none at all are an empty map. It takes the storages.
+func makeArguments(d *definition, raw wire.RawMessage, storages []*tensor.Storage) (*arguments, error) {
 	if len(raw) == 0 {
 		raw = wire.RawMessage{0xa0}
 	}

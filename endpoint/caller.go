@@ -88,7 +88,7 @@ type items interface {
 // caller is what a [Caller] does in terms of its asker.
 type caller struct{ to asker }
 
-func (c caller) through() asker { return c.to }
+func (c *caller) through() asker { return c.to }
 
 // Call calls an endpoint and decodes its result into out, a pointer, or drops it where out is nil. in is encoded by the rules of
 // [Register], and borrowed; its tensors are shared in place, not copied: whoever runs the function sees the same memory for as
@@ -99,12 +99,12 @@ func (c caller) through() asker { return c.to }
 //
 // When ctx ends the function is told to stop. Errors: what the function returned, with its code; [ErrNoEndpoint]; those of Dial where the
 // connection is gone. A call whose connection breaks is not repeated: the function may have run.
-func (c caller) Call(ctx context.Context, name string, in, out any) error {
+func (c *caller) Call(ctx context.Context, name string, in, out any) error {
 	return c.get(ctx, fetch{name: name, in: in}, out)
 }
 
 // get is fetch that names what it fetches in errors.
-func (c caller) get(ctx context.Context, f fetch, out any) error {
+func (c *caller) get(ctx context.Context, f fetch, out any) error {
 	if err := c.to.fetch(ctx, f, out); err != nil {
 		return fmt.Errorf("%s: %w", f, err)
 	}
@@ -112,7 +112,7 @@ func (c caller) get(ctx context.Context, f fetch, out any) error {
 }
 
 // keep is get that keeps the reference.
-func (c caller) keep(ctx context.Context, f fetch, out any) (*reference, error) {
+func (c *caller) keep(ctx context.Context, f fetch, out any) (*reference, error) {
 	ref, err := c.to.hold(ctx, f, out)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f, err)
@@ -121,7 +121,7 @@ func (c caller) keep(ctx context.Context, f fetch, out any) (*reference, error) 
 }
 
 // Endpoints lists the endpoints in the order of their names.
-func (c caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
+func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	var got wire.EndpointsListed
 	if err := c.to.request(ctx, call{op: wire.OpEndpoints}, &got); err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)
@@ -134,7 +134,7 @@ func (c caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 }
 
 // ServerInfo describes the server: what it is, what it has counted, what its endpoints took, and who its clients are.
-func (c caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
+func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	var got wire.ServerInfo
 	if err := c.to.request(ctx, call{op: wire.OpServerInfo}, &got); err != nil {
 		return ServerInfo{}, fmt.Errorf("server info: %w", err)
@@ -144,7 +144,7 @@ func (c caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 
 // InvalidateCall drops the cached result of a call with that argument, and one that is being made: who asks after it gets what was
 // begun after it. It tells whether there was one. Who has the result keeps it.
-func (c caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
+func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got wire.Invalidated
 	if err := c.to.ask(ctx, wire.OpInvalidateCall, name, in, &got); err != nil {
 		return false, fmt.Errorf("invalidate call %q: %w", name, err)
@@ -153,7 +153,7 @@ func (c caller) InvalidateCall(ctx context.Context, name string, in any) (bool, 
 }
 
 // InvalidateEndpoint drops all cached results of an endpoint, and those that are being made, and returns how many there were.
-func (c caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
+func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
 	var got wire.Invalidated
 	ask := call{op: wire.OpInvalidateEndpoint, body: wire.InvalidateEndpoint{Endpoint: name}}
 	if err := c.to.request(ctx, ask, &got); err != nil {

@@ -12,7 +12,7 @@ import (
 // Release gives one reference to a managed object back. It is false, and nothing happens, where the object is gone or this session has
 // no reference to it: nobody gives back what is another's. A [Ref] gives its own reference back; this is for ids that were kept
 // apart from their values.
-func (c caller) Release(ctx context.Context, objectID string) (bool, error) {
+func (c *caller) Release(ctx context.Context, objectID string) (bool, error) {
 	released, err := c.release(ctx, []string{objectID})
 	if err != nil {
 		return false, fmt.Errorf("release object %s: %w", objectID, err)
@@ -22,7 +22,7 @@ func (c caller) Release(ctx context.Context, objectID string) (bool, error) {
 
 // ReleaseMany is Release for many objects at once. It tells for each id whether a reference went back; an id that is given n times gives
 // n references back, and is true if any went.
-func (c caller) ReleaseMany(ctx context.Context, objectIDs ...string) (map[string]bool, error) {
+func (c *caller) ReleaseMany(ctx context.Context, objectIDs ...string) (map[string]bool, error) {
 	released, err := c.release(ctx, objectIDs)
 	if err != nil {
 		return nil, fmt.Errorf("release %d objects: %w", len(objectIDs), err)
@@ -34,7 +34,7 @@ func (c caller) ReleaseMany(ctx context.Context, objectIDs ...string) (map[strin
 	return out, nil
 }
 
-func (c caller) release(ctx context.Context, ids []string) ([]wire.ObjectReleased, error) {
+func (c *caller) release(ctx context.Context, ids []string) ([]wire.ObjectReleased, error) {
 	if slices.Contains(ids, "") {
 		return nil, fmt.Errorf("%w: an object id is empty", ErrInvalid)
 	}
@@ -53,7 +53,7 @@ func (c caller) release(ctx context.Context, ids []string) ([]wire.ObjectRelease
 }
 
 // ObjectInfo describes a managed object. One that the server does not have is [ErrStale].
-func (c caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
+func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got wire.ObjectInfo
 	ask := call{op: wire.OpObjectInfo, body: wire.Object{ID: objectID}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
@@ -64,7 +64,7 @@ func (c caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, er
 
 // EnsureLive describes a managed object that came from the server with that id, empty for any. One that is gone is a [*StaleError]
 // with the reason.
-func (c caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {
+func (c *caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {
 	info, err := c.ObjectInfo(ctx, objectID)
 	switch {
 	case errors.Is(err, ErrStale):
@@ -78,7 +78,7 @@ func (c caller) EnsureLive(ctx context.Context, objectID, serverID string) (Obje
 }
 
 // whyStale tells an object that its server has lost from one whose server was lost.
-func (c caller) whyStale(ctx context.Context, objectID, serverID string) error {
+func (c *caller) whyStale(ctx context.Context, objectID, serverID string) error {
 	stale := &StaleError{ObjectID: objectID, ServerID: serverID, Reason: StaleObjectMissing}
 	if serverID == "" {
 		return stale

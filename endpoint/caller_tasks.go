@@ -10,7 +10,7 @@ import (
 
 // Submit starts a call as a task, which any endpoint can be but a stream, and returns at once with what is known of it. The task outlives
 // ctx and the connection. Its arguments are shared as for Call. Errors: [ErrNoEndpoint], task.ErrCapacity, task.ErrShutdown.
-func (c caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
+func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
 	var got wire.TaskInfo
 	if err := c.to.ask(ctx, wire.OpSubmit, name, in, &got); err != nil {
 		return TaskInfo{}, fmt.Errorf("submit %q: %w", name, err)
@@ -19,16 +19,16 @@ func (c caller) Submit(ctx context.Context, name string, in any) (TaskInfo, erro
 }
 
 // Task describes a task as it is now. One that is not known, or not kept any more, is task.ErrNotFound.
-func (c caller) Task(ctx context.Context, id string) (TaskInfo, error) {
+func (c *caller) Task(ctx context.Context, id string) (TaskInfo, error) {
 	return c.task(ctx, wire.OpTask, wire.Task{ID: id})
 }
 
 // Wait waits for the end of a task, however it ends: [TaskInfo.Err] tells how. When ctx ends, or the connection, the task goes on.
-func (c caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
+func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
 	return c.task(ctx, wire.OpTaskWait, wire.Task{ID: id})
 }
 
-func (c caller) task(ctx context.Context, op wire.Op, body wire.Task) (TaskInfo, error) {
+func (c *caller) task(ctx context.Context, op wire.Op, body wire.Task) (TaskInfo, error) {
 	var got wire.TaskInfo
 	if err := c.to.request(ctx, call{op: op, body: body}, &got); err != nil {
 		return TaskInfo{}, fmt.Errorf("task %s: %w", body.ID, err)
@@ -38,7 +38,7 @@ func (c caller) task(ctx context.Context, op wire.Op, body wire.Task) (TaskInfo,
 
 // WatchTask follows a task: first as it is now, then at each change of its state or progress, skipping those that come faster than the
 // loop takes them, last at its end. An error is the last pair. Leaving the loop leaves the task alone.
-func (c caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error] {
+func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
 		info, err := c.Task(ctx, id)
 		for {
@@ -53,13 +53,13 @@ func (c caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, er
 // Result decodes the result of a task that has completed into out, a pointer, or drops it where out is nil. It can be fetched as often as
 // the task is kept: each fetch is a result of its own, whose tensors its caller closes. Errors: task.ErrNotFinished,
 // task.ErrFailed and task.ErrCancelled with what the function returned, task.ErrNotFound.
-func (c caller) Result(ctx context.Context, id string, out any) error {
+func (c *caller) Result(ctx context.Context, id string, out any) error {
 	return c.get(ctx, fetch{task: id}, out)
 }
 
 // Cancel cancels a task: one that waits ends at once, the function of one that runs is told to stop. It is false for a task that
 // had ended.
-func (c caller) Cancel(ctx context.Context, id string) (bool, error) {
+func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	var got wire.TaskCancelled
 	if err := c.to.request(ctx, call{op: wire.OpTaskCancel, body: wire.Task{ID: id}}, &got); err != nil {
 		return false, fmt.Errorf("cancel task %s: %w", id, err)
@@ -68,7 +68,7 @@ func (c caller) Cancel(ctx context.Context, id string) (bool, error) {
 }
 
 // Tasks lists the tasks that the filter selects, in the order in which they were submitted.
-func (c caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error) {
+func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error) {
 	ask := wire.Tasks{Endpoint: filter.Endpoint, Mine: filter.Mine}
 	for _, s := range filter.States {
 		ask.States = append(ask.States, string(s))

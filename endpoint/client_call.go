@@ -144,8 +144,8 @@ func (c *Client) decodeValue(value wire.RawMessage, handles []wire.Handle, files
 	if out == nil {
 		return nil
 	}
-	if v := reflect.ValueOf(out); v.Kind() != reflect.Pointer || v.IsNil() {
-		return fmt.Errorf("%w: the result needs a pointer, not a %T", ErrInvalid, out)
+	if err := checkTarget(out); err != nil {
+		return err
 	}
 	if len(value) == 0 {
 		return nil
@@ -157,6 +157,14 @@ func (c *Client) decodeValue(value wire.RawMessage, handles []wire.Handle, files
 	defer closeStorages(storages) // what is made has references of its own
 	if _, err := decodePayload(value, storages, out, false); err != nil {
 		return fmt.Errorf("result: %w", err)
+	}
+	return nil
+}
+
+// checkTarget refuses what no result can be decoded into.
+func checkTarget(out any) error {
+	if v := reflect.ValueOf(out); v.Kind() != reflect.Pointer || v.IsNil() {
+		return fmt.Errorf("%w: the result needs a pointer, not a %T", ErrInvalid, out)
 	}
 	return nil
 }

@@ -181,6 +181,7 @@ func (s *Server) DestroyObject(id string) error {
 	for _, ses := range s.sessionsOf(holders) {
 		ses.objectGone(id)
 	}
+	s.loseReferences(id)
 	s.log.Info("object destroyed", "object", id, "endpoint", obj.endpoint, "sessions", len(holders))
 	return nil
 }

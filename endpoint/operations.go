@@ -26,6 +26,7 @@ type request struct {
 	id      uint64
 	body    wire.RawMessage
 	files   *wire.Files
+	local   *local // of a request within the process; nil for others
 }
 
 // decode reads the request's body into the message. An empty body leaves it as it is.

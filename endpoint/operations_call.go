@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"fmt"
+	"os"
 
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -10,6 +11,9 @@ import (
 
 // prepare finds the endpoint of a call and makes its arguments. The caller closes those.
 func (r request) prepare() (*definition, *arguments, error) {
+	if r.local != nil {
+		return r.prepareLocal()
+	}
 	var in wire.Call
 	if err := wire.UnmarshalPayload(r.body, &in); err != nil {
 		return nil, nil, err
@@ -48,7 +52,7 @@ func doCall(ctx context.Context, r request) (reply, error) {
 // session.
 func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cached bool) (reply, error) {
 	s := r.session.server
-	out, files, err := res.returned()
+	out, files, err := r.share(res)
 	if err != nil {
 		if keyed { // what cannot be shared is of no use to those who ask later
 			s.discard(key, res)
@@ -66,6 +70,15 @@ func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cache
 		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id}
 	}
 	return reply{body: out, files: files, done: res.release}, nil
+}
+
+// share makes a result ready to be sent. The files are the result's.
+func (r request) share(res *result) (wire.Returned, []*os.File, error) {
+	if r.local != nil {
+		r.local.result = res
+		return wire.Returned{}, nil, nil
+	}
+	return res.returned()
 }
 
 func doEndpoints(_ context.Context, r request) (reply, error) {

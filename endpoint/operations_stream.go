@@ -110,6 +110,9 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 		return fmt.Errorf("item: %w", err)
 	}
 	res := newResult(p)
+	if r.local != nil {
+		return r.local.yield(ctx, res)
+	}
 	defer res.release()
 	if err := flow.take(ctx); err != nil {
 		return err

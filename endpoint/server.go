@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/cache"
-	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/task"
@@ -24,87 +23,9 @@ import (
 // ErrServerClosed is what Serve returns after Shutdown or Close.
 var ErrServerClosed = fmt.Errorf("server %w", os.ErrClosed)
 
-// ServerOptions says where an owner listens and what it may hand out. The zero value serves nothing until Devices is set.
-type ServerOptions struct {
-	// Socket is the path to listen on; empty stands for SocketPath("", 0).
-	Socket string
-	// Listener is a Unix socket that is bound already, as systemd hands over. If set it is taken, Socket is only its name, and neither
-	// a lock nor the socket file is touched.
-	Listener *net.UnixListener
-	// Devices are what tensors may live on. Borrowed: they must outlive the server.
-	Devices []driver.Device
-	// Retain is how many superseded versions of a name are kept though nobody reads them.
-	Retain int
-	// AllowUIDs are the users, beside the server's own, whose processes may connect. Whoever may connect may also publish.
-	AllowUIDs []uint32
-	// Limits bound what peers can make the server hold.
-	Limits Limits
-	// Registry has the functions that clients can call; nil for none. Borrowed. Endpoints that are registered later can be called at
-	// once.
-	Registry *Registry
-	// Results bounds what is kept of results.
-	Results ResultOptions
-	// Tasks bounds the tasks.
-	Tasks TaskOptions
-	// Label is a name for people, shown to clients. At most 64 bytes.
-	Label string
-	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used only.
-	Logger *slog.Logger
-}
-
-// Limits bound what peers can make a server hold. A zero field stands for its default.
-type Limits struct {
-	// Wire bounds frames, descriptors, and how long a peer may take to introduce itself and to read.
-	Wire wire.Limits
-	// Clients is how many may be connected at once; 16384.
-	Clients int
-	// Requests is how many of one client may be in flight; 16384.
-	Requests int
-	// Subscriptions is how many leases and watches one client may have; 65536.
-	Subscriptions int
-	// Objects is how many references to managed objects one client may have; 65536.
-	Objects int
-}
-
-// ResultOptions bound the cache of results. A zero field stands for its default.
-type ResultOptions struct {
-	// Entries is how many results are kept; [cache.DefaultEntries]. Negative for no bound.
-	Entries int
-	// Bytes is how many bytes of memory and encoding they may have together; 0 for no bound.
-	Bytes int64
-	// TTL is how long a result is kept; 0 for as long as there is room.
-	TTL time.Duration
-}
-
-// TaskOptions bound the tasks of a server. A zero field stands for its default.
-type TaskOptions struct {
-	// Workers is how many run at once; [task.DefaultWorkers].
-	Workers int
-	// Capacity is how many are known, finished ones included; [task.DefaultCapacity].
-	Capacity int
-	// Retain is how many finished ones are kept; as many as the capacity allows.
-	Retain int
-	// TTL is how long a finished one is kept; [task.DefaultTTL].
-	TTL time.Duration
-}
-
-func (l *Limits) defaults() {
-	if l.Clients <= 0 {
-		l.Clients = 16384
-	}
-	if l.Requests <= 0 {
-		l.Requests = 16384
-	}
-	if l.Subscriptions <= 0 {
-		l.Subscriptions = 65536
-	}
-	if l.Objects <= 0 {
-		l.Objects = 65536
-	}
-}
-
 // Server owns state dicts and lets other processes of the host use them in place. Its methods are safe for concurrent use.
 type Server struct {
+	caller
 	opts    ServerOptions
 	id      string
 	log     *slog.Logger
@@ -122,18 +43,36 @@ type Server struct {
 
 	requests atomic.Uint64
 	failures atomic.Uint64
+	serving  atomic.Bool
+
+	self     *session // stands for this process in calls without a socket
+	directID atomic.Uint64
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
 	nextID   uint64
+	ownRefs  map[*reference]struct{} // of this process
+	directs  int                     // requests of this process in flight
 	closing  bool
-	done     chan struct{} // closed when the last session has gone after closing
+	done     chan struct{} // closed when the last session and request of this process have gone after closing
 }
 
 // NewServer binds the socket and returns an owner that has published nothing yet. Clients that connect before Serve wait in the
 // kernel's queue, so publishing first means that nobody finds the owner empty. Errors: [ErrInUse] for a socket with a
 // live owner, [ErrPermission] for a directory that others may write, [ErrInvalid] for options that make no sense.
 func NewServer(opts ServerOptions) (*Server, error) {
+	s, err := newOwner(opts)
+	if err != nil {
+		return nil, err
+	}
+	if s.sock, err = bind(&s.opts); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// newOwner returns a server without a socket.
+func newOwner(opts ServerOptions) (*Server, error) {
 	opts.Limits.defaults()
 	if opts.Logger == nil {
 		opts.Logger = quiet(slog.Default())
@@ -155,9 +94,9 @@ func NewServer(opts ServerOptions) (*Server, error) {
 		Share: shareOutcome, Release: releaseOutcome,
 	})
 	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
-	if s.sock, err = bind(&s.opts); err != nil {
-		return nil, err
-	}
+	s.nextID = 1
+	s.self = newSession(s, nil, s.nextID)
+	s.caller.to = s
 	return s, nil
 }
 
@@ -204,6 +143,11 @@ func (s *Server) Socket() string { return s.opts.Socket }
 
 // Serve accepts clients until Shutdown or Close, and then returns [ErrServerClosed]. Call it once.
 func (s *Server) Serve() error {
+	if s.sock == nil {
+		return fmt.Errorf("%w: a local node serves nobody", ErrInvalid)
+	}
+	s.serving.Store(true)
+	defer s.serving.Store(false)
 	for {
 		c, err := s.sock.listener.AcceptUnix()
 		if err == nil {
@@ -250,12 +194,13 @@ func (s *Server) forget(ses *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, ses)
-	if s.closing && len(s.sessions) == 0 {
-		s.finishLocked()
-	}
+	s.finishIfIdleLocked()
 }
 
-func (s *Server) finishLocked() {
+func (s *Server) finishIfIdleLocked() {
+	if !s.closing || len(s.sessions) > 0 || s.directs > 0 {
+		return
+	}
 	select {
 	case <-s.done:
 	default:
@@ -291,6 +236,7 @@ func (s *Server) Close() error {
 	for _, ses := range s.beginClose() {
 		ses.cut()
 	}
+	s.self.cancel(ErrServerClosed)
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	s.tasks.Shutdown(now) // its error is that of now
@@ -299,6 +245,10 @@ func (s *Server) Close() error {
 	case <-s.done:
 	case <-time.After(closeGrace):
 		s.log.Warn("functions of endpoints go on after the server has closed", "socket", s.opts.Socket)
+	}
+	s.loseReferences("")
+	for _, obj := range s.objects.releaseSession(s.self.id) {
+		s.letGo(obj)
 	}
 	return s.books.Close()
 }
@@ -312,11 +262,11 @@ func (s *Server) beginClose() []*session {
 	defer s.mu.Unlock()
 	if !s.closing {
 		s.closing = true
-		s.sock.close()
+		if s.sock != nil {
+			s.sock.close()
+		}
 	}
-	if len(s.sessions) == 0 {
-		s.finishLocked()
-	}
+	s.finishIfIdleLocked()
 	list := make([]*session, 0, len(s.sessions))
 	for ses := range s.sessions {
 		list = append(list, ses)

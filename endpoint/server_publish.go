@@ -29,7 +29,7 @@ func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict,
 	if sd == nil {
 		return 0, fmt.Errorf("publish %q: %w: there is no state dict", name, ErrInvalid)
 	}
-	version, err := s.enter(ctx, name, sd, origin)
+	version, err := s.record(ctx, name, sd, origin)
 	if err != nil {
 		return 0, fmt.Errorf("publish %q: %w", name, err)
 	}
@@ -37,8 +37,8 @@ func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict,
 	return version, nil
 }
 
-// enter makes sd ready for readers and puts it on the books. It takes sd.
-func (s *Server) enter(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
+// record makes sd ready for readers and puts it on the books. It takes sd.
+func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
 	err := checkName(name)
 	if err == nil {
 		err = context.Cause(ctx)

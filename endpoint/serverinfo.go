@@ -19,7 +19,7 @@ func (s *Server) describe() wire.ServerInfo {
 	sessions := s.describeSessions()
 	return wire.ServerInfo{
 		Server: s.id, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()),
-		StartedAt: s.started.UnixNano(), Ready: !s.isClosing(), Devices: s.devices.describe(),
+		StartedAt: s.started.UnixNano(), Ready: s.serving.Load() && !s.isClosing(), Devices: s.devices.describe(),
 		Stats: s.stats(sessions), Endpoints: s.describeEndpoints(), Sessions: sessions,
 	}
 }

@@ -299,13 +299,20 @@ func (ses *session) end() {
 	ses.cancel(errGone)
 	ses.conn.Close()
 	ses.events.stop()
-	ses.work.Wait() // nothing may still send what ReleaseHolder frees
-	leases := ses.server.books.ReleaseHolder(ses.id)
+	leases := ses.giveUp()
+	// A function that does not heed its context holds up neither leases nor objects; one that it makes after all goes back too.
+	ses.work.Wait()
+	leases += ses.giveUp()
+	ses.server.log.Debug("session ended", "session", ses.id, "pid", ses.conn.Peer().PID, "leases", leases)
+	ses.server.forget(ses)
+}
+
+// giveUp gives back the leases and objects of the session and returns how many leases there were.
+func (ses *session) giveUp() int {
 	for _, obj := range ses.server.objects.releaseSession(ses.id) {
 		ses.server.letGo(obj)
 	}
-	ses.server.log.Debug("session ended", "session", ses.id, "pid", ses.conn.Peer().PID, "leases", leases)
-	ses.server.forget(ses)
+	return ses.server.books.ReleaseHolder(ses.id)
 }
 
 // holder is how the books know this session.

@@ -19,8 +19,10 @@ type Limits struct {
 	HandshakeTimeout time.Duration
 }
 
+// DefaultFrame is [Limits].Frame where that is zero.
+const DefaultFrame = 64 << 20
+
 const (
-	defaultFrame            = 64 << 20
 	defaultFiles            = 4096
 	defaultWriteTimeout     = 10 * time.Second
 	defaultHandshakeTimeout = 5 * time.Second
@@ -28,7 +30,7 @@ const (
 
 func (l Limits) withDefaults() Limits {
 	if l.Frame <= 0 {
-		l.Frame = defaultFrame
+		l.Frame = DefaultFrame
 	}
 	l.Frame = min(l.Frame, math.MaxUint32)
 	if l.Files <= 0 {

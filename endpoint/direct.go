@@ -1,0 +1,296 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// A server's own process reaches its endpoints without a socket: the same operations run for a session that has no connection. Values
+// cross them encoded, so they are checked and cached like any others, but storages are handed over as they are, not exported and
+// imported. Errors are turned into codes and back: what can be told apart here can be told apart in a client.
+
+// local is what a request within the process carries beside its body.
+type local struct {
+	name   string   // the endpoint
+	args   *payload // its argument; prepare takes it
+	result *result  // what came of it, valid until the reply is done with
+	yield  func(ctx context.Context, item *result) error
+}
+
+// localAnswer is what came of an operation.
+type localAnswer struct {
+	reply reply
+	err   error
+}
+
+// prepareLocal is prepare for a request within the process.
+func (r request) prepareLocal() (*definition, *arguments, error) {
+	p := r.local.args
+	d, err := r.session.server.registry.find(r.local.name)
+	if err != nil {
+		p.close()
+		return nil, nil, err
+	}
+	a, err := makeArguments(d, p.value, p.storages)
+	return d, a, err
+}
+
+// newLocal encodes an argument for a request within the process. What a frame could not carry is refused here too.
+func (s *Server) newLocal(name string, in any) (*local, error) {
+	p, err := encodePayload(in)
+	if err != nil {
+		return nil, fmt.Errorf("argument: %w", err)
+	}
+	if limit := s.frameLimit(); int64(len(p.value)) > limit {
+		p.close()
+		return nil, fmt.Errorf("argument: %w: %d bytes beside its tensors, a frame has at most %d", wire.ErrTooLarge, len(p.value), limit)
+	}
+	if in == nil {
+		p.value = nil
+	}
+	return &local{name: name, args: p}, nil
+}
+
+func (s *Server) frameLimit() int64 {
+	if n := s.opts.Limits.Wire.Frame; n > 0 {
+		return n
+	}
+	return wire.DefaultFrame
+}
+
+// direct runs an operation within the process and hands what came of it to take. When ctx ends first, the operation is told so and goes on
+// by itself.
+func (s *Server) direct(ctx context.Context, r request, op wire.Op, take func(reply) error) error {
+	if err := context.Cause(ctx); err != nil {
+		return errors.Join(err, r.drop())
+	}
+	if err := s.enter(); err != nil {
+		return errors.Join(err, r.drop())
+	}
+	s.requests.Add(1)
+	r.session, r.id = s.self, s.directID.Add(1)
+	inner, cancel := context.WithCancelCause(ctx)
+	unbind := context.AfterFunc(s.self.ctx, func() { cancel(context.Cause(s.self.ctx)) })
+	answers, gone := make(chan localAnswer), make(chan struct{})
+	defer close(gone)
+	go func() {
+		defer s.leave()
+		defer cancel(nil)
+		defer unbind()
+		answer := localAnswer{err: errGoexit}
+		defer func() {
+			select {
+			case answers <- answer:
+			case <-gone:
+				s.dropAnswer(answer)
+			}
+		}()
+		answer.reply, answer.err = operations[op].call(inner, r)
+	}()
+	select {
+	case answer := <-answers:
+		return s.takeAnswer(answer, take)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// drop gives back what a request carries that was not begun.
+func (r request) drop() error {
+	if r.local != nil && r.local.args != nil {
+		r.local.args.close()
+	}
+	return nil
+}
+
+// takeAnswer hands a reply on, or the error as a client would see it.
+func (s *Server) takeAnswer(answer localAnswer, take func(reply) error) error {
+	if answer.err != nil {
+		s.failures.Add(1)
+		return decodeError(encodeError(answer.err))
+	}
+	if answer.reply.done != nil {
+		defer answer.reply.done()
+	}
+	err := take(answer.reply)
+	if err != nil {
+		s.dropReference(answer.reply)
+	}
+	return err
+}
+
+// dropAnswer gives back what came for nobody.
+func (s *Server) dropAnswer(answer localAnswer) {
+	if answer.err != nil {
+		return
+	}
+	s.dropReference(answer.reply)
+	if answer.reply.done != nil {
+		answer.reply.done()
+	}
+}
+
+// dropReference gives the reference back that came with a reply.
+func (s *Server) dropReference(r reply) {
+	if got, ok := r.body.(wire.Returned); ok && got.Object != nil {
+		s.releaseOwn(got.Object.ID)
+	}
+}
+
+// releaseOwn gives a reference of this process back.
+func (s *Server) releaseOwn(id string) bool {
+	obj, left, err := s.objects.release(id, s.self.id)
+	if err == nil && left == 0 {
+		s.letGo(obj)
+	}
+	return err == nil
+}
+
+// request implements asker.
+func (s *Server) request(ctx context.Context, ask call, out any) error {
+	var r request
+	if ask.body != nil {
+		body, err := wire.MarshalPayload(ask.body)
+		if err != nil {
+			return err
+		}
+		r.body = body
+	}
+	return s.direct(ctx, r, ask.op, func(answer reply) error { return setAnswer(answer, out) })
+}
+
+// setAnswer stores the message of a reply, which is of the type that out points to.
+func setAnswer(answer reply, out any) error {
+	if out != nil {
+		reflect.ValueOf(out).Elem().Set(reflect.ValueOf(answer.body))
+	}
+	return nil
+}
+
+// ask implements asker.
+func (s *Server) ask(ctx context.Context, op wire.Op, name string, in, out any) error {
+	l, err := s.newLocal(name, in)
+	if err != nil {
+		return err
+	}
+	return s.direct(ctx, request{local: l}, op, func(answer reply) error { return setAnswer(answer, out) })
+}
+
+// fetch implements asker.
+func (s *Server) fetch(ctx context.Context, f fetch, out any) error {
+	return s.fetchValue(ctx, f, out, func(got wire.Returned) {
+		if got.Object != nil {
+			s.releaseOwn(got.Object.ID)
+		}
+	})
+}
+
+// fetchValue decodes a value into out and calls then with what came beside it.
+func (s *Server) fetchValue(ctx context.Context, f fetch, out any, then func(wire.Returned)) error {
+	op, r := wire.OpCall, request{local: new(local)}
+	var err error
+	if f.task == "" {
+		r.local, err = s.newLocal(f.name, f.in)
+	} else {
+		op = wire.OpTaskResult
+		r.body, err = wire.Marshal(wire.Task{ID: f.task})
+	}
+	if err != nil {
+		return err
+	}
+	return s.direct(ctx, r, op, func(answer reply) error {
+		if err := decodeLocal(r.local.result, out); err != nil {
+			return err
+		}
+		then(answer.body.(wire.Returned))
+		return nil
+	})
+}
+
+// decodeLocal decodes a result into out, which may be nil: its tensors are views of the result's storages.
+func decodeLocal(res *result, out any) error {
+	if out == nil {
+		return nil
+	}
+	if err := checkTarget(out); err != nil {
+		return err
+	}
+	if _, err := decodePayload(res.payload.value, res.payload.storages, out, false); err != nil {
+		return fmt.Errorf("result: %w", err)
+	}
+	return nil
+}
+
+// serverID implements asker.
+func (s *Server) serverID(context.Context) (string, error) { return s.id, nil }
+
+// hold implements asker.
+func (s *Server) hold(ctx context.Context, f fetch, out any) (ref *reference, err error) {
+	err = s.fetchValue(ctx, f, out, func(got wire.Returned) {
+		if got.Object != nil {
+			ref = s.keepReference(got.Object)
+		}
+	})
+	return ref, err
+}
+
+// keepReference makes a reference of this process known, so that it hears of the object's end.
+func (s *Server) keepReference(obj *wire.ObjectRef) *reference {
+	r := newReference(s, obj.ID, obj.Server)
+	s.mu.Lock()
+	if s.ownRefs == nil {
+		s.ownRefs = map[*reference]struct{}{}
+	}
+	s.ownRefs[r] = struct{}{}
+	s.mu.Unlock()
+	if _, err := s.objects.info(r.id, s.self.id); err != nil { // destroyed before it was known
+		s.loseReferences(r.id)
+	}
+	return r
+}
+
+// loseReferences tells this process's references to an object, or to all if id is empty, that it is gone.
+func (s *Server) loseReferences(id string) {
+	var lost []*reference
+	s.mu.Lock()
+	for r := range s.ownRefs {
+		if id == "" || r.id == id {
+			lost = append(lost, r)
+			delete(s.ownRefs, r)
+		}
+	}
+	s.mu.Unlock()
+	for _, r := range lost {
+		r.stale(StaleObjectMissing)
+	}
+}
+
+// returnReference implements keeper.
+func (s *Server) returnReference(_ context.Context, r *reference, _ bool) (bool, error) {
+	s.mu.Lock()
+	delete(s.ownRefs, r)
+	s.mu.Unlock()
+	return s.releaseOwn(r.id), nil
+}
+
+// enter begins a request of this process, which Shutdown waits for.
+func (s *Server) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return fmt.Errorf("%w: %w", ErrUnavailable, ErrServerClosed)
+	}
+	s.directs++
+	return nil
+}
+
+func (s *Server) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.directs--
+	s.finishIfIdleLocked()
+}

@@ -1,0 +1,112 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// Options say what a [Node] is. The zero value is a node whose role and socket the environment decides, without devices.
+type Options struct {
+	// Mode is the role. A mode that is set goes before the environment.
+	Mode Mode
+	// Socket is the path of the socket; empty for the one that [SocketPath] makes of BasePath and DeviceIndex.
+	Socket string
+	// BasePath and DeviceIndex make the path of the socket. A base path that is set goes before [EnvBasePath].
+	BasePath    string
+	DeviceIndex int
+	// Devices are what tensors may live on. Borrowed: they must outlive the node and whatever came from it.
+	Devices []driver.Device
+	// Wait makes Open, in the role of a client, wait for an owner that is not there yet, until its context ends.
+	Wait bool
+	// Registry gets what is shared; nil for a new one. Borrowed.
+	Registry *Registry
+	// AllowUIDs are users, beside the process's own, to trust as peers.
+	AllowUIDs []uint32
+	// Limits bound what peers can make this process hold.
+	Limits Limits
+	// Results and Tasks bound what is kept of results, and the tasks, where functions run in this process.
+	Results ResultOptions
+	Tasks   TaskOptions
+	// Label names this process, for people. At most 64 bytes.
+	Label string
+	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used only.
+	Logger *slog.Logger
+}
+
+// Open returns a node in the role that the options and the environment say. As a server it has bound its socket, and lets
+// clients wait until [Node.Ready]: nobody finds it without the endpoints that are registered first. As a client it has connected. The caller
+// closes the node.
+//
+// Errors: [ErrInUse] for a server where a live owner has the socket, which is left alone; those of [Dial] for a client; [ErrInvalid] for
+// options or an environment that make no sense.
+func Open(ctx context.Context, opts Options) (*Node, error) {
+	mode, err := opts.Mode.resolve()
+	if err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	if opts.Registry == nil {
+		opts.Registry = NewRegistry()
+	}
+	n := &Node{mode: mode, auto: opts.Mode == ModeAuto, registry: opts.Registry, index: opts.DeviceIndex, served: make(chan struct{})}
+	if n.socket, err = opts.socket(); err != nil {
+		return nil, fmt.Errorf("open: %w", err)
+	}
+	switch mode {
+	case ModeLocal:
+		err = n.openLocal(opts)
+	case ModeServer:
+		err = n.openServer(opts)
+	default:
+		err = n.openClient(ctx, opts)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open as %s: %w", mode, err)
+	}
+	return n, nil
+}
+
+// socket is the path that the options ask for.
+func (o *Options) socket() (string, error) {
+	if o.Socket != "" {
+		return o.Socket, checkSocketPath(o.Socket)
+	}
+	return SocketPath(o.BasePath, o.DeviceIndex)
+}
+
+func (o *Options) server(socket string) ServerOptions {
+	return ServerOptions{
+		Socket: socket, Devices: o.Devices, AllowUIDs: o.AllowUIDs, Limits: o.Limits, Registry: o.Registry, Results: o.Results,
+		Tasks: o.Tasks, Label: o.Label, Logger: o.Logger,
+	}
+}
+
+func (n *Node) openLocal(opts Options) (err error) {
+	if n.server, err = newOwner(opts.server("")); err != nil {
+		return err
+	}
+	n.caller.to = n.server
+	return nil
+}
+
+func (n *Node) openServer(opts Options) (err error) {
+	if n.server, err = NewServer(opts.server(n.socket)); err != nil {
+		return err
+	}
+	n.caller.to = n.server
+	return nil
+}
+
+func (n *Node) openClient(ctx context.Context, opts Options) (err error) {
+	n.client, err = Dial(ctx, ClientOptions{
+		Socket: n.socket, Devices: opts.Devices, Wait: opts.Wait, AllowUIDs: opts.AllowUIDs, Limits: opts.Limits.Wire,
+		Label: opts.Label, Logger: opts.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	n.caller.to = n.client
+	return nil
+}

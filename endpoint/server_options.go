@@ -1,0 +1,89 @@
+package endpoint
+
+import (
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// ServerOptions says where an owner listens and what it may hand out. The zero value serves nothing until Devices is set.
+type ServerOptions struct {
+	// Socket is the path to listen on; empty stands for SocketPath("", 0).
+	Socket string
+	// Listener is a Unix socket that is bound already, as systemd hands over. If set it is taken, Socket is only its name, and neither
+	// a lock nor the socket file is touched.
+	Listener *net.UnixListener
+	// Devices are what tensors may live on. Borrowed: they must outlive the server.
+	Devices []driver.Device
+	// Retain is how many superseded versions of a name are kept though nobody reads them.
+	Retain int
+	// AllowUIDs are the users, beside the server's own, whose processes may connect. Whoever may connect may also publish.
+	AllowUIDs []uint32
+	// Limits bound what peers can make the server hold.
+	Limits Limits
+	// Registry has the functions that clients can call; nil for none. Borrowed. Endpoints that are registered later can be called at
+	// once.
+	Registry *Registry
+	// Results bounds what is kept of results.
+	Results ResultOptions
+	// Tasks bounds the tasks.
+	Tasks TaskOptions
+	// Label is a name for people, shown to clients. At most 64 bytes.
+	Label string
+	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used only.
+	Logger *slog.Logger
+}
+
+// Limits bound what peers can make a server hold. A zero field stands for its default.
+type Limits struct {
+	// Wire bounds frames, descriptors, and how long a peer may take to introduce itself and to read.
+	Wire wire.Limits
+	// Clients is how many may be connected at once; 16384.
+	Clients int
+	// Requests is how many of one client may be in flight; 16384.
+	Requests int
+	// Subscriptions is how many leases and watches one client may have; 65536.
+	Subscriptions int
+	// Objects is how many references to managed objects one client may have; 65536.
+	Objects int
+}
+
+// ResultOptions bound the cache of results. A zero field stands for its default.
+type ResultOptions struct {
+	// Entries is how many results are kept; [cache.DefaultEntries]. Negative for no bound.
+	Entries int
+	// Bytes is how many bytes of memory and encoding they may have together; 0 for no bound.
+	Bytes int64
+	// TTL is how long a result is kept; 0 for as long as there is room.
+	TTL time.Duration
+}
+
+// TaskOptions bound the tasks of a server. A zero field stands for its default.
+type TaskOptions struct {
+	// Workers is how many run at once; [task.DefaultWorkers].
+	Workers int
+	// Capacity is how many are known, finished ones included; [task.DefaultCapacity].
+	Capacity int
+	// Retain is how many finished ones are kept; as many as the capacity allows.
+	Retain int
+	// TTL is how long a finished one is kept; [task.DefaultTTL].
+	TTL time.Duration
+}
+
+func (l *Limits) defaults() {
+	if l.Clients <= 0 {
+		l.Clients = 16384
+	}
+	if l.Requests <= 0 {
+		l.Requests = 16384
+	}
+	if l.Subscriptions <= 0 {
+		l.Subscriptions = 65536
+	}
+	if l.Objects <= 0 {
+		l.Objects = 65536
+	}
+}
