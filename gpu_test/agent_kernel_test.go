@@ -1,0 +1,153 @@
+//go:build linux
+
+package gpu_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// scaleIn is the argument of the owner's endpoint: it gives back a*x + y, made by a kernel on the caller's memory.
+type scaleIn struct {
+	A    float32
+	X, Y *tensor.Tensor
+}
+
+// endpoints are the functions of an owner.
+func (a *agent) endpoints() *endpoint.Registry {
+	r := endpoint.NewRegistry()
+	err := endpoint.Register(r, "saxpy", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) {
+		out, err := tensor.Empty(a.dev, tensor.Float32, in.Y.Shape())
+		if err != nil {
+			return nil, err
+		}
+		if err := out.CopyFrom(in.Y); err == nil {
+			err = a.saxpy(in.A, in.X, out)
+		}
+		if err != nil {
+			out.Close()
+			return nil, err
+		}
+		return out, nil
+	}, endpoint.NoCache())
+	if err != nil {
+		panic(err)
+	}
+	return r
+}
+
+// address is where the elements of a contiguous tensor begin on the device.
+func address(t *tensor.Tensor) (cu.DevicePtr, error) {
+	m, ok := t.Storage().Memory().(driver.Addressable)
+	if !ok || !t.Contiguous() {
+		return 0, fmt.Errorf("%v is not contiguous on a device", t)
+	}
+	return cu.DevicePtr(m.DevicePointer() + uint64(t.Spec().ByteOffset)), nil
+}
+
+// saxpy runs the kernel on two tensors: y = a*x + y.
+func (a *agent) saxpy(by float32, x, y *tensor.Tensor) error {
+	if a.share.kernel == nil {
+		mod, err := a.dev.LoadModule([]byte(kernelsPTX)) // until the process ends
+		if err != nil {
+			return err
+		}
+		if a.share.kernel, err = mod.Function("saxpy"); err != nil {
+			return err
+		}
+	}
+	px, err := address(x)
+	if err != nil {
+		return err
+	}
+	py, err := address(y)
+	if err != nil {
+		return err
+	}
+	n := y.NumElements()
+	cfg := cuda.LaunchConfig{Grid: cuda.Dim3{X: uint32((n + 255) / 256)}, Block: cuda.Dim3{X: 256}}
+	if err := a.share.kernel.Launch(cfg, by, px, py, int(n)); err != nil {
+		return err
+	}
+	return a.dev.Synchronize()
+}
+
+// launchOn doubles the first attached tensor into memory of this process, by a kernel that reads the owner's memory, and compares
+// with Go.
+func (a *agent) launchOn(sd *module.StateDict) (string, error) {
+	for name, t := range sd.All() {
+		out, err := tensor.FromSlice(a.dev, t.Shape(), make([]float32, t.NumElements()))
+		if err != nil {
+			return "", err
+		}
+		defer out.Close()
+		if err := a.saxpy(2, t, out); err != nil {
+			return "", err
+		}
+		in, err := tensor.Float32s(t)
+		if err != nil {
+			return "", err
+		}
+		got, err := tensor.Float32s(out)
+		if err != nil {
+			return "", err
+		}
+		for i := range in {
+			if got[i] != 2*in[i] {
+				return "", fmt.Errorf("%s: element %d is %v, not %v", name, i, got[i], 2*in[i])
+			}
+		}
+		return name, nil
+	}
+	return "", fmt.Errorf("no tensors")
+}
+
+// callOwner calls the endpoint with tensors of this process's GPU memory and checks the result, which is the owner's.
+func (a *agent) callOwner(ctx context.Context) error {
+	const n = 1000
+	xs, ys := noise(n, 5), noise(n, 6)
+	x, err := tensor.FromSlice(a.dev, tensor.Shape{n}, xs)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	y, err := tensor.FromSlice(a.dev, tensor.Shape{n}, ys)
+	if err != nil {
+		return err
+	}
+	defer y.Close()
+	out, err := endpoint.Call[*tensor.Tensor](ctx, a.share.client, "saxpy", scaleIn{A: 0.5, X: x, Y: y})
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if _, ok := out.Storage().Memory().(*cuda.Memory); !ok {
+		return fmt.Errorf("the result lies on %v", out.Device().Info())
+	}
+	got, err := tensor.Float32s(out)
+	if err != nil {
+		return err
+	}
+	for i := range got {
+		if want := 0.5*xs[i] + ys[i]; got[i]-want > 1e-6 || want-got[i] > 1e-6 {
+			return fmt.Errorf("element %d is %v, not %v", i, got[i], want)
+		}
+	}
+	after, err := tensor.Float32s(y)
+	if err != nil {
+		return err
+	}
+	for i := range after {
+		if after[i] != ys[i] {
+			return fmt.Errorf("the argument was changed")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+//go:build linux
+
+package gpu_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// sharer is what an agent has of the product: an owner or a client, on its GPU.
+type sharer struct {
+	server  *endpoint.Server
+	client  *endpoint.Client
+	handles map[string]*endpoint.Handle
+	watcher *endpoint.Watcher
+	kernel  *cuda.Function
+}
+
+// useEndpoint are the requests to owners and clients.
+func (a *agent) useEndpoint(q request) (r response, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if a.share == nil {
+		a.share = &sharer{handles: map[string]*endpoint.Handle{}}
+	}
+	switch q.Do {
+	case "serve", "publish", "publish empty", "holders":
+		return a.own(ctx, q)
+	}
+	return a.attach(ctx, q)
+}
+
+// own are the requests to an owner.
+func (a *agent) own(ctx context.Context, q request) (r response, err error) {
+	s := a.share
+	switch q.Do {
+	case "serve":
+		s.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: q.Socket, Devices: []driver.Device{a.dev}, Registry: a.endpoints()})
+		if err == nil {
+			go s.server.Serve()
+		}
+	case "publish":
+		var sd *module.StateDict
+		if sd, err = synthetic(a.dev, q); err == nil {
+			r.Version, err = s.server.Publish(ctx, q.Name, sd)
+		}
+	case "publish empty": // a slab of which nobody looks at the bytes
+		var sd *module.StateDict
+		if sd, err = emptyModel(a.dev, q.Bytes); err == nil {
+			r.Version, err = s.server.Publish(ctx, q.Name, sd)
+		}
+	case "holders":
+		for _, m := range s.server.List() {
+			for _, v := range m.Versions {
+				r.Bytes += int64(len(v.Holders))
+			}
+		}
+	}
+	return r, err
+}
+
+// attach are the requests to a client.
+func (a *agent) attach(ctx context.Context, q request) (r response, err error) {
+	s := a.share
+	switch q.Do {
+	case "dial":
+		s.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: q.Socket, Devices: []driver.Device{a.dev}})
+	case "acquire":
+		var h *endpoint.Handle
+		if h, err = s.client.AcquireVersion(ctx, q.Name, q.Version); err == nil {
+			s.handles[q.Key] = h
+			r.Version = h.Version()
+		}
+	case "time acquire":
+		r.Nanos, err = a.timeAcquires(ctx, q)
+	case "check":
+		err = checkModel(a.dev, s.handles[q.Key].StateDict(), q)
+	case "sum": // by a kernel, on the attached memory itself
+		r.Text, err = a.launchOn(s.handles[q.Key].StateDict())
+	case "state":
+		r.Text = s.handles[q.Key].State().String()
+	case "release":
+		err = s.handles[q.Key].Close()
+	case "offer":
+		var sd *module.StateDict
+		if sd, err = synthetic(a.dev, q); err == nil {
+			r.Version, err = s.client.Publish(ctx, q.Name, sd)
+			sd.Close()
+		}
+	case "watch":
+		s.watcher, err = s.client.Watch(ctx)
+	case "next":
+		var e endpoint.Event
+		e, err = s.watcher.Next(ctx)
+		r.Text, r.Version = e.Kind.String()+" "+e.Name, e.Version
+	case "call":
+		err = a.callOwner(ctx)
+	default:
+		err = fmt.Errorf("%w: %s", errUnknown, q.Do)
+	}
+	return r, err
+}
+
+func (a *agent) timeAcquires(ctx context.Context, q request) (nanos []int64, err error) {
+	for range q.Times {
+		start := time.Now()
+		h, err := a.share.client.Acquire(ctx, q.Name)
+		if err != nil {
+			return nil, err
+		}
+		nanos = append(nanos, time.Since(start).Nanoseconds())
+		if err := h.Close(); err != nil {
+			return nil, err
+		}
+	}
+	return nanos, nil
+}
+
+// synthetic is a model whose bytes follow from the seed.
+func synthetic(dev driver.Device, q request) (*module.StateDict, error) {
+	return module.Synthesize(dev, module.Synthetic{Seed: uint64(q.Seed), Tensors: 4, Bytes: max(q.Bytes, 1<<16)})
+}
+
+// emptyModel is a model of 64 tensors in one slab, of whatever bytes the device gives.
+func emptyModel(dev driver.Device, size int64) (*module.StateDict, error) {
+	mem, err := dev.Alloc(size)
+	if err != nil {
+		return nil, err
+	}
+	slab := tensor.NewStorage(mem)
+	defer slab.Close()
+	sd := module.NewStateDict()
+	const n = 64
+	for i := range int64(n) {
+		t, err := tensor.New(slab, tensor.Spec{DType: tensor.Uint8, Shape: tensor.Shape{size / n}, ByteOffset: i * (size / n)})
+		if err == nil {
+			err = sd.Set(fmt.Sprintf("t%d", i), t)
+		}
+		if err != nil {
+			sd.Close()
+			return nil, err
+		}
+	}
+	return sd, nil
+}
+
+// checkModel compares every byte with what the seed says it must be.
+func checkModel(dev driver.Device, got *module.StateDict, q request) error {
+	want, err := synthetic(dev, q)
+	if err != nil {
+		return err
+	}
+	defer want.Close()
+	if got.Len() != want.Len() {
+		return fmt.Errorf("%d tensors, not %d", got.Len(), want.Len())
+	}
+	for name, t := range want.All() {
+		other, ok := got.Get(name)
+		if !ok {
+			return fmt.Errorf("no tensor %s", name)
+		}
+		var x, y bytes.Buffer
+		if _, err := t.WriteTo(&x); err != nil {
+			return err
+		}
+		if _, err := other.WriteTo(&y); err != nil {
+			return err
+		}
+		if !bytes.Equal(x.Bytes(), y.Bytes()) {
+			return fmt.Errorf("%s: %w", name, errChanged)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+//go:build linux
+
+package gpu_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+)
+
+// TestConformance runs the suite that every device passes, once for each kind of handle that works here.
+func TestConformance(t *testing.T) {
+	here := kindsHere(t, openDevice(t))
+	require.Contains(t, here, driver.CUDAFD, "the default kind")
+	for _, kind := range []driver.HandleKind{driver.CUDAFD, driver.CUDAIPC, driver.CUDAFabric} {
+		t.Run(string(kind), func(t *testing.T) {
+			if !slices.Contains(here, kind) {
+				t.Skipf("this device has no handles of kind %s", kind) // also where a GPU is required: few have fabric handles
+			}
+			open := func(tb testing.TB) driver.Device {
+				dev, err := cuda.Open(0, cuda.WithHandleKind(kind))
+				require.NoError(tb, err)
+				return dev
+			}
+			opts := []drivertest.Option{drivertest.PeerEnv(kindVariable + "=" + string(kind))}
+			if kind == driver.CUDAIPC {
+				opts = append(opts, drivertest.ImportElsewhere())
+			}
+			drivertest.TestDevice(t, open, opts...)
+		})
+	}
+}
