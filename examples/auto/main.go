@@ -1,0 +1,71 @@
+// Command auto is one program in three roles. It calls a function; whether that runs in this process or in another one, the owner's, is
+// said by the environment, and the code is the same:
+//
+//	go run ./examples/auto                                                     # alone: the function runs here
+//	SHARED_TENSOR_ENABLED=1 SHARED_TENSOR_ROLE=server go run ./examples/auto   # the owner: calls it once, and serves it to others
+//	SHARED_TENSOR_ENABLED=1 go run ./examples/auto                             # a client: has the owner run it
+//
+// Owner and client print the same numbers, and the second one who asks does not wait: the weights are the owner's, in place.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// weightsArgs says which weights to make.
+type weightsArgs struct {
+	Size int64   `json:"size"`
+	Seed float32 `json:"seed"`
+}
+
+func run(ctx context.Context) error {
+	dev, err := host.Open()
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	node, err := endpoint.Open(ctx, endpoint.Options{Devices: []driver.Device{dev}, Label: "examples/auto"})
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+
+	// The function as anybody would write it. Where it runs, it says so.
+	weights, err := endpoint.Share(node, "weights", func(_ context.Context, in weightsArgs) (*tensor.Tensor, error) {
+		fmt.Println("making weights in process", os.Getpid())
+		values := make([]float32, in.Size)
+		for i := range values {
+			values[i] = in.Seed + float32(i)
+		}
+		return tensor.FromSlice(dev, tensor.Shape{in.Size}, values)
+	})
+	if err != nil {
+		return err
+	}
+
+	w, err := weights(ctx, weightsArgs{Size: 4, Seed: 0.5}) // here or there, with the same type and the same errors
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	fmt.Printf("%s in process %d has %v\n", node.Mode(), os.Getpid(), w)
+	return node.Serve(ctx) // which only an owner waits in
+}
