@@ -11,7 +11,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
-	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -101,9 +100,7 @@ func testRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
 func calling(t testing.TB) (*endpoint.Client, driver.Device, *child) {
 	t.Helper()
 	o, socket := owner(t)
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { dev.Close() })
+	dev := testDevice(t)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
@@ -127,7 +124,7 @@ func TestCall(t *testing.T) {
 	y, err := endpoint.Call[*tensor.Tensor](ctx, c, "scale", scaleIn{X: half, By: 10})
 	require.NoError(t, err)
 	defer y.Close()
-	values, err := tensor.Data[float32](y)
+	values, err := tensor.Float32s(y)
 	require.NoError(t, err)
 	require.Equal(t, []float32{30, 40}, values)
 }
@@ -153,12 +150,13 @@ func TestContainersShareTheirTensors(t *testing.T) {
 	require.Equal(t, []any{"x", nil, true, 1.5}, same["s"])
 
 	// The bytes are the same memory: what is written here is seen through what came back from the other process.
-	mine, err := tensor.Data[float32](x)
+	other, err := tensor.FromSlice(dev, tensor.Shape{3}, []float32{100, 101, 102})
 	require.NoError(t, err)
-	mine[0] = 100
-	back, err := tensor.Data[float32](same["t"].(*tensor.Tensor))
+	defer other.Close()
+	require.NoError(t, x.CopyFrom(other))
+	back, err := tensor.Float32s(same["t"].(*tensor.Tensor))
 	require.NoError(t, err)
-	require.EqualValues(t, 100, back[0])
+	require.Equal(t, []float32{100, 101, 102}, back)
 }
 
 func TestErrorsOfCalls(t *testing.T) {

@@ -89,6 +89,7 @@ func (p *peer) hungUp(says string) {
 // hostileOwner is an owner in this process with one model, which must be as it was when the test ends.
 func hostileOwner(t *testing.T) *endpoint.Server {
 	t.Helper()
+	hostOnly(t, "forges descriptors of host memory")
 	drivertest.Leaks(t)
 	dev, err := host.Open()
 	require.NoError(t, err)

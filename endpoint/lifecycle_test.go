@@ -11,7 +11,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
-	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -19,9 +18,7 @@ import (
 // serve runs an owner in this process.
 func serve(t testing.TB, opts endpoint.ServerOptions) *endpoint.Server {
 	t.Helper()
-	dev, err := host.Open()
-	require.NoError(t, err)
-	t.Cleanup(func() { dev.Close() })
+	dev := testDevice(t)
 	opts.Socket, opts.Devices = socketPath(t), []driver.Device{dev}
 	s, err := endpoint.NewServer(opts)
 	require.NoError(t, err)

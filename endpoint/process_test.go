@@ -18,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -186,7 +185,7 @@ func synthetic(dev driver.Device, do command) (*module.StateDict, error) {
 
 // runChild is the main function of a child.
 func runChild() int {
-	dev, err := host.Open()
+	dev, err := openDevice()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

@@ -1,0 +1,80 @@
+package endpoint_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+)
+
+// deviceVariable names the device whose memory the tests share, in this process and in the others that they start: host, which is the
+// default, or cuda:N.
+const deviceVariable = "ENDPOINT_TEST_DEVICE"
+
+// openDevice opens that device.
+func openDevice() (driver.Device, error) {
+	name := os.Getenv(deviceVariable)
+	if name == "" {
+		name = "host"
+	}
+	kind, index, err := driver.ParseDevice(name)
+	if err != nil {
+		return nil, err
+	}
+	if kind == driver.CUDA {
+		return cuda.Open(index)
+	}
+	return host.Open()
+}
+
+// testDevice is openDevice for the length of a test.
+func testDevice(t testing.TB) driver.Device {
+	t.Helper()
+	dev, err := openDevice()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
+// hostOnly skips a test that would not be the same on another device.
+func hostOnly(t testing.TB, why string) {
+	t.Helper()
+	if name := os.Getenv(deviceVariable); name != "" && name != "host" {
+		t.Skip(why)
+	}
+}
+
+// TestAgainOnCUDA runs all tests of this package once more, with tensors in the memory of the stand-in for a GPU.
+func TestAgainOnCUDA(t *testing.T) {
+	if os.Getenv(deviceVariable) != "" {
+		t.Skip("this is the second time")
+	}
+	if testing.Short() {
+		t.Skip("-short")
+	}
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1")
+	cmd.Env = append(os.Environ(), cudatest.Options{Memory: 256 << 20}.Env(t)...)
+	cmd.Env = append(cmd.Env, deviceVariable+"=cuda:0")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", failures(string(out)))
+	require.Contains(t, string(out), "--- PASS: TestClientsReadOnWhenTheOwnerIsKilled")
+}
+
+// failures leaves out what passed.
+func failures(log string) string {
+	var b strings.Builder
+	for line := range strings.Lines(log) {
+		if !strings.HasPrefix(line, "=== ") && !strings.Contains(line, "--- PASS") {
+			fmt.Fprint(&b, line)
+		}
+	}
+	return b.String()
+}
