@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -105,7 +106,7 @@ func (c *caller) Call(ctx context.Context, name string, in, out any) error {
 
 // get is fetch that names what it fetches in errors.
 func (c *caller) get(ctx context.Context, f fetch, out any) error {
-	if err := c.to.fetch(ctx, f, out); err != nil {
+	if err := waiting(ctx, func() error { return c.to.fetch(ctx, f, out) }); err != nil {
 		return fmt.Errorf("%s: %w", f, err)
 	}
 	return nil
@@ -113,11 +114,23 @@ func (c *caller) get(ctx context.Context, f fetch, out any) error {
 
 // keep is get that keeps the reference.
 func (c *caller) keep(ctx context.Context, f fetch, out any) (*reference, error) {
-	ref, err := c.to.hold(ctx, f, out)
+	var ref *reference
+	err := waiting(ctx, func() (err error) {
+		ref, err = c.to.hold(ctx, f, out)
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", f, err)
 	}
 	return ref, nil
+}
+
+// waiting calls wait. In a task it gives the task's worker to others meanwhile: what is waited for may be another task.
+func waiting(ctx context.Context, wait func() error) error {
+	if _, ok := task.ID(ctx); ok {
+		return task.Blocking(ctx, wait)
+	}
+	return wait()
 }
 
 // Endpoints lists the endpoints in the order of their names.

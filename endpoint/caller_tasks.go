@@ -30,7 +30,8 @@ func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
 
 func (c *caller) task(ctx context.Context, op wire.Op, body wire.Task) (TaskInfo, error) {
 	var got wire.TaskInfo
-	if err := c.to.request(ctx, call{op: op, body: body}, &got); err != nil {
+	err := waiting(ctx, func() error { return c.to.request(ctx, call{op: op, body: body}, &got) })
+	if err != nil {
 		return TaskInfo{}, fmt.Errorf("task %s: %w", body.ID, err)
 	}
 	return decodeTask(got), nil

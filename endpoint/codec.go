@@ -21,33 +21,21 @@ var (
 	stateDictType = reflect.TypeFor[*module.StateDict]()
 )
 
-// holding says whether values of a type can hold tensors.
-type holding uint8
-
-const (
-	plain holding = iota // never
-	holds                // perhaps
-
-)
-
-var holdings sync.Map // reflect.Type to holding
+var holdings sync.Map // reflect.Type to bool
 
 // mayHold tells whether values of t can hold tensors.
 func mayHold(t reflect.Type) bool {
 	if h, ok := holdings.Load(t); ok {
-		return h.(holding) != plain
+		return h.(bool)
 	}
-	h := plain
-	if search(t, map[reflect.Type]bool{}) {
-		h = holds
-	}
+	h := search(t, map[reflect.Type]bool{})
 	holdings.Store(t, h)
-	return h != plain
+	return h
 }
 
-// search looks for a tensor below t.
+// search looks for a tensor below t. One that does not stand as a pointer counts: it is refused where it is met.
 func search(t reflect.Type, seen map[reflect.Type]bool) bool {
-	if t == tensorType || t == stateDictType {
+	if isTensor(t) || byValue(t) {
 		return true
 	}
 	if seen[t] {
@@ -71,15 +59,29 @@ func search(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
+// isTensor tells whether t is that of a tensor or a state dict as it crosses.
+func isTensor(t reflect.Type) bool { return t == tensorType || t == stateDictType }
+
+// byValue tells whether t is a tensor or a state dict without the pointer, which would cross as an empty struct.
+func byValue(t reflect.Type) bool { return t == tensorType.Elem() || t == stateDictType.Elem() }
+
+func errByValue(path string) error {
+	return fmt.Errorf("%w: %s: tensors and state dicts cross as pointers", ErrInvalid, path)
+}
+
 // checkType refuses types that cannot cross, when an endpoint is registered and not when it is called.
 func checkType(t reflect.Type) error { return refuseBelow(t, t.String(), map[reflect.Type]bool{}) }
 
 func refuseBelow(t reflect.Type, path string, seen map[reflect.Type]bool) error {
-	if t == tensorType || t == stateDictType || seen[t] {
+	if isTensor(t) || seen[t] {
 		return nil
 	}
 	seen[t] = true
 	switch t.Kind() {
+	case reflect.Interface:
+		if t.NumMethod() > 0 {
+			return fmt.Errorf("%w: %s: nobody could tell which %s to make at the other end", ErrInvalid, path, t)
+		}
 	case reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Uintptr:
 		return fmt.Errorf("%w: %s: a %s cannot cross to another process", ErrInvalid, path, t.Kind())
 	case reflect.Pointer, reflect.Slice, reflect.Array:
@@ -90,8 +92,8 @@ func refuseBelow(t reflect.Type, path string, seen map[reflect.Type]bool) error 
 		}
 		return refuseBelow(t.Elem(), path, seen)
 	case reflect.Struct:
-		if t == tensorType.Elem() || t == stateDictType.Elem() {
-			return fmt.Errorf("%w: %s: tensors and state dicts cross as pointers", ErrInvalid, path)
+		if byValue(t) {
+			return errByValue(path)
 		}
 		for _, f := range fieldsOf(t) {
 			if err := refuseBelow(f.typ, path+"."+f.name, seen); err != nil {
@@ -110,39 +112,94 @@ type field struct {
 	omitEmpty bool
 }
 
-// fieldsOf lists the fields of a struct as the cbor library names them. Embedded structs without a name of their own count as
-// part of the struct around them.
+var fieldLists sync.Map // reflect.Type to []field
+
+// fieldsOf lists the fields of a struct as the cbor library names them. Embedded structs without a name of their own, and those behind
+// embedded pointers, count as part of the struct around them. Of two fields with one name the outer one counts.
 func fieldsOf(t reflect.Type) []field {
+	if list, ok := fieldLists.Load(t); ok {
+		return list.([]field)
+	}
 	var list []field
+	place := map[string]int{}
 	for _, f := range reflect.VisibleFields(t) {
-		tag, ok := f.Tag.Lookup("cbor")
-		if !ok {
-			tag = f.Tag.Get("json")
-		}
-		name, options, _ := strings.Cut(tag, ",")
-		embedded := f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct
-		if !f.IsExported() || tag == "-" || embedded || len(f.Index) > 1 && !reachable(t, f.Index) {
+		name, options, ignored := nameOf(f)
+		if ignored || !f.IsExported() || flattened(f) || !reachable(t, f.Index) {
 			continue
 		}
-		if name == "" {
-			name = f.Name
+		next := field{name: name, typ: f.Type, index: f.Index, omitEmpty: slices.Contains(options, "omitempty")}
+		i, taken := place[name]
+		switch {
+		case !taken:
+			place[name] = len(list)
+			list = append(list, next)
+		case len(next.index) < len(list[i].index):
+			list[i] = next
 		}
-		list = append(list, field{
-			name: name, typ: f.Type, index: f.Index, omitEmpty: slices.Contains(strings.Split(options, ","), "omitempty"),
-		})
 	}
+	fieldLists.Store(t, list)
 	return list
 }
 
-// reachable tells whether a promoted field is reached through embedded structs only: through pointers, or through a struct that has a
-// name of its own in the encoding, it is not part of the outer struct.
+// nameOf is the name of a field on the wire and its options, or that it is left out.
+func nameOf(f reflect.StructField) (name string, options []string, ignored bool) {
+	tag, ok := f.Tag.Lookup("cbor")
+	if !ok {
+		tag = f.Tag.Get("json")
+	}
+	if tag == "-" {
+		return "", nil, true
+	}
+	list := strings.Split(tag, ",")
+	if list[0] == "" {
+		list[0] = f.Name
+	}
+	return list[0], list[1:], false
+}
+
+// flattened tells whether f is an embedded struct, or a pointer to one, whose fields count as those of the struct around it.
+func flattened(f reflect.StructField) bool {
+	t := f.Type
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return f.Anonymous && t.Kind() == reflect.Struct && !isTensor(f.Type) && f.Tag.Get("cbor") == "" && f.Tag.Get("json") == ""
+}
+
+// reachable tells whether a promoted field is reached through flattened structs only.
 func reachable(t reflect.Type, index []int) bool {
 	for _, i := range index[:len(index)-1] {
+		if t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
 		f := t.Field(i)
-		if f.Type.Kind() != reflect.Struct || f.Tag.Get("cbor") != "" || f.Tag.Get("json") != "" {
+		if !flattened(f) || f.Type.Kind() == reflect.Pointer && !f.IsExported() {
 			return false
 		}
 		t = f.Type
 	}
 	return true
+}
+
+// get is the field of v; the zero Value where an embedded pointer on the way is nil.
+func (f field) get(v reflect.Value) reflect.Value {
+	field, err := v.FieldByIndexErr(f.index)
+	if err != nil {
+		return reflect.Value{}
+	}
+	return field
+}
+
+// make is the field of v, which is made reachable.
+func (f field) make(v reflect.Value) reflect.Value {
+	for _, i := range f.index {
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				v.Set(reflect.New(v.Type().Elem()))
+			}
+			v = v.Elem()
+		}
+		v = v.Field(i)
+	}
+	return v
 }

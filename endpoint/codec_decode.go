@@ -23,6 +23,7 @@ func decodePayload(value wire.RawMessage, storages []*tensor.Storage, out any, s
 	d := &decoder{storages: storages, strict: strict}
 	if err := d.decode(value, reflect.ValueOf(out).Elem()); err != nil {
 		closeAll(d.made)
+		reflect.ValueOf(out).Elem().SetZero() // it may hold what was closed
 		return nil, err
 	}
 	return d.made, nil
@@ -40,13 +41,15 @@ func (d *decoder) decode(raw wire.RawMessage, v reflect.Value) error {
 		if d.strict {
 			return wire.UnmarshalStrict(raw, v.Addr().Interface())
 		}
-		return wire.Unmarshal(raw, v.Addr().Interface())
+		return wire.UnmarshalPlain(raw, v.Addr().Interface())
 	}
 	if isNull(raw) {
 		v.SetZero()
 		return nil
 	}
 	switch {
+	case byValue(t):
+		return errByValue(t.String())
 	case t == tensorType:
 		made, err := d.decodeTensor(raw)
 		if err == nil {
@@ -122,7 +125,7 @@ func (d *decoder) decodeStruct(raw wire.RawMessage, v reflect.Value) error {
 			continue
 		}
 		delete(parts, f.name)
-		if err := d.decode(raw, v.FieldByIndex(f.index)); err != nil {
+		if err := d.decode(raw, f.make(v)); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
 	}
@@ -143,7 +146,7 @@ func (d *decoder) decodeAny(raw wire.RawMessage, v reflect.Value) error {
 	target := reflect.New(anyTarget(raw)).Elem()
 	var err error
 	if target.Kind() == reflect.Interface {
-		err = wire.Unmarshal(raw, target.Addr().Interface())
+		err = wire.UnmarshalPlain(raw, target.Addr().Interface())
 	} else {
 		err = d.decode(raw, target)
 	}

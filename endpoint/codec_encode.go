@@ -36,7 +36,9 @@ func (p *payload) bytes() int64 {
 // encoder encodes one value.
 type encoder struct {
 	payload
-	index map[*tensor.Storage]uint32
+	index   map[*tensor.Storage]uint32
+	depth   int
+	deepest int
 }
 
 // encodePayload encodes a value, which it borrows: the payload has references of its own to the storages. Work on the devices is waited
@@ -47,6 +49,9 @@ func encodePayload(v any) (*payload, error) {
 	}
 	e := new(encoder)
 	raw, err := e.encode(reflect.ValueOf(v))
+	if err == nil && (len(raw) > checkedBytes || e.deepest > checkedDepth) {
+		err = wire.CheckPayload(raw)
+	}
 	if err == nil {
 		err = synchronize(e.storages)
 	}
@@ -57,6 +62,16 @@ func encodePayload(v any) (*payload, error) {
 	e.value = raw
 	return &e.payload, nil
 }
+
+// checkedBytes is the size of a payload from which on it is checked before it is sent: a smaller one cannot be too long for a receiver.
+// The same holds for how deep it is.
+const (
+	checkedBytes = wire.MaxPairs
+	checkedDepth = wire.MaxPayloadDepth / 2
+)
+
+// maxDepth is how deep a value may be, counting pointers and interfaces, which have no depth in the encoding.
+const maxDepth = 4 * wire.MaxPayloadDepth
 
 // synchronize waits for the devices of the storages.
 func synchronize(storages []*tensor.Storage) error {
@@ -80,7 +95,15 @@ func (e *encoder) encode(v reflect.Value) (wire.RawMessage, error) {
 	if !mayHold(t) {
 		return wire.Marshal(v.Interface())
 	}
+	e.depth++
+	defer func() { e.depth-- }()
+	e.deepest = max(e.deepest, e.depth)
+	if e.depth > maxDepth { // a value that holds itself would never end
+		return nil, fmt.Errorf("%w: nested too deep, or in itself", wire.ErrEncoding)
+	}
 	switch {
+	case byValue(t):
+		return nil, errByValue(t.String())
 	case (t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface || t.Kind() == reflect.Map || t.Kind() == reflect.Slice) && v.IsNil():
 		return wire.RawMessage{0xf6}, nil
 	case t == tensorType:
@@ -122,8 +145,8 @@ func (e *encoder) encodeMap(v reflect.Value) (wire.RawMessage, error) {
 func (e *encoder) encodeStruct(v reflect.Value) (wire.RawMessage, error) {
 	out := map[string]wire.RawMessage{}
 	for _, f := range fieldsOf(v.Type()) {
-		fv := v.FieldByIndex(f.index)
-		if f.omitEmpty && isEmpty(fv) {
+		fv := f.get(v)
+		if !fv.IsValid() || f.omitEmpty && isEmpty(fv) {
 			continue
 		}
 		raw, err := e.encode(fv)

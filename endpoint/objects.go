@@ -20,6 +20,7 @@ type object struct {
 	created  time.Time
 
 	// Guarded by objects.mu.
+	outcomes []*outcome     // of the tasks whose result it is
 	refs     map[uint64]int // by session
 	total    int
 	accessed time.Time
@@ -35,7 +36,7 @@ type objects struct {
 
 // refer returns the object of a result, made if there is none yet, with one reference more for the session. The caller has a reference
 // to the result. limit is how many references the session may have.
-func (o *objects) refer(r *result, d *definition, key cache.Key, cached bool, session uint64, limit int) (*object, error) {
+func (o *objects) refer(r *result, d *definition, key cache.Key, cached bool, of *outcome, session uint64, limit int) (*object, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.byID == nil {
@@ -50,6 +51,9 @@ func (o *objects) refer(r *result, d *definition, key cache.Key, cached bool, se
 			id: newID(), endpoint: d.name, key: key, cached: cached, result: r.retain(), created: time.Now(), refs: map[uint64]int{},
 		}
 		o.byID[obj.id], o.of[r] = obj, obj
+	}
+	if of != nil && !slices.Contains(obj.outcomes, of) {
+		obj.outcomes = append(obj.outcomes, of)
 	}
 	o.addLocked(obj, session)
 	return obj, nil
@@ -199,8 +203,11 @@ func (s *Server) sessionsOf(ids []uint64) []*session {
 	return list
 }
 
-// letGo gives back what an object without references held: who calls the endpoint next gets a new one.
+// letGo gives back what an object without references held, and what tasks kept of it: who calls the endpoint next gets a new one.
 func (s *Server) letGo(obj *object) {
+	for _, o := range obj.outcomes { // nobody else has the object any more
+		o.drop()
+	}
 	if obj.cached {
 		s.discard(obj.key, obj.result)
 	}

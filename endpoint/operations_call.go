@@ -37,20 +37,20 @@ func doCall(ctx context.Context, r request) (reply, error) {
 		a.close()
 		return reply{}, fmt.Errorf("%w: endpoint %q streams its results, ask for the stream", ErrInvalid, d.name)
 	}
-	key, keyed := d.key(a)
 	if d.options.task {
 		return r.callTask(ctx, d, a)
 	}
+	key, keyed := d.key(a)
 	res, cached, err := s.obtain(ctx, d, a, key, keyed)
 	if err != nil {
 		return reply{}, err
 	}
-	return r.deliver(d, res, key, keyed, cached)
+	return r.deliver(d, res, key, keyed, cached, nil)
 }
 
 // deliver is the reply that carries a result, of which it takes the caller's reference. A managed result gets one reference more for the
-// session.
-func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cached bool) (reply, error) {
+// session. of is the outcome of the task that made it, if one did.
+func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cached bool, of *outcome) (reply, error) {
 	s := r.session.server
 	out, files, err := r.share(res)
 	if err != nil {
@@ -62,7 +62,7 @@ func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cache
 	}
 	out.Cached = cached
 	if d.options.managed && !res.empty() {
-		obj, err := s.objects.refer(res, d, key, keyed, r.session.id, s.opts.Limits.Objects)
+		obj, err := s.objects.refer(res, d, key, keyed, of, r.session.id, s.opts.Limits.Objects)
 		if err != nil {
 			res.release()
 			return reply{}, err

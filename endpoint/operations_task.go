@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/cache"
@@ -11,25 +12,68 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// outcome is the result of a task. It has a reference to the result.
+// outcome is the result of a task. It has a reference to the result, until the task is dropped or the managed object that the result
+// is is gone: nobody keeps memory for a result that was given back.
 type outcome struct {
 	definition *definition
-	result     *result
 	key        cache.Key
 	keyed      bool
 	cached     bool
+
+	mu     sync.Mutex
+	result *result // nil when it was given back
 }
 
-func shareOutcome(o *outcome) (*outcome, error) {
-	shared := *o
-	shared.result = o.result.retain()
-	return &shared, nil
+// fetch returns another reference to the result.
+func (o *outcome) fetch() (*result, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.result == nil {
+		return nil, fmt.Errorf("%w: its result was given back", ErrStale)
+	}
+	return o.result.retain(), nil
 }
 
-func releaseOutcome(o *outcome) { o.result.release() }
+// drop gives the result back.
+func (o *outcome) drop() {
+	o.mu.Lock()
+	r := o.result
+	o.result = nil
+	o.mu.Unlock()
+	if r != nil {
+		r.release()
+	}
+}
 
-// submit starts a call as a task of the session. It takes the arguments.
-func (r request) submit(ctx context.Context, d *definition, a *arguments) (*task.Task[*outcome], error) {
+// handover carries the result of a task to the call that waits for it, whatever becomes of the task meanwhile: a manager that is full
+// drops what has finished.
+type handover struct {
+	mu     sync.Mutex
+	left   bool // nobody waits any more
+	result *result
+}
+
+// put hands the result over; the handover gets a reference of its own.
+func (h *handover) put(r *result) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.left {
+		h.result = r.retain()
+	}
+}
+
+// take returns the result, nil if none came, and ends the handover. The caller releases the result.
+func (h *handover) take() *result {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.left = true
+	r := h.result
+	h.result = nil
+	return r
+}
+
+// submit starts a call as a task of the session, whose result goes to then if that is not nil. It takes the arguments.
+func (r request) submit(ctx context.Context, d *definition, a *arguments, then func(*outcome)) (*task.Task[*outcome], error) {
 	s := r.session.server
 	spec := task.Spec{Name: d.name, Owner: r.session.id}
 	key, keyed := d.key(a)
@@ -38,7 +82,11 @@ func (r request) submit(ctx context.Context, d *definition, a *arguments) (*task
 		if err != nil {
 			return nil, err
 		}
-		return &outcome{definition: d, result: res, key: key, keyed: keyed, cached: cached}, nil
+		o := &outcome{definition: d, result: res, key: key, keyed: keyed, cached: cached}
+		if then != nil {
+			then(o)
+		}
+		return o, nil
 	})
 	if err != nil {
 		a.close()
@@ -55,17 +103,27 @@ func (r request) submit(ctx context.Context, d *definition, a *arguments) (*task
 
 // callTask runs a call of a task endpoint: it waits for the task, and cancels it if the caller does not wait any more.
 func (r request) callTask(ctx context.Context, d *definition, a *arguments) (reply, error) {
-	t, err := r.submit(ctx, d, a)
+	var h handover
+	var made *outcome // valid when there is a result
+	t, err := r.submit(ctx, d, a, func(o *outcome) {
+		made = o
+		h.put(o.result)
+	})
 	if err != nil {
 		return reply{}, err
 	}
-	if err := t.Wait(ctx); err != nil {
+	err = t.Wait(ctx)
+	res := h.take()
+	if err != nil {
 		if ctx.Err() != nil {
 			t.Cancel(context.Cause(ctx))
 		}
+		if res != nil {
+			res.release()
+		}
 		return reply{}, err
 	}
-	return r.taskResult(t)
+	return r.deliver(d, res, made.key, made.keyed, made.cached, made)
 }
 
 // taskResult is the reply that carries a task's result: each fetch has a reference of its own.
@@ -74,7 +132,11 @@ func (r request) taskResult(t *task.Task[*outcome]) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return r.deliver(o.definition, o.result, o.key, o.keyed, o.cached)
+	res, err := o.fetch()
+	if err != nil {
+		return reply{}, fmt.Errorf("task %s: %w", t.ID(), err)
+	}
+	return r.deliver(o.definition, res, o.key, o.keyed, o.cached, o)
 }
 
 func doSubmit(ctx context.Context, r request) (reply, error) {
@@ -86,7 +148,7 @@ func doSubmit(ctx context.Context, r request) (reply, error) {
 		a.close()
 		return reply{}, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", ErrInvalid, d.name)
 	}
-	t, err := r.submit(ctx, d, a)
+	t, err := r.submit(ctx, d, a, nil)
 	if err != nil {
 		return reply{}, err
 	}

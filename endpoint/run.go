@@ -79,6 +79,10 @@ func (s *Server) run(ctx context.Context, d *definition, a *arguments) (*result,
 func (s *Server) invoke(ctx context.Context, d *definition, a *arguments) (*result, error) {
 	out, err := d.guarded(ctx, a.value)
 	if err != nil {
+		var panicked *panicError
+		if errors.As(err, &panicked) {
+			s.log.Error("endpoint panicked", "endpoint", d.name, "value", panicked.value, "stack", string(panicked.stack))
+		}
 		return nil, fmt.Errorf("endpoint %q: %w", d.name, err)
 	}
 	p, err := encodePayload(out)

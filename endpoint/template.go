@@ -41,7 +41,11 @@ func parseTemplate(text string, in reflect.Type) (*template, error) {
 			if err := checkPath(in, path); err != nil {
 				return nil, fmt.Errorf("key %q: %w", text, err)
 			}
-			t.parts = append(t.parts, part{text: rest[:i]}, part{path: path})
+			before := rest[:i]
+			if before == "" && len(t.parts) > 0 && t.parts[len(t.parts)-1].path != nil {
+				before = "," // 1 and 23 are not 12 and 3
+			}
+			t.parts = append(t.parts, part{text: before}, part{path: path})
 			rest = rest[i+end+1:]
 		}
 	}
@@ -105,7 +109,9 @@ func follow(v reflect.Value, path []string) reflect.Value {
 			return v
 		}
 		f, _ := fieldNamed(v.Type(), name)
-		v = v.FieldByIndex(f.index)
+		if v = f.get(v); !v.IsValid() {
+			return v
+		}
 	}
 	return deref(v)
 }
@@ -117,12 +123,19 @@ func deref(v reflect.Value) reflect.Value {
 	return v
 }
 
+// scalar writes a value by its kind: a String method of its type could say the same of different values.
 func scalar(v reflect.Value) string {
 	switch {
 	case !v.IsValid():
 		return "nil"
 	case v.Kind() == reflect.String:
 		return strconv.Quote(v.String())
+	case v.Kind() == reflect.Bool:
+		return strconv.FormatBool(v.Bool())
+	case v.CanInt():
+		return strconv.FormatInt(v.Int(), 10)
+	case v.CanUint():
+		return strconv.FormatUint(v.Uint(), 10)
 	}
-	return fmt.Sprint(v.Interface())
+	return strconv.FormatFloat(v.Float(), 'g', -1, v.Type().Bits())
 }

@@ -29,6 +29,7 @@ func mustEncMode() cbor.EncMode {
 	o := cbor.CoreDetEncOptions()
 	o.TagsMd = cbor.TagsForbidden
 	o.NilContainers = cbor.NilContainerAsEmpty
+	o.Time = cbor.TimeRFC3339NanoUTC // the default of the library drops fractions of a second
 	m, err := o.EncMode()
 	if err != nil {
 		panic(err) // the options are constants

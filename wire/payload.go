@@ -42,12 +42,14 @@ type StateDictRef struct {
 var (
 	payloadEncMode = mustPayloadEncMode()
 	payloadDecMode = mustPayloadDecMode(cbor.TagsAllowed, cbor.ExtraDecErrorNone)
+	plainDecMode   = mustPayloadDecMode(cbor.TagsForbidden, cbor.ExtraDecErrorNone)
 	strictDecMode  = mustPayloadDecMode(cbor.TagsForbidden, cbor.ExtraDecErrorUnknownField)
 )
 
 func mustPayloadEncMode() cbor.EncMode {
 	o := cbor.CoreDetEncOptions()
 	o.NilContainers = cbor.NilContainerAsEmpty
+	o.Time = cbor.TimeRFC3339NanoUTC
 	m, err := o.EncMode()
 	if err != nil {
 		panic(err) // the options are constants
@@ -94,7 +96,24 @@ func UnmarshalPayload(data []byte, v any) error {
 	return nil
 }
 
-// UnmarshalStrict is [Unmarshal] that also refuses map keys for which v has no field.
+// UnmarshalPlain decodes a part of a payload that has no tags. It is [Unmarshal] with room for the depth of payloads.
+func UnmarshalPlain(data []byte, v any) error {
+	if err := plainDecMode.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%w: %w", ErrEncoding, err)
+	}
+	return nil
+}
+
+// CheckPayload refuses what no receiver would decode: a payload that is nested too deep, or has too long an array or map. A sender that
+// asks gets the reason instead of leaving it to every receiver.
+func CheckPayload(data []byte) error {
+	if err := payloadDecMode.Wellformed(data); err != nil {
+		return fmt.Errorf("%w: %w", ErrEncoding, err)
+	}
+	return nil
+}
+
+// UnmarshalStrict is [UnmarshalPlain] that also refuses map keys for which v has no field.
 func UnmarshalStrict(data []byte, v any) error {
 	if err := strictDecMode.Unmarshal(data, v); err != nil {
 		return fmt.Errorf("%w: %w", ErrEncoding, err)
