@@ -1,0 +1,111 @@
+// Command kernel runs a kernel of its own on weights that another process owns: it attaches a model, multiplies each matrix in it by a
+// vector of ones, on the GPU and in the owner's memory, and prints what comes out. No weight is copied.
+//
+//	sharedtensor serve --device cuda:0 m=model.safetensors
+//	go run ./examples/kernel m
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+//go:embed matmul.ptx
+var matmul []byte
+
+func main() {
+	if len(os.Args) != 2 {
+		log.Fatal("usage: kernel NAME (the owner's socket is set by " + endpoint.EnvBasePath + ")")
+	}
+	if err := run(os.Args[1]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(name string) error {
+	ctx := context.Background()
+	dev, err := cuda.Open(0)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Devices: []driver.Device{dev}})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	handle, err := client.Acquire(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	code, err := dev.LoadModule(matmul)
+	if err != nil {
+		return err
+	}
+	defer code.Close()
+	kernel, err := code.Function("matmul")
+	if err != nil {
+		return err
+	}
+	for name, weight := range handle.StateDict().All() {
+		if weight.Rank() != 2 || weight.DType() != tensor.Float32 || weight.NumElements() == 0 {
+			continue
+		}
+		rows, err := rowSums(dev, kernel, weight)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		fmt.Printf("%-24s %-12v row sums %.4f ... %.4f\n", name, weight.Shape(), rows[0], rows[len(rows)-1])
+	}
+	return nil
+}
+
+// rowSums is the matrix times a vector of ones.
+func rowSums(dev *cuda.Device, kernel *cuda.Function, weight *tensor.Tensor) ([]float32, error) {
+	rows, columns := weight.Shape()[0], weight.Shape()[1]
+	ones := make([]float32, columns)
+	for i := range ones {
+		ones[i] = 1
+	}
+	x, err := tensor.FromSlice(dev, tensor.Shape{columns, 1}, ones)
+	if err != nil {
+		return nil, err
+	}
+	defer x.Close()
+	y, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{rows, 1})
+	if err != nil {
+		return nil, err
+	}
+	defer y.Close()
+	var addresses [3]cu.DevicePtr
+	for i, t := range []*tensor.Tensor{weight, x, y} {
+		if addresses[i], err = address(t); err != nil {
+			return nil, err
+		}
+	}
+	grid := cuda.LaunchConfig{Grid: cuda.Dim3{Y: uint32(rows+63) / 64}, Block: cuda.Dim3{X: 1, Y: 64}}
+	if err := kernel.Launch(grid, addresses[0], addresses[1], addresses[2], int(rows), 1, int(columns)); err != nil {
+		return nil, err
+	}
+	return tensor.Float32s(y) // waits for the kernel
+}
+
+// address is where the elements of a tensor begin on the GPU.
+func address(t *tensor.Tensor) (cu.DevicePtr, error) {
+	memory, ok := t.Storage().Memory().(driver.Addressable)
+	if !ok || !t.Contiguous() {
+		return 0, errors.New("the kernel takes contiguous matrices of a GPU")
+	}
+	return cu.DevicePtr(memory.DevicePointer() + uint64(t.Spec().ByteOffset)), nil
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// TestProgram runs the command and the example as a newcomer would, on the stand-in for the driver, and compares with Go.
+func TestProgram(t *testing.T) {
+	env := cudatest.Options{}.Env(t)
+	dir, err := os.MkdirTemp("", "st") // short enough for a socket's path
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	env = append(env, endpoint.EnvBasePath+"="+filepath.Join(dir, "s"))
+	out, err := exec.Command("go", "build", "-o", dir+"/", ".", "../../cmd/sharedtensor").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	file := filepath.Join(dir, "model.safetensors")
+	require.NoError(t, module.SynthesizeFile(file, module.Synthetic{Tensors: 3, Bytes: 3 << 18, Seed: 4}))
+
+	owner := exec.Command(filepath.Join(dir, "sharedtensor"), "serve", "--device", "cuda:0", "m="+file)
+	owner.Env, owner.Stderr = env, os.Stderr
+	stdout, err := owner.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, owner.Start())
+	t.Cleanup(func() { owner.Process.Kill(); owner.Wait() })
+	require.True(t, bufio.NewScanner(stdout).Scan(), "the owner ended")
+
+	kernel := exec.Command(filepath.Join(dir, "kernel"), "m")
+	kernel.Env = env
+	out, err = kernel.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Equal(t, expected(t, file), string(out))
+}
+
+// expected is the output, computed in Go from the file: in the order in which the kernel adds, so with the same rounding.
+func expected(t *testing.T, file string) (text string) {
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	sd, err := module.Load(context.Background(), dev, file, module.LoadOptions{})
+	require.NoError(t, err)
+	defer sd.Close()
+	for name, w := range sd.All() {
+		values, err := tensor.Float32s(w)
+		require.NoError(t, err)
+		columns := int(w.Shape()[1])
+		sum := func(row []float32) (s float32) {
+			for _, v := range row {
+				s += v
+			}
+			return s
+		}
+		text += fmt.Sprintf("%-24s %-12v row sums %.4f ... %.4f\n", name, w.Shape(), sum(values[:columns]), sum(values[len(values)-columns:]))
+	}
+	return text
+}

@@ -1,0 +1,182 @@
+//go:build linux
+
+package gpu_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// TestProduct drives the command sharedtensor on the GPU, with clients in other processes.
+func TestProduct(t *testing.T) {
+	needGPU(t)
+	p := product{program(t)}
+	t.Run("Commands", p.testCommands)
+	t.Run("OwnerIsKilled", p.testOwnerIsKilled)
+	t.Run("Doctor", p.testDoctor)
+	t.Run("WrongDevices", p.testWrongDevices)
+}
+
+// product is the path of the command.
+type product struct{ path string }
+
+// program is the command: what SHAREDTENSOR_PROGRAM names, the one beside this test binary, or one that is built for the test.
+func program(tb testing.TB) string {
+	tb.Helper()
+	if path := os.Getenv("SHAREDTENSOR_PROGRAM"); path != "" {
+		return path
+	}
+	exe, err := os.Executable()
+	require.NoError(tb, err)
+	beside := filepath.Join(filepath.Dir(exe), "sharedtensor")
+	if _, err := os.Stat(beside); err == nil {
+		return beside
+	}
+	path := filepath.Join(tb.TempDir(), "sharedtensor")
+	out, err := exec.Command("go", "build", "-o", path, "../cmd/sharedtensor").CombinedOutput()
+	require.NoError(tb, err, "%s", out)
+	return path
+}
+
+// command prepares a run of the program on a socket of the test's own.
+func (p product) command(socket string, args ...string) *exec.Cmd {
+	return exec.Command(p.path, append(args, "--socket", socket)...)
+}
+
+// run runs the program to its end, which has to be a good one, and returns what it printed.
+func (p product) run(tb testing.TB, socket string, args ...string) string {
+	tb.Helper()
+	c := p.command(socket, args...)
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.Output()
+	require.NoError(tb, err, "%v: %s", args, stderr.String())
+	return string(out)
+}
+
+// service starts the program and returns when it has printed its first line.
+func (p product) service(tb testing.TB, socket string, args ...string) (*exec.Cmd, string) {
+	tb.Helper()
+	c := p.command(socket, args...)
+	var stderr bytes.Buffer
+	c.Stderr = &stderr
+	out, err := c.StdoutPipe()
+	require.NoError(tb, err)
+	require.NoError(tb, c.Start())
+	tb.Cleanup(func() {
+		if c.ProcessState == nil {
+			c.Process.Kill()
+			c.Wait()
+		}
+	})
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		c.Wait()
+		tb.Fatalf("%v ended: %s", args, stderr.String())
+	}
+	return c, lines.Text()
+}
+
+// modelFile writes the model that agents know by its seed.
+func modelFile(tb testing.TB, seed byte, size int64) string {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "model.safetensors")
+	require.NoError(tb, module.SynthesizeFile(path, module.Synthetic{Seed: uint64(seed), Tensors: 4, Bytes: max(size, 1<<16)}))
+	return path
+}
+
+// digestsOf are the digests of a file's tensors.
+func digestsOf(tb testing.TB, path string) map[string]module.Digest {
+	tb.Helper()
+	dev, err := host.Open()
+	keep(tb, dev, err)
+	sd, err := module.Load(context.Background(), dev, path, module.LoadOptions{})
+	keep(tb, sd, err)
+	d, err := module.Digests(context.Background(), sd, 0)
+	require.NoError(tb, err)
+	return d
+}
+
+// testCommands serves, lists, reads, publishes and withdraws with the command, each in a process of its own.
+func (p product) testCommands(t *testing.T) {
+	socket, size := socketPath(t), int64(6<<20)
+	file, second := modelFile(t, 31, size), modelFile(t, 32, size)
+	_, line := p.service(t, socket, "serve", "--device", "cuda:0", "m="+file)
+	require.Contains(t, line, "serving 1 model")
+	require.Contains(t, p.run(t, socket, "ls"), "m")
+	require.Contains(t, p.run(t, socket, "ping"), "answer from "+socket)
+
+	copied := filepath.Join(t.TempDir(), "copy.safetensors")
+	p.run(t, socket, "get", "m", "-o", copied)
+	require.Equal(t, digestsOf(t, file), digestsOf(t, copied))
+
+	c := client(t, driver.CUDAFD, socket)
+	c.must(request{Do: "acquire", Name: "m", Key: "1"})
+	c.must(request{Do: "watch"})
+	require.Equal(t, "published m", c.must(request{Do: "next"}).Text)
+	p.run(t, socket, "publish", "--device", "cuda:0", "m="+second)
+	require.EqualValues(t, 2, c.must(request{Do: "next"}).Version)
+	c.must(request{Do: "acquire", Name: "m", Key: "2"})
+	c.must(request{Do: "check", Key: "1", Seed: 31, Bytes: size})
+	c.must(request{Do: "check", Key: "2", Seed: 32, Bytes: size})
+	p.run(t, socket, "get", "m", "-o", copied)
+	require.Equal(t, digestsOf(t, second), digestsOf(t, copied))
+	p.run(t, socket, "withdraw", "m")
+	require.Equal(t, "withdrawn m", c.must(request{Do: "next"}).Text)
+	c.must(request{Do: "check", Key: "2", Seed: 32, Bytes: size})
+}
+
+// testOwnerIsKilled kills the command while a client reads what it served.
+func (p product) testOwnerIsKilled(t *testing.T) {
+	socket, size := socketPath(t), int64(16<<20)
+	owner, _ := p.service(t, socket, "serve", "--device", "cuda:0", "m="+modelFile(t, 33, size))
+	c := client(t, driver.CUDAFD, socket)
+	c.must(request{Do: "acquire", Name: "m", Key: "h"})
+	c.must(request{Do: "check", Key: "h", Seed: 33, Bytes: size})
+	require.NoError(t, owner.Process.Signal(syscall.SIGKILL))
+	require.Error(t, owner.Wait())
+	overwrite(t, size)
+	c.must(request{Do: "check", Key: "h", Seed: 33, Bytes: size})
+	c.must(request{Do: "sum", Key: "h"})
+
+	// The next owner on the same socket serves the same client.
+	p.service(t, socket, "serve", "--device", "cuda:0", "m="+modelFile(t, 34, size))
+	c.must(request{Do: "acquire", Name: "m", Key: "h2"})
+	c.must(request{Do: "check", Key: "h2", Seed: 34, Bytes: size})
+	c.must(request{Do: "check", Key: "h", Seed: 33, Bytes: size})
+}
+
+// testDoctor finds the driver, the device, and what it can do.
+func (p product) testDoctor(t *testing.T) {
+	dev := openDevice(t)
+	out, _ := p.command(socketPath(t), "doctor").Output() // its status is about the whole host
+	text := string(out)
+	require.Contains(t, text, "CUDA driver")
+	require.Contains(t, text, dev.Info().Name)
+	for _, s := range dev.Probe() {
+		require.True(t, strings.Contains(text, string(s.Kind)), "nothing about %s:\n%s", s.Kind, text)
+	}
+}
+
+// testWrongDevices asks for what there is not.
+func (p product) testWrongDevices(t *testing.T) {
+	for device, says := range map[string]string{"cuda:99": "99", "gpu": "gpu", "cuda:-1": "-1"} {
+		out, err := p.command(socketPath(t), "serve", "--device", device).CombinedOutput()
+		require.Error(t, err, device)
+		require.Contains(t, string(out), says)
+		require.Equal(t, 1, strings.Count(string(out), "\n"), "one line: %s", out)
+	}
+}
