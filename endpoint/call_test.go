@@ -93,6 +93,7 @@ func testRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
 			}
 		}
 	}))
+	moreEndpoints(r, dev, counts)
 	return r
 }
 

@@ -45,21 +45,14 @@ func (s *Server) newLocal(name string, in any) (*local, error) {
 	if err != nil {
 		return nil, fmt.Errorf("argument: %w", err)
 	}
-	if limit := s.frameLimit(); int64(len(p.value)) > limit {
+	if err := s.fits(p); err != nil {
 		p.close()
-		return nil, fmt.Errorf("argument: %w: %d bytes beside its tensors, a frame has at most %d", wire.ErrTooLarge, len(p.value), limit)
+		return nil, fmt.Errorf("argument: %w", err)
 	}
 	if in == nil {
 		p.value = nil
 	}
 	return &local{name: name, args: p}, nil
-}
-
-func (s *Server) frameLimit() int64 {
-	if n := s.opts.Limits.Wire.Frame; n > 0 {
-		return n
-	}
-	return wire.DefaultFrame
 }
 
 // direct runs an operation within the process and hands what came of it to take. When ctx ends first, the operation is told so and goes on

@@ -104,12 +104,10 @@ func doStream(ctx context.Context, r request) (reply, error) {
 
 // sendItem sends one result of a stream, of which it takes the tensors, when the caller has room for it.
 func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item any) error {
-	p, err := encodePayload(item)
-	closeValue(item)
+	res, err := r.session.server.encode(item)
 	if err != nil {
 		return fmt.Errorf("item: %w", err)
 	}
-	res := newResult(p)
 	if r.local != nil {
 		return r.local.yield(ctx, res)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/cache"
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // ErrPanic is a function of an endpoint that panicked.
@@ -85,12 +86,50 @@ func (s *Server) invoke(ctx context.Context, d *definition, a *arguments) (*resu
 		}
 		return nil, fmt.Errorf("endpoint %q: %w", d.name, err)
 	}
-	p, err := encodePayload(out)
-	closeValue(out) // the payload has references of its own
+	r, err := s.encode(out)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: result: %w", d.name, err)
 	}
+	return r, nil
+}
+
+// encode makes a result of a value, of which it takes the tensors.
+func (s *Server) encode(value any) (*result, error) {
+	p, err := encodePayload(value)
+	closeValue(value) // the payload has references of its own
+	if err != nil {
+		return nil, err
+	}
+	if err := s.fits(p); err != nil {
+		p.close()
+		return nil, err
+	}
 	return newResult(p), nil
+}
+
+// What a frame has beside a payload, at most: its envelope, and a handle for each storage.
+const (
+	envelopeBytes = 1024
+	handleBytes   = 256
+)
+
+// fits refuses a payload that no frame could carry, before anybody keeps it.
+func (s *Server) fits(p *payload) error {
+	limits := s.opts.Limits.Wire
+	frame, files := limits.Frame, limits.Files
+	if frame <= 0 {
+		frame = wire.DefaultFrame
+	}
+	if files <= 0 {
+		files = wire.DefaultFiles
+	}
+	if n := int64(len(p.value)) + int64(len(p.storages))*handleBytes + envelopeBytes; n > frame {
+		return fmt.Errorf("%w: %d bytes beside the tensors; a frame has at most %d", wire.ErrTooLarge, len(p.value), frame)
+	}
+	if len(p.storages) > files {
+		return fmt.Errorf("%w: %d storages; a frame has at most %d", wire.ErrTooLarge, len(p.storages), files)
+	}
+	return nil
 }
 
 // guarded calls the function; a panic is an error.

@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // worker is what a child process can do, as an owner or as a client.
@@ -24,6 +25,7 @@ type worker struct {
 	handles  map[string]*endpoint.Handle
 	watchers map[string]*endpoint.Watcher
 	counts   counters
+	refs     map[string]*endpoint.Ref[any]
 }
 
 // counters count what the endpoints of a child did.
@@ -32,13 +34,14 @@ type counters struct {
 	of map[string]uint64
 }
 
-func (c *counters) add(what string) {
+func (c *counters) add(what string) uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.of == nil {
 		c.of = map[string]uint64{}
 	}
 	c.of[what]++
+	return c.of[what]
 }
 
 func (c *counters) get(what string) uint64 {
@@ -62,8 +65,12 @@ func (w *worker) do(do command) (answer, error) {
 		defer cancel()
 	}
 	switch do.Do {
+	case "destroy":
+		return answer{}, w.server.DestroyObject(do.Name)
 	case "serve", "publish", "withdraw", "books", "shutdown", "close server":
 		return w.own(ctx, do)
+	case "hold", "held", "submit":
+		return w.call(ctx, do)
 	case "ran":
 		return answer{Version: w.counts.get(do.Key)}, nil
 	case "count":
@@ -78,7 +85,8 @@ func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
 	start := time.Now()
 	switch do.Do {
 	case "serve":
-		w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name, Registry: testRegistry(w.dev, &w.counts)})
+		w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name, Registry: testRegistry(w.dev, &w.counts),
+			Limits: endpoint.Limits{Wire: wire.Limits{Frame: do.Bytes}}})
 		if err != nil {
 			return a, err
 		}

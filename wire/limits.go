@@ -19,11 +19,15 @@ type Limits struct {
 	HandshakeTimeout time.Duration
 }
 
-// DefaultFrame is [Limits].Frame where that is zero.
-const DefaultFrame = 64 << 20
+// Defaults of [Limits].
+const (
+	// DefaultFrame is the bound on a frame's body, in bytes.
+	DefaultFrame = 64 << 20
+	// DefaultFiles is the bound on descriptors.
+	DefaultFiles = 4096
+)
 
 const (
-	defaultFiles            = 4096
 	defaultWriteTimeout     = 10 * time.Second
 	defaultHandshakeTimeout = 5 * time.Second
 )
@@ -34,7 +38,7 @@ func (l Limits) withDefaults() Limits {
 	}
 	l.Frame = min(l.Frame, math.MaxUint32)
 	if l.Files <= 0 {
-		l.Files = defaultFiles
+		l.Files = DefaultFiles
 	}
 	if l.WriteTimeout == 0 {
 		l.WriteTimeout = defaultWriteTimeout

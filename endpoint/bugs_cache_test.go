@@ -1,0 +1,260 @@
+package endpoint_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+func TestB11ACachedNothingIsInvalidated(t *testing.T) {
+	c, _, o := calling(t)
+	ctx := context.Background()
+	there, err := c.InvalidateCall(ctx, "no model", nil)
+	require.NoError(t, err)
+	require.False(t, there)
+	require.NoError(t, c.Call(ctx, "no model", nil, nil))
+	there, err = c.InvalidateCall(ctx, "no model", nil)
+	require.NoError(t, err)
+	require.True(t, there)
+	require.NoError(t, c.Call(ctx, "no model", nil, nil))
+	require.EqualValues(t, 2, ran(o, "no model"))
+}
+
+func TestB12WhatCannotBeEncodedIsNotCached(t *testing.T) {
+	c, _, o := calling(t)
+	ctx := context.Background()
+	for n := range uint64(3) {
+		require.Error(t, c.Call(ctx, "channel", nil, nil))
+		require.Equal(t, n+1, ran(o, "channel"), "the function runs again")
+	}
+	// Neither is what the other side could not decode, or no frame could carry.
+	c, o = callingWith(t, command{Bytes: 2 << 20})
+	for n := range uint64(2) {
+		require.ErrorContains(t, c.Call(ctx, "list", modelIn{Size: 2 << 20}, nil), "max number of elements")
+		require.Equal(t, n+1, ran(o, "list"))
+		require.ErrorIs(t, c.Call(ctx, "bytes", struct{ N int }{3 << 20}, nil), endpoint.ErrLimit)
+		require.Equal(t, n+1, ran(o, "bytes"))
+	}
+	require.NoError(t, c.Call(ctx, "list", modelIn{Size: 1 << 20}, nil))
+}
+
+func TestB13AnInvalidatedBuildIsNotCached(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	in := gateIn{Gate: "b13"}
+	results := make(chan uint64, 1)
+	go func() {
+		n, _ := endpoint.Call[uint64](ctx, c, "build", in)
+		results <- n
+	}()
+	eventually(t, waitLimit, "the build is running", func() bool { return ran(o, "build") == 1 })
+	n, err := c.InvalidateEndpoint(ctx, "build")
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	open(t, c, "b13")
+	require.EqualValues(t, 1, <-results, "who asked before gets what was begun before")
+	second, err := endpoint.Call[uint64](ctx, c, "build", in)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, second, "who asks after gets what was begun after")
+	third, err := endpoint.Call[uint64](ctx, c, "build", in)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, third)
+}
+
+func TestB14AFunctionThatEndsItsGoroutineHangsNobody(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	for _, name := range []string{"exit", "exit uncached", "exit task", "panic"} {
+		for range 2 {
+			require.Error(t, c.Call(ctx, name, nil, nil), name)
+		}
+	}
+	info, err := c.Submit(ctx, "exit uncached", nil)
+	require.NoError(t, err)
+	info, err = c.Wait(ctx, info.ID)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.TaskFailed, info.State)
+	require.ErrorIs(t, info.Err(), task.ErrFailed)
+	server, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Zero(t, server.Stats.Inflight)
+	require.Zero(t, server.Stats.TasksRunning)
+}
+
+func TestB15JoinersAndLateComersGetLiveObjects(t *testing.T) {
+	drivertest.Leaks(t)
+	_, socket := owner(t)
+	dev := testDevice(t)
+	ctx := context.Background()
+	var all sync.WaitGroup
+	for range 4 {
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev)})
+		require.NoError(t, err)
+		defer c.Close()
+		all.Go(func() {
+			for range 50 {
+				ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
+				if err == nil {
+					_, err = ref.Info(ctx)
+				}
+				if err == nil {
+					_, err = ref.Release(ctx)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				ref.Close()
+			}
+		})
+	}
+	all.Wait()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket})
+	require.NoError(t, err)
+	defer c.Close()
+	server, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Zero(t, server.Stats.Objects)
+}
+
+func TestConcurrentCallsShareOneRun(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	in := gateIn{Gate: "share", N: 9}
+	const callers = 16
+	results := make(chan int, callers)
+	for range callers {
+		go func() {
+			n, _ := endpoint.Call[int](ctx, c, "gated", in)
+			results <- n
+		}()
+	}
+	eventually(t, waitLimit, "all wait for one run", func() bool {
+		server, err := c.ServerInfo(ctx)
+		return err == nil && server.Stats.CacheMisses+server.Stats.CacheJoins == callers
+	})
+	open(t, c, "share")
+	for range callers {
+		require.Equal(t, 9, <-results)
+	}
+	require.EqualValues(t, 1, ran(o, "gated"))
+}
+
+func TestARunBelongsToAllWhoWait(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	leaving, leave := context.WithCancel(ctx)
+	in := gateIn{Gate: "all", N: 3}
+	first := make(chan error, 1)
+	go func() { first <- c.Call(leaving, "gated", in, nil) }()
+	eventually(t, waitLimit, "it runs", func() bool { return ran(o, "gated") == 1 })
+	second := make(chan error, 1)
+	go func() { second <- c.Call(ctx, "gated", in, nil) }()
+	eventually(t, waitLimit, "the other has joined", func() bool {
+		server, err := c.ServerInfo(ctx)
+		return err == nil && server.Stats.CacheJoins == 1
+	})
+	leave()
+	require.ErrorIs(t, <-first, context.Canceled)
+	open(t, c, "all")
+	require.NoError(t, <-second, "who started the run has left, the run goes on")
+	require.Zero(t, ran(o, "gated told to stop"))
+
+	leaving, leave = context.WithCancel(ctx)
+	go func() { first <- c.Call(leaving, "gated", gateIn{Gate: "nobody"}, nil) }()
+	eventually(t, waitLimit, "it runs", func() bool { return ran(o, "gated") == 2 })
+	leave()
+	require.ErrorIs(t, <-first, context.Canceled)
+	eventually(t, waitLimit, "the run is told to stop when the last one leaves", func() bool { return ran(o, "gated told to stop") == 1 })
+}
+
+func TestB17ConcurrentSubmissionsAreAllKnown(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	const workers, each = 8, 25
+	var all sync.WaitGroup
+	for w := range workers {
+		all.Go(func() {
+			for i := range each {
+				if _, err := c.Submit(ctx, "double", struct{ N int }{w*each + i}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	tasks, err := c.Tasks(ctx, endpoint.TaskFilter{Endpoint: "double", Mine: true})
+	require.NoError(t, err)
+	require.Len(t, tasks, workers*each)
+	for _, info := range tasks {
+		end, err := c.Wait(ctx, info.ID)
+		require.NoError(t, err)
+		require.Equal(t, endpoint.TaskCompleted, end.State)
+	}
+	none, err := c.Tasks(ctx, endpoint.TaskFilter{States: []endpoint.TaskState{endpoint.TaskRunning}, Endpoint: "double"})
+	require.NoError(t, err)
+	require.Empty(t, none)
+	_, err = c.Tasks(ctx, endpoint.TaskFilter{States: []endpoint.TaskState{"busy"}})
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
+}
+
+func TestB19KeysGoWithTheirObjects(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	for n := range 10 {
+		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: n + 1})
+		require.NoError(t, err)
+		again, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: n + 1, Label: "not part of the key"})
+		require.NoError(t, err)
+		require.Equal(t, ref.ID(), again.ID(), "a cached object is handed out again")
+		info, err := ref.Info(ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, info.Refs)
+		require.Contains(t, info.CacheKey, "model:")
+		for _, r := range []*endpoint.Ref[*tensor.Tensor]{ref, again} {
+			_, err = r.Release(ctx)
+			require.NoError(t, err)
+			require.NoError(t, r.Close())
+		}
+	}
+	server, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Zero(t, server.Stats.CacheEntries)
+	require.Zero(t, server.Stats.CacheBytes)
+	require.EqualValues(t, 10, ran(o, "model"))
+	require.EqualValues(t, 10, server.Stats.CacheMisses)
+}
+
+func TestInvalidationLeavesHandedOutResultsAlone(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 6})
+	require.NoError(t, err)
+	defer ref.Close()
+	there, err := c.InvalidateCall(ctx, "model", modelIn{Size: 6})
+	require.NoError(t, err)
+	require.True(t, there)
+	_, err = ref.Info(ctx)
+	require.NoError(t, err)
+	next, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 6})
+	require.NoError(t, err)
+	defer next.Close()
+	require.NotEqual(t, ref.ID(), next.ID())
+	require.EqualValues(t, 2, ran(o, "model"))
+	_, err = c.InvalidateEndpoint(ctx, "nothing")
+	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+}

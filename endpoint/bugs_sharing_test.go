@@ -1,0 +1,343 @@
+package endpoint_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// The tests with a number are about the bugs of the systems that this one follows; BUGS.md says what each bug was. All of them run
+// against an owner in another process.
+
+// ran is how often an endpoint of the owner did something.
+func ran(o *child, what string) uint64 { return o.must(command{Do: "ran", Key: what}).Version }
+
+// open lets those pass who wait at a gate of the owner.
+func open(t testing.TB, c *endpoint.Client, gate string) {
+	t.Helper()
+	require.NoError(t, c.Call(context.Background(), "open", gate, nil))
+}
+
+// values are the elements of a tensor.
+func values(t testing.TB, x *tensor.Tensor) []float32 {
+	t.Helper()
+	list, err := tensor.Float32s(x)
+	require.NoError(t, err)
+	return list
+}
+
+func TestB01ArgumentsAreShared(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, _ := calling(t)
+	x, err := filled(dev, 4, 1)
+	require.NoError(t, err)
+	defer x.Close()
+	require.NoError(t, c.Call(context.Background(), "fill", scaleIn{X: x, By: 7}, nil))
+	require.Equal(t, []float32{7, 7, 7, 7}, values(t, x), "what the function wrote is here, because it is the same memory")
+}
+
+func TestB02ContainersAreShared(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	got, err := endpoint.Call[map[string][]*tensor.Tensor](ctx, c, "kept", nil)
+	require.NoError(t, err)
+	x := got["list"][0]
+	defer x.Close()
+	require.Equal(t, []float32{1, 1, 1, 1}, values(t, x))
+	require.NoError(t, c.Call(ctx, "poke", float32(5), nil))
+	require.Equal(t, []float32{5, 5, 5, 5}, values(t, x), "the owner writes, the holder of the container sees it")
+}
+
+func TestB03TheCacheKeyHasTheArguments(t *testing.T) {
+	c, dev, o := calling(t)
+	ctx := context.Background()
+	for _, n := range []int{2, 21, 2} {
+		got, err := endpoint.Call[int](ctx, c, "double", struct{ N int }{n})
+		require.NoError(t, err)
+		require.Equal(t, 2*n, got)
+	}
+	require.EqualValues(t, 2, ran(o, "double"))
+
+	// Equal bytes in memory that may still change are no reason to take a result for the same.
+	for want := range uint64(2) {
+		x, err := filled(dev, 4, 2)
+		require.NoError(t, err)
+		sum, err := endpoint.Call[float64](ctx, c, "sum", scaleIn{X: x})
+		require.NoError(t, err)
+		require.EqualValues(t, 8, sum)
+		require.Equal(t, want+1, ran(o, "sum"))
+		require.NoError(t, x.Close())
+	}
+}
+
+func TestFrozenArgumentsAreCachedByIdentity(t *testing.T) {
+	c, dev, o := calling(t)
+	ctx := context.Background()
+	frozen := func() *tensor.Tensor {
+		x, err := filled(dev, 4, 3)
+		require.NoError(t, err)
+		f, ok := x.Storage().Memory().(interface{ Freeze() error })
+		if !ok {
+			t.Skip("memory of this device cannot be frozen")
+		}
+		if err := f.Freeze(); err != nil {
+			t.Skip(err)
+		}
+		return x
+	}
+	a, b := frozen(), frozen()
+	defer a.Close()
+	defer b.Close()
+	part, err := a.Narrow(0, 1, 2)
+	require.NoError(t, err)
+	defer part.Close()
+	if _, known, ok := identity(a); !ok || !known {
+		t.Skip("memory of this device has no name that other processes know")
+	}
+	for i, step := range []struct {
+		x    *tensor.Tensor
+		by   float32
+		sum  float64
+		runs uint64
+	}{{a, 0, 12, 1}, {a, 0, 12, 1}, {part, 0, 6, 2}, {b, 0, 12, 3}, {a, 1, 12, 4}, {a, 0, 12, 4}} {
+		sum, err := endpoint.Call[float64](ctx, c, "sum", scaleIn{X: step.x, By: step.by})
+		require.NoError(t, err)
+		require.Equal(t, step.sum, sum)
+		require.Equal(t, step.runs, ran(o, "sum"), "call %d", i)
+	}
+}
+
+func identity(x *tensor.Tensor) (string, bool, bool) {
+	id, ok := x.Storage().Memory().(interface {
+		Identity() (string, bool, bool)
+	})
+	if !ok {
+		return "", false, false
+	}
+	return id.Identity()
+}
+
+func TestB04ReferencesKnowTheirServerOnEveryPath(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	direct, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 8})
+	require.NoError(t, err)
+	defer direct.Close()
+	called, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model task", modelIn{Size: 8})
+	require.NoError(t, err)
+	defer called.Close()
+	info, err := c.Submit(ctx, "model task", modelIn{Size: 8})
+	require.NoError(t, err)
+	_, err = c.Wait(ctx, info.ID)
+	require.NoError(t, err)
+	fetched, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+	require.NoError(t, err)
+	defer fetched.Close()
+	for _, ref := range []*endpoint.Ref[*tensor.Tensor]{direct, called, fetched} {
+		require.NotEmpty(t, ref.ID())
+		require.Equal(t, c.ServerID(), ref.ServerID())
+		live, err := ref.Info(ctx)
+		require.NoError(t, err)
+		require.Equal(t, c.ServerID(), live.ServerID)
+		require.Len(t, values(t, ref.Value()), 8)
+
+		var stale *endpoint.StaleError
+		_, err = c.EnsureLive(ctx, ref.ID(), "another server")
+		require.ErrorAs(t, err, &stale)
+		require.Equal(t, endpoint.StaleServerMismatch, stale.Reason)
+	}
+}
+
+func TestB05ResultFetchedTwiceHasTwoReferences(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	info, err := c.Submit(ctx, "model task", modelIn{Size: 8})
+	require.NoError(t, err)
+	_, err = c.Wait(ctx, info.ID)
+	require.NoError(t, err)
+	first, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+	require.NoError(t, err)
+	second, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+	require.NoError(t, err)
+	require.Equal(t, first.ID(), second.ID())
+	live, err := second.Info(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, live.Refs)
+
+	released, err := first.Release(ctx)
+	require.NoError(t, err)
+	require.True(t, released)
+	released, err = first.Release(ctx)
+	require.NoError(t, err)
+	require.False(t, released, "a reference goes back once")
+	live, err = second.Info(ctx)
+	require.NoError(t, err, "the other reference is as good as before")
+	require.EqualValues(t, 1, live.Refs)
+	require.Len(t, values(t, first.Value()), 8, "a value outlives its reference")
+	require.NoError(t, first.Close())
+	require.NoError(t, second.Close())
+	require.NoError(t, second.Close())
+}
+
+func TestB06ReleasedIsFreed(t *testing.T) {
+	c, _, o := calling(t)
+	ctx := context.Background()
+	before := o.must(command{Do: "count"})
+	info, err := c.Submit(ctx, "model task", modelIn{Size: 1 << 20})
+	require.NoError(t, err)
+	_, err = c.Wait(ctx, info.ID)
+	require.NoError(t, err)
+	ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+	require.NoError(t, err)
+	_, err = ref.Release(ctx)
+	require.NoError(t, err)
+	defer ref.Close()
+
+	after := o.must(command{Do: "count"})
+	require.LessOrEqual(t, after.Maps, before.Maps, "the memory went with the last reference, though the task is still known")
+	require.LessOrEqual(t, after.Files, before.Files)
+	known, err := c.Task(ctx, info.ID)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.TaskCompleted, known.State)
+	require.ErrorIs(t, c.Result(ctx, info.ID, nil), endpoint.ErrStale)
+}
+
+func TestB07WhatACrashedClientFetchedIsFreed(t *testing.T) {
+	o, socket := owner(t)
+	before := o.must(command{Do: "count"})
+	for range 3 {
+		c := client(t, socket)
+		c.must(command{Do: "hold", Name: "fresh model", Key: "a", Bytes: 1 << 20})
+		c.must(command{Do: "hold", Name: "model task", Key: "b", Bytes: 1 << 20})
+		c.kill()
+	}
+	eventually(t, waitLimit, "descriptors and mappings are back", func() bool {
+		now := o.must(command{Do: "count"})
+		return now.Files <= before.Files && now.Maps <= before.Maps
+	})
+}
+
+func TestB08ReferencesAreTheSessionsOwn(t *testing.T) {
+	drivertest.Leaks(t)
+	_, socket := owner(t)
+	other := client(t, socket)
+	id := other.must(command{Do: "hold", Name: "model", Key: "a", Bytes: 8}).ID
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
+	require.NoError(t, err)
+	defer c.Close()
+	ctx := context.Background()
+
+	released, err := c.Release(ctx, id)
+	require.NoError(t, err)
+	require.False(t, released, "nobody gives back what is another's")
+	many, err := c.ReleaseMany(ctx, id, "nothing")
+	require.NoError(t, err)
+	require.Equal(t, map[string]bool{id: false, "nothing": false}, many)
+	_, err = c.Release(ctx, "")
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
+	info, err := c.ObjectInfo(ctx, id)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, info.Refs)
+	require.EqualValues(t, 0, info.Mine)
+	require.Equal(t, "model", info.Endpoint)
+	require.False(t, info.LastAccessedAt.Before(info.CreatedAt))
+
+	other.kill()
+	eventually(t, waitLimit, "the dead client's reference is back, and the object with it", func() bool {
+		_, err := c.EnsureLive(ctx, id, "")
+		return err != nil
+	})
+	var stale *endpoint.StaleError
+	_, err = c.EnsureLive(ctx, id, c.ServerID())
+	require.ErrorAs(t, err, &stale)
+	require.Equal(t, endpoint.StaleError{ObjectID: id, ServerID: c.ServerID(), Reason: endpoint.StaleObjectMissing}, *stale)
+	require.ErrorIs(t, err, endpoint.ErrStale)
+	server, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Zero(t, server.Stats.Objects)
+}
+
+func TestB09NothingIsNoObject(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	for range 2 {
+		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "no model", nil)
+		require.NoError(t, err)
+		require.Nil(t, ref.Value())
+		require.Empty(t, ref.ID())
+		require.NoError(t, ref.Err())
+		released, err := ref.Release(ctx)
+		require.NoError(t, err)
+		require.False(t, released)
+		require.NoError(t, ref.Close())
+	}
+	require.EqualValues(t, 1, ran(o, "no model"), "nothing is a result like any other")
+	server, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Zero(t, server.Stats.Objects)
+}
+
+func TestB10WhatCannotBeEncodedIsNoObject(t *testing.T) {
+	c, _, o := calling(t)
+	ctx := context.Background()
+	before := o.must(command{Do: "count"})
+	for n := range uint64(3) {
+		_, err := endpoint.CallManaged[any](ctx, c, "managed channel", nil)
+		require.ErrorContains(t, err, `endpoint "managed channel": result`)
+		require.Equal(t, n+1, ran(o, "managed channel"))
+	}
+	server, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Zero(t, server.Stats.Objects)
+	require.Zero(t, server.Stats.CacheEntries)
+	after := o.must(command{Do: "count"})
+	require.LessOrEqual(t, after.Maps, before.Maps, "the tensor beside it was closed")
+}
+
+func TestB16AWaitForACancelledTaskSaysSo(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	info, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
+	require.NoError(t, err)
+	cancelled, err := c.Cancel(ctx, info.ID)
+	require.NoError(t, err)
+	require.True(t, cancelled)
+	end, err := c.Wait(ctx, info.ID)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.TaskCancelled, end.State)
+	require.ErrorIs(t, end.Err(), task.ErrCancelled)
+	require.NotEmpty(t, end.Error)
+	require.ErrorIs(t, c.Result(ctx, info.ID, nil), task.ErrCancelled)
+	cancelled, err = c.Cancel(ctx, info.ID)
+	require.NoError(t, err)
+	require.False(t, cancelled)
+}
+
+func TestB20NestedMapsAreResults(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	got, err := endpoint.Call[map[string]any](context.Background(), c, "tree", modelIn{Size: 3})
+	require.NoError(t, err)
+	list := got["a"].(map[string]any)["b"].([]any)
+	x := list[0].(*tensor.Tensor)
+	defer x.Close()
+	require.Equal(t, []float32{1, 1, 1}, values(t, x))
+	require.Equal(t, "leaf", list[1])
+	sd := got["sd"].(interface {
+		Len() int
+		Close() error
+	})
+	defer sd.Close()
+	require.Equal(t, 1, sd.Len())
+}

@@ -1,0 +1,256 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// More endpoints of a child that serves, for tests that hold a function at a certain place: it waits at a gate until somebody opens it.
+
+// gates are what functions wait for, by name.
+type gates struct {
+	mu sync.Mutex
+	of map[string]chan struct{}
+}
+
+func (g *gates) get(name string) chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.of == nil {
+		g.of = map[string]chan struct{}{}
+	}
+	if g.of[name] == nil {
+		g.of[name] = make(chan struct{})
+	}
+	return g.of[name]
+}
+
+// open lets those who wait pass, and those who come later.
+func (g *gates) open(name string) {
+	gate := g.get(name)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	select {
+	case <-gate:
+	default:
+		close(gate)
+	}
+}
+
+func (g *gates) wait(ctx context.Context, name string) error {
+	select {
+	case <-g.get(name):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+type gateIn struct {
+	Gate string `json:"gate"`
+	N    int    `json:"n"`
+}
+
+type modelIn struct {
+	Size  int    `json:"size"`
+	Label string `json:"label,omitempty"`
+}
+
+// filled is a vector of n elements of that value.
+func filled(dev driver.Device, n int, value float32) (*tensor.Tensor, error) {
+	values := make([]float32, n)
+	for i := range values {
+		values[i] = value
+	}
+	return tensor.FromSlice(dev, tensor.Shape{int64(n)}, values)
+}
+
+// moreEndpoints registers them. They count what they do.
+func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	g := new(gates)
+	must(endpoint.Register(r, "open", func(_ context.Context, gate string) (bool, error) {
+		g.open(gate)
+		return true, nil
+	}, endpoint.NoCache()))
+	gated := func(name string, opts ...endpoint.Option) {
+		must(endpoint.Register(r, name, func(ctx context.Context, in gateIn) (int, error) {
+			counts.add(name)
+			defer counts.add(name + " ended")
+			if err := g.wait(ctx, in.Gate); err != nil {
+				counts.add(name + " told to stop")
+				return 0, err
+			}
+			return in.N, nil
+		}, opts...))
+	}
+	gated("gated")
+	gated("gated run", endpoint.NoCache())
+	gated("gated task", endpoint.Task(), endpoint.NoCache())
+	gated("gated cached task", endpoint.Task())
+	gated("hurried", endpoint.NoCache(), endpoint.Timeout(20e6))
+
+	must(endpoint.Register(r, "stubborn", func(_ context.Context, in gateIn) (int, error) {
+		counts.add("stubborn")
+		<-g.get(in.Gate)
+		return in.N, nil
+	}, endpoint.NoCache()))
+	must(endpoint.Register(r, "build", func(ctx context.Context, in gateIn) (uint64, error) {
+		n := counts.add("build")
+		return n, g.wait(ctx, in.Gate)
+	}))
+
+	model := func(ctx context.Context, in modelIn) (*tensor.Tensor, error) {
+		counts.add("model")
+		return filled(dev, in.Size, float32(in.Size))
+	}
+	must(endpoint.Register(r, "model", model, endpoint.Managed(), endpoint.CacheKey("model:{size}")))
+	must(endpoint.Register(r, "fresh model", model, endpoint.Managed(), endpoint.NoCache()))
+	must(endpoint.Register(r, "model task", model, endpoint.Managed(), endpoint.Task(), endpoint.NoCache()))
+	must(endpoint.Register(r, "plain model", model, endpoint.CacheKey("model:{size}")))
+	must(endpoint.Register(r, "number", func(_ context.Context, in modelIn) (int, error) { return in.Size, nil }, endpoint.Managed()))
+	must(endpoint.Register(r, "no model", func(context.Context, modelIn) (*tensor.Tensor, error) {
+		counts.add("no model")
+		return nil, nil
+	}, endpoint.Managed()))
+	for name, opts := range map[string][]endpoint.Option{"channel": nil, "managed channel": {endpoint.Managed()}} {
+		must(endpoint.Register(r, name, func(context.Context, modelIn) (any, error) {
+			counts.add(name)
+			t, err := filled(dev, 8, 1)
+			return map[string]any{"t": t, "c": make(chan int)}, err
+		}, opts...))
+	}
+	for name, opts := range map[string][]endpoint.Option{
+		"exit": nil, "exit uncached": {endpoint.NoCache()}, "exit task": {endpoint.Task()},
+	} {
+		must(endpoint.Register(r, name, func(context.Context, modelIn) (int, error) {
+			runtime.Goexit()
+			return 0, nil
+		}, opts...))
+	}
+	must(endpoint.Register(r, "steps", func(ctx context.Context, in gateIn) (int, error) {
+		for i := range in.N {
+			task.Report(ctx, int64(i+1), int64(in.N), fmt.Sprintf("step %d", i+1))
+		}
+		return in.N, g.wait(ctx, in.Gate)
+	}, endpoint.Task(), endpoint.NoCache()))
+
+	must(endpoint.Register(r, "fill", func(_ context.Context, in scaleIn) (int, error) {
+		source, err := filled(dev, int(in.X.NumElements()), in.By)
+		if err != nil {
+			return 0, err
+		}
+		defer source.Close()
+		return 1, in.X.CopyFrom(source)
+	}, endpoint.WritableArguments(), endpoint.NoCache()))
+	must(endpoint.Register(r, "sum", func(_ context.Context, in scaleIn) (float64, error) {
+		counts.add("sum")
+		values, err := tensor.Float32s(in.X)
+		var sum float64
+		for _, v := range values {
+			sum += float64(v)
+		}
+		return sum, err
+	}))
+	keep(r, dev, must)
+	must(endpoint.Register(r, "tree", func(_ context.Context, in modelIn) (map[string]any, error) {
+		t, err := filled(dev, in.Size, 1)
+		sd := module.NewStateDict()
+		return map[string]any{"a": map[string]any{"b": []any{t, "leaf"}}, "sd": sd}, errors.Join(err, sd.Set("x", t.Clone()))
+	}))
+	serialized(r, must)
+	must(endpoint.Register(r, "bytes", func(_ context.Context, in struct {
+		N    int
+		Data []byte
+	}) ([]byte, error) {
+		counts.add("bytes")
+		return make([]byte, in.N), nil
+	}))
+	must(endpoint.Register(r, "list", func(_ context.Context, in modelIn) ([]bool, error) {
+		counts.add("list")
+		return make([]bool, in.Size), nil
+	}))
+}
+
+// keep registers endpoints around a tensor that the owner keeps and goes on writing.
+func keep(r *endpoint.Registry, dev driver.Device, must func(error)) {
+	var once sync.Once
+	var kept *tensor.Tensor
+	get := func() *tensor.Tensor {
+		once.Do(func() {
+			var err error
+			kept, err = filled(dev, 4, 1)
+			must(err)
+		})
+		return kept
+	}
+	must(endpoint.Register(r, "kept", func(context.Context, modelIn) (map[string][]*tensor.Tensor, error) {
+		return map[string][]*tensor.Tensor{"list": {get().Clone()}}, nil
+	}, endpoint.NoCache()))
+	must(endpoint.Register(r, "poke", func(_ context.Context, value float32) (bool, error) {
+		source, err := filled(dev, 4, value)
+		if err != nil {
+			return false, err
+		}
+		defer source.Close()
+		return true, get().CopyFrom(source)
+	}, endpoint.NoCache()))
+}
+
+// serialized registers endpoints that report how many of them run at once.
+func serialized(r *endpoint.Registry, must func(error)) {
+	type in struct {
+		Key string `json:"key"`
+		N   int    `json:"n"`
+	}
+	var mu sync.Mutex
+	running := map[string]int{}
+	run := func(_ context.Context, in in) (int, error) {
+		mu.Lock()
+		running[in.Key]++
+		running["all"]++
+		now := running["all"]
+		if running[in.Key] > 1 {
+			now = 1000
+		}
+		mu.Unlock()
+		runtime.Gosched()
+		mu.Lock()
+		defer mu.Unlock()
+		running[in.Key]--
+		running["all"]--
+		return now, nil
+	}
+	must(endpoint.Register(r, "one by one", run, endpoint.NoCache(), endpoint.Serialized()))
+	must(endpoint.Register(r, "one by key", run, endpoint.NoCache(), endpoint.SerializedBy("{key}")))
+}
+
+func driversOf(dev driver.Device) []driver.Device { return []driver.Device{dev} }
+
+// callingWith is a client of an owner that serves as the command says.
+func callingWith(t testing.TB, serve command) (*endpoint.Client, *child) {
+	t.Helper()
+	o := start(t)
+	serve.Do, serve.Socket = "serve", socketPath(t)
+	o.must(serve)
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: serve.Socket, Devices: driversOf(testDevice(t))})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c, o
+}

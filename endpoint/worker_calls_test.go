@@ -1,0 +1,33 @@
+package endpoint_test
+
+import (
+	"context"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// call are the commands of a client that calls.
+func (w *worker) call(ctx context.Context, do command) (a answer, err error) {
+	in := modelIn{Size: int(do.Bytes)}
+	switch do.Do {
+	case "hold":
+		ref, err := endpoint.CallManaged[any](ctx, w.client, do.Name, in)
+		if err != nil {
+			return a, err
+		}
+		if w.refs == nil {
+			w.refs = map[string]*endpoint.Ref[any]{}
+		}
+		w.refs[do.Key] = ref
+		a.ID = ref.ID()
+	case "held":
+		if err := w.refs[do.Key].Err(); err != nil {
+			a.State = err.Error()
+		}
+	case "submit":
+		info, err := w.client.Submit(ctx, do.Name, in)
+		a.ID = info.ID
+		return a, err
+	}
+	return a, nil
+}
