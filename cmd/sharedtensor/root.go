@@ -39,6 +39,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError(c, err) })
 	root.AddGroup(&cobra.Group{ID: groupOwner, Title: "Owning and publishing:"},
 		&cobra.Group{ID: groupClient, Title: "Looking and attaching:"},
+		&cobra.Group{ID: groupCall, Title: "Calling functions of the owner:"},
 		&cobra.Group{ID: groupHost, Title: "This host:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
@@ -48,6 +49,9 @@ func newRootCommand() *cobra.Command {
 	}
 	add(groupOwner, newServeCommand(), newPublishCommand(), newWithdrawCommand())
 	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
+	add(groupClient, newHoldersCommand(), newTopCommand())
+	add(groupCall, newCallCommand(), newSubmitCommand(), newTasksCommand(), newWaitCommand(), newCancelCommand())
+	add(groupCall, newEndpointsCommand(), newInvalidateCommand(), newReleaseCommand())
 	add(groupHost, newDemoCommand(), newDoctorCommand(), newBenchCommand(), newVersionCommand())
 	root.AddCommand(newDemoProcessCommand())
 	return root
@@ -57,6 +61,7 @@ func newRootCommand() *cobra.Command {
 const (
 	groupOwner  = "owner"
 	groupClient = "client"
+	groupCall   = "call"
 	groupHost   = "host"
 )
 

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// callFlags are the flags of the commands call and submit.
+type callFlags struct {
+	owner *ownerFlags
+	args  callArgs
+	limit time.Duration
+	json  bool
+}
+
+func newCallCommand() *cobra.Command {
+	var o callFlags
+	c := &cobra.Command{
+		Use:   "call [flags] ENDPOINT [key=value...]",
+		Short: "Call a function of the owner and print its result",
+		Long: `Call a function that the owner has registered, and print what it returns; of a stream each result as it comes. An
+endpoint that runs as a task shows its progress meanwhile. Interrupting the command stops the function. A managed result
+is held for as long as the command runs.
+
+` + argsHelp,
+		Example: `  sharedtensor call build_model hidden_size=128 layers=4
+  sharedtensor call transform x=@input.safetensors:x scale=2
+  sharedtensor call spectral_norm a=@llm:layers.0.weight steps=10 --json
+  sharedtensor call lookup --in '"a key"'`,
+		RunE: func(c *cobra.Command, words []string) error {
+			if err := o.parse(c, words); err != nil {
+				return err
+			}
+			return o.owner.withCaller(c.Context(), func(ctx context.Context, on *caller) error {
+				return call(ctx, c, o, on, words[0])
+			})
+		},
+	}
+	o.owner = addOwnerFlags(c)
+	o.args.register(c, o.owner)
+	c.Flags().DurationVar(&o.limit, "limit", 0, "stop the function after this long; 0 is never")
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON; of a stream one value a line")
+	return c
+}
+
+// register adds the flags and the completion of an endpoint with arguments.
+func (a *callArgs) register(c *cobra.Command, o *ownerFlags) {
+	argsFlag(c, a)
+	names := completeEndpoints(o, 1)
+	c.ValidArgsFunction = func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if len(words) > 0 {
+			return nil, cobra.ShellCompDirectiveDefault // files, behind the @
+		}
+		return names(c, words, prefix)
+	}
+}
+
+// parse checks the command line.
+func (o *callFlags) parse(c *cobra.Command, words []string) error {
+	switch {
+	case len(words) == 0:
+		return usagef(c, "ENDPOINT is missing")
+	case o.limit < 0:
+		return usagef(c, "--limit %v: it must not be negative", o.limit)
+	}
+	return o.args.parse(c, words[1:])
+}
+
+// limited is ctx with the time limit for the function.
+func (o *callFlags) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	if o.limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the function did not end within %v: %w", o.limit, context.DeadlineExceeded))
+}
+
+// call calls an endpoint in the way it wants to be called.
+func call(ctx context.Context, c *cobra.Command, o callFlags, on *caller, name string) (err error) {
+	info, err := on.endpoint(ctx, name)
+	if err != nil {
+		return err
+	}
+	in, held, err := on.argument(ctx, &o.args)
+	defer func() { err = errors.Join(err, held.Close()) }()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := o.limited(ctx)
+	defer cancel()
+	out := printer{w: c.OutOrStdout(), json: o.json, lines: info.Stream, host: on.devices[0]}
+	switch {
+	case info.Stream:
+		for v, err := range endpoint.Stream[any](ctx, on.client, name, in) {
+			if err == nil {
+				err = out.take(v)
+			}
+			if err != nil {
+				return explain(err, info)
+			}
+		}
+		return nil
+	case info.Task:
+		return explain(callTask(ctx, c, on, out, name, in), info)
+	}
+	var v any
+	if err := on.client.Call(ctx, name, in, &v); err != nil {
+		return explain(err, info)
+	}
+	return out.take(v)
+}
+
+// callTask is a call that shows the progress of the task. When ctx ends first, the task is cancelled, as that of any call.
+func callTask(ctx context.Context, c *cobra.Command, on *caller, out printer, name string, in any) error {
+	t, err := on.client.Submit(ctx, name, in)
+	if err != nil {
+		return err
+	}
+	end, err := follow(ctx, c.ErrOrStderr(), on.client, t.ID)
+	if err != nil && ctx.Err() != nil {
+		ctx, cancel := on.owner.bounded(context.WithoutCancel(ctx))
+		defer cancel()
+		_, stopErr := on.client.Cancel(ctx, t.ID)
+		return errors.Join(err, stopErr)
+	}
+	if err == nil {
+		err = end.Err()
+	}
+	if err != nil {
+		return err
+	}
+	var v any
+	if err := on.client.Result(ctx, t.ID, &v); err != nil {
+		return err
+	}
+	return out.take(v)
+}
+
+// explain adds to an error about arguments what the endpoint takes.
+func explain(err error, info endpoint.EndpointInfo) error {
+	if errors.Is(err, endpoint.ErrInvalid) || errors.Is(err, wire.ErrEncoding) {
+		return fmt.Errorf("%w; %s takes %s", err, printable(info.Name), printable(info.In))
+	}
+	return err
+}
+
+// endpoint asks the owner about an endpoint. For one that is not there the error names those that are.
+func (on *caller) endpoint(ctx context.Context, name string) (endpoint.EndpointInfo, error) {
+	ctx, cancel := on.owner.bounded(ctx)
+	defer cancel()
+	list, err := on.client.Endpoints(ctx)
+	if err != nil {
+		return endpoint.EndpointInfo{}, err
+	}
+	for _, info := range list {
+		if info.Name == name {
+			return info, nil
+		}
+	}
+	return endpoint.EndpointInfo{}, noEndpoint(name, list, on.client.Socket())
+}
+
+// noEndpoint is the error of a name that is none of the list.
+func noEndpoint(name string, list []endpoint.EndpointInfo, socket string) error {
+	names := make([]string, len(list))
+	for i, info := range list {
+		names[i] = info.Name
+	}
+	there := "it has none"
+	if len(names) > 0 {
+		there = "it has " + strings.Join(names, ", ")
+	}
+	return fmt.Errorf("%q: %w on %s; %s", name, endpoint.ErrNoEndpoint, socket, there)
+}
+
+func newSubmitCommand() *cobra.Command {
+	var o callFlags
+	c := &cobra.Command{
+		Use:   "submit [flags] ENDPOINT [key=value...]",
+		Short: "Start a call as a task and print the task's id",
+		Long: `Start a call as a task, which goes on when this command has ended, and print its id. Any endpoint can run as a task but
+one that streams. See wait, tasks and cancel.
+
+` + argsHelp,
+		Example: `  sharedtensor submit build_model hidden_size=128 layers=4
+  sharedtensor wait --result $(sharedtensor submit build_model hidden_size=128 layers=4)`,
+		RunE: func(c *cobra.Command, words []string) error {
+			if err := o.parse(c, words); err != nil {
+				return err
+			}
+			return o.owner.withCaller(c.Context(), func(ctx context.Context, on *caller) error {
+				return submit(ctx, c, o, on, words[0])
+			})
+		},
+	}
+	o.owner = addOwnerFlags(c)
+	o.args.register(c, o.owner)
+	c.Flags().BoolVar(&o.json, "json", false, "print what is known of the task as JSON")
+	return c
+}
+
+func submit(ctx context.Context, c *cobra.Command, o callFlags, on *caller, name string) (err error) {
+	info, err := on.endpoint(ctx, name)
+	if err != nil {
+		return err
+	}
+	in, held, err := on.argument(ctx, &o.args)
+	defer func() { err = errors.Join(err, held.Close()) }()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := on.owner.bounded(ctx)
+	defer cancel()
+	t, err := on.client.Submit(ctx, name, in)
+	if err != nil {
+		return explain(err, info)
+	}
+	if o.json {
+		return printJSON(c.OutOrStdout(), t)
+	}
+	_, err = fmt.Fprintln(c.OutOrStdout(), t.ID)
+	return err
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+func newEndpointsCommand() *cobra.Command {
+	var o *ownerFlags
+	var asJSON *bool
+	c := &cobra.Command{
+		Use:   "endpoints [flags] [NAME...]",
+		Short: "List the functions that the owner has",
+		Long: `List the functions that the owner has registered: the Go types of argument and result, and how each runs. A cached endpoint
+returns the result of an equal call before; what makes calls equal is its key, or else all arguments.`,
+		Example: "  sharedtensor endpoints\n  sharedtensor endpoints build_model --json",
+		RunE: func(c *cobra.Command, names []string) error {
+			return o.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				list, err := listedEndpoints(ctx, o, client, names)
+				if err != nil {
+					return err
+				}
+				if *asJSON {
+					return printJSON(c.OutOrStdout(), list)
+				}
+				if len(list) == 0 {
+					fmt.Fprintf(c.ErrOrStderr(), "there are no endpoints on %s\n", client.Socket())
+					return nil
+				}
+				return endpointTable(list).print(c.OutOrStdout())
+			})
+		},
+	}
+	o = addOwnerFlags(c)
+	asJSON = jsonFlag(c)
+	c.ValidArgsFunction = completeEndpoints(o, 0)
+	return c
+}
+
+// listedEndpoints asks the owner. A name that it does not know is an error.
+func listedEndpoints(ctx context.Context, o *ownerFlags, client *endpoint.Client, names []string) ([]endpoint.EndpointInfo, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	list, err := client.Endpoints(ctx)
+	if err != nil || len(names) == 0 {
+		return append([]endpoint.EndpointInfo{}, list...), err
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(list, func(e endpoint.EndpointInfo) bool { return e.Name == name }) {
+			return nil, noEndpoint(name, list, client.Socket())
+		}
+	}
+	return slices.DeleteFunc(list, func(e endpoint.EndpointInfo) bool { return !slices.Contains(names, e.Name) }), nil
+}
+
+func endpointTable(list []endpoint.EndpointInfo) *table {
+	t := newTable(column{title: "NAME", give: 1}, column{title: "TAKES", give: 3}, column{title: "RETURNS", give: 3},
+		column{title: "OPTIONS", give: 2})
+	for _, e := range list {
+		t.add(e.Name, e.In, e.Out, endpointOptions(e))
+	}
+	return t
+}
+
+// endpointOptions says in words how an endpoint runs.
+func endpointOptions(e endpoint.EndpointInfo) string {
+	var words []string
+	add := func(is bool, word string) {
+		if is {
+			words = append(words, word)
+		}
+	}
+	add(e.Task, "task")
+	add(e.Managed, "managed")
+	add(e.Stream, "stream")
+	cached := e.Cache && !e.Stream
+	add(cached && e.CacheKey == "", "cached")
+	add(cached && e.CacheKey != "", "cached by "+e.CacheKey)
+	add(cached && !e.SingleFlight, "no single flight")
+	add(e.Serialized, "serialized")
+	add(e.Timeout > 0, "timeout "+formatDuration(e.Timeout))
+	return strings.Join(words, ", ")
+}
+
+// completeEndpoints offers the names of the owner's endpoints, for the positional arguments up to the limit; 0 is no limit.
+func completeEndpoints(o *ownerFlags, limit int) cobra.CompletionFunc {
+	return func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if limit > 0 && len(words) >= limit {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return askOwner(o, func(ctx context.Context, client *endpoint.Client) (names []string, err error) {
+			list, err := client.Endpoints(ctx)
+			for _, e := range list {
+				if strings.HasPrefix(e.Name, prefix) {
+					names = append(names, e.Name+"\t"+strings.TrimSpace(printable(e.In)+" "+endpointOptions(e)))
+				}
+			}
+			return names, err
+		}), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// askOwner asks for what completes a word. Where there is no answer there is nothing: a shell has no place for errors.
+func askOwner(o *ownerFlags, ask func(ctx context.Context, client *endpoint.Client) ([]string, error)) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), completionTime)
+	defer cancel()
+	client, err := o.dial(ctx)
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	words, err := ask(ctx, client)
+	if err != nil {
+		return nil
+	}
+	return words
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// taskStates are the states that a task can be in, in the order in which it goes through them.
+var taskStates = []endpoint.TaskState{
+	endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCompleted, endpoint.TaskFailed, endpoint.TaskCancelled,
+}
+
+// tasksFlags are the flags of the command tasks.
+type tasksFlags struct {
+	owner    *ownerFlags
+	states   []string
+	endpoint string
+	watch    bool
+	interval time.Duration
+	json     bool
+}
+
+func newTasksCommand() *cobra.Command {
+	var o tasksFlags
+	c := &cobra.Command{
+		Use:   "tasks [flags]",
+		Short: "List the tasks of the owner",
+		Long: `List the tasks that the owner knows, the oldest first: those that wait and run, and finished ones as long as it keeps
+them. Ids are cut; any beginning that means one task only is enough for wait and cancel. With --watch each task is told
+when it changes, one line a change, until the command is interrupted.`,
+		Example: `  sharedtensor tasks
+  sharedtensor tasks --state running,pending --endpoint build_model
+  sharedtensor tasks --watch --json`,
+		Args: exactly(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			filter, err := o.filter(c)
+			if err != nil {
+				return err
+			}
+			return o.owner.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				if o.watch {
+					return watchTasks(ctx, c.OutOrStdout(), o, client, filter)
+				}
+				return listTasks(ctx, c, o, client, filter)
+			})
+		},
+	}
+	o.owner = addOwnerFlags(c)
+	f := c.Flags()
+	f.StringSliceVar(&o.states, "state", nil, "list only tasks in these states: "+stateNames())
+	f.StringVar(&o.endpoint, "endpoint", "", "list only tasks of this endpoint")
+	f.BoolVarP(&o.watch, "watch", "w", false, "go on and print changes")
+	f.DurationVarP(&o.interval, "interval", "i", 500*time.Millisecond, "how often --watch looks")
+	f.BoolVar(&o.json, "json", false, "print JSON; with --watch one object a line")
+	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(strings.Split(stateNames(), ", "), cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("endpoint", func(c *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return completeEndpoints(o.owner, 0)(c, nil, prefix)
+	})
+	return c
+}
+
+func stateNames() string {
+	names := make([]string, len(taskStates))
+	for i, s := range taskStates {
+		names[i] = string(s)
+	}
+	return strings.Join(names, ", ")
+}
+
+// filter is what the flags select.
+func (o *tasksFlags) filter(c *cobra.Command) (endpoint.TaskFilter, error) {
+	f := endpoint.TaskFilter{Endpoint: o.endpoint}
+	for _, name := range o.states {
+		state := endpoint.TaskState(name)
+		if !slices.Contains(taskStates, state) {
+			return f, usagef(c, "--state %q: use %s", name, stateNames())
+		}
+		f.States = append(f.States, state)
+	}
+	if o.interval <= 0 {
+		return f, usagef(c, "--interval %v: it must be more than 0", o.interval)
+	}
+	return f, nil
+}
+
+func listTasks(ctx context.Context, c *cobra.Command, o tasksFlags, client *endpoint.Client, filter endpoint.TaskFilter) error {
+	tasks, err := askTasks(ctx, o.owner, client, filter)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(c.OutOrStdout(), append([]endpoint.TaskInfo{}, tasks...))
+	}
+	if len(tasks) == 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "there are no such tasks on %s\n", client.Socket())
+		return nil
+	}
+	return taskTable(tasks, time.Now()).print(c.OutOrStdout())
+}
+
+func askTasks(ctx context.Context, o *ownerFlags, client *endpoint.Client, filter endpoint.TaskFilter) ([]endpoint.TaskInfo, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	return client.Tasks(ctx, filter)
+}
+
+// shortID is the beginning of a task's id that is shown.
+func shortID(id string) string { return printable(id[:min(12, len(id))]) }
+
+func taskTable(tasks []endpoint.TaskInfo, now time.Time) *table {
+	t := newTable(column{title: "ID"}, column{title: "ENDPOINT", give: 2}, column{title: "STATE"}, column{title: "DONE", align: right},
+		column{title: "TOOK", align: right}, column{title: "AGE", align: right}, column{title: "MESSAGE", give: 3})
+	for _, task := range tasks {
+		t.add(taskCells(task, now)...)
+	}
+	return t
+}
+
+// taskCells is a task as a row of a table.
+func taskCells(t endpoint.TaskInfo, now time.Time) []string {
+	return []string{
+		shortID(t.ID), t.Endpoint, string(t.State), taskProgress(t), taskTook(t, now), formatAge(now.Sub(t.CreatedAt)), taskMessage(t),
+	}
+}
+
+// taskProgress is how far a task is: "42%", "17" of an unknown number, "-" where it has not said.
+func taskProgress(t endpoint.TaskInfo) string {
+	switch {
+	case t.State == endpoint.TaskCompleted:
+		return "100%"
+	case t.Total > 0:
+		return fmt.Sprintf("%d%%", int(100*min(float64(t.Done)/float64(t.Total), 1)))
+	case t.Done > 0:
+		return fmt.Sprint(t.Done)
+	}
+	return "-"
+}
+
+// taskTook is how long a task has run.
+func taskTook(t endpoint.TaskInfo, now time.Time) string {
+	switch {
+	case t.StartedAt.IsZero():
+		return "-"
+	case t.FinishedAt.IsZero():
+		return formatDuration(max(now.Sub(t.StartedAt), 0).Round(time.Millisecond))
+	}
+	return formatDuration(t.FinishedAt.Sub(t.StartedAt))
+}
+
+// taskMessage is why a task ended as it did, or else its progress in words.
+func taskMessage(t endpoint.TaskInfo) string {
+	if t.Error != "" {
+		// What the table says already is left out.
+		text := strings.TrimPrefix(t.Error, fmt.Sprintf("task %q (%s) ", t.Endpoint, t.ID))
+		text = strings.TrimPrefix(text, "failed: ")
+		return oneLine(strings.TrimPrefix(text, fmt.Sprintf("endpoint %q: ", t.Endpoint)))
+	}
+	if t.State == endpoint.TaskRunning {
+		return oneLine(t.Message)
+	}
+	return ""
+}
+
+// watchTasks prints every task once and then at each change, until ctx ends, which is how watching usually ends and no failure.
+func watchTasks(ctx context.Context, out io.Writer, o tasksFlags, client *endpoint.Client, filter endpoint.TaskFilter) error {
+	seen := map[string]uint64{}
+	for {
+		// The filter is applied here: a task that leaves a state is a change too, and is told.
+		tasks, err := askTasks(ctx, o.owner, client, endpoint.TaskFilter{Endpoint: filter.Endpoint})
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		now := map[string]uint64{}
+		for _, t := range tasks {
+			last, known := seen[t.ID]
+			if !known && len(filter.States) > 0 && !slices.Contains(filter.States, t.State) {
+				continue
+			}
+			now[t.ID] = t.Seq
+			if known && last == t.Seq {
+				continue
+			}
+			if err := printTask(out, t, time.Now(), o.json); err != nil {
+				return err
+			}
+		}
+		seen = now
+		if !pause(ctx, o.interval) {
+			return nil
+		}
+	}
+}
+
+// printTask prints a task as one line.
+func printTask(out io.Writer, t endpoint.TaskInfo, at time.Time, asJSON bool) error {
+	if asJSON {
+		return printJSONLine(out, t)
+	}
+	line := fmt.Sprintf("%s %s %s %s", at.Format("15:04:05.000"), shortID(t.ID), printable(t.Endpoint), t.State)
+	if t.State == endpoint.TaskRunning {
+		line += " " + taskProgress(t)
+	}
+	if message := taskMessage(t); message != "" {
+		line += " " + printable(message)
+	}
+	_, err := fmt.Fprintln(out, line)
+	return err
+}
