@@ -95,7 +95,7 @@ func (a *arguments) begin(bytes, size int, arg any) error {
 // addSized appends an int or uint in the size that the kernel takes.
 func (a *arguments) addSized(v reflect.Value, size int) error {
 	var n uint64
-	fits := func(bits int) bool { return false }
+	var fits func(bits int) bool
 	if v.CanInt() {
 		n = uint64(v.Int())
 		fits = func(bits int) bool { return v.Int() >= -1<<(bits-1) && v.Int() <= 1<<(bits-1)-1 }
