@@ -39,7 +39,14 @@ func (d *decoder) decode(raw wire.RawMessage, v reflect.Value) error {
 	t := v.Type()
 	if !mayHold(t) {
 		if d.strict {
-			return wire.UnmarshalStrict(raw, v.Addr().Interface())
+			err := wire.UnmarshalStrict(raw, v.Addr().Interface())
+			if err == nil {
+				return nil
+			}
+			if named := unknownField(raw, t); named != nil {
+				return named
+			}
+			return err
 		}
 		return wire.UnmarshalPlain(raw, v.Addr().Interface())
 	}
@@ -75,6 +82,34 @@ func (d *decoder) decode(raw wire.RawMessage, v reflect.Value) error {
 		return d.decodeMap(raw, v)
 	}
 	return d.decodeStruct(raw, v)
+}
+
+// unknownField names a field that a struct without tensors does not have, if there is one: the cbor library says only that there is.
+func unknownField(raw wire.RawMessage, t reflect.Type) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	var parts map[string]wire.RawMessage
+	if t.Kind() != reflect.Struct || wire.UnmarshalPlain(raw, &parts) != nil {
+		return nil
+	}
+	for _, f := range fieldsOf(t) {
+		if part, ok := parts[f.name]; ok {
+			if err := unknownField(part, f.typ); err != nil {
+				return err
+			}
+			delete(parts, f.name)
+		}
+	}
+	return unknown(parts, t)
+}
+
+// unknown refuses what is left of a struct's parts.
+func unknown(parts map[string]wire.RawMessage, t reflect.Type) error {
+	for name := range parts {
+		return fmt.Errorf("%w: %s has no field %q", wire.ErrEncoding, t, name)
+	}
+	return nil
 }
 
 func isNull(raw wire.RawMessage) bool { return len(raw) == 1 && (raw[0] == 0xf6 || raw[0] == 0xf7) }
@@ -130,9 +165,7 @@ func (d *decoder) decodeStruct(raw wire.RawMessage, v reflect.Value) error {
 		}
 	}
 	if d.strict {
-		for name := range parts {
-			return fmt.Errorf("%w: %s has no field %q", wire.ErrEncoding, v.Type(), name)
-		}
+		return unknown(parts, v.Type())
 	}
 	return nil
 }

@@ -1,0 +1,239 @@
+package endpoint_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+var _ io.Closer = (*endpoint.Ref[int])(nil)
+
+// staleFor is what a reference must say that became stale for a reason.
+func staleFor[T any](t *testing.T, ref *endpoint.Ref[T], reason endpoint.StaleReason) {
+	t.Helper()
+	<-ref.Done()
+	var stale *endpoint.StaleError
+	require.ErrorAs(t, ref.Err(), &stale)
+	require.Equal(t, endpoint.StaleError{ObjectID: ref.ID(), ServerID: ref.ServerID(), Reason: reason}, *stale)
+	require.ErrorIs(t, ref.Err(), endpoint.ErrStale)
+	_, err := ref.Info(context.Background())
+	require.ErrorIs(t, err, endpoint.ErrStale)
+	released, err := ref.Release(context.Background())
+	require.NoError(t, err)
+	require.False(t, released)
+}
+
+func TestHoldersHearOfADestroyedObject(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	other := client(t, c.Socket())
+	id := other.must(command{Do: "hold", Name: "model", Key: "a", Bytes: 4}).ID
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
+	require.NoError(t, err)
+	defer ref.Close()
+	require.Equal(t, id, ref.ID())
+	kept, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 5})
+	require.NoError(t, err)
+	defer kept.Close()
+
+	o.must(command{Do: "destroy", Name: id})
+	staleFor(t, ref, endpoint.StaleObjectMissing)
+	require.Len(t, values(t, ref.Value()), 4, "the memory is this process's own")
+	eventually(t, waitLimit, "the other process has heard too", func() bool {
+		return other.must(command{Do: "held", Key: "a"}).State != ""
+	})
+	require.NoError(t, kept.Err())
+	require.NotEmpty(t, o.ask(command{Do: "destroy", Name: id}).Error)
+	again, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
+	require.NoError(t, err)
+	defer again.Close()
+	require.NotEqual(t, id, again.ID(), "it is made anew")
+}
+
+func TestNoDestroyedObjectGoesUnheard(t *testing.T) {
+	drivertest.Leaks(t)
+	r := endpoint.NewRegistry()
+	s := serve(t, endpoint.ServerOptions{Registry: r})
+	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil },
+		endpoint.Managed(), endpoint.NoCache()))
+	ctx := context.Background()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer c.Close()
+	for _, through := range []endpoint.Caller{c, s} {
+		for n := range 200 { // the news races with the answer of the call
+			ref, err := endpoint.CallManaged[int](ctx, through, "object", n)
+			require.NoError(t, err)
+			var destroyed sync.WaitGroup
+			destroyed.Go(func() { s.DestroyObject(ref.ID()) })
+			<-ref.Done()
+			require.NoError(t, ref.Close())
+			destroyed.Wait()
+		}
+	}
+	info, err := s.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Zero(t, info.Stats.Objects)
+}
+
+func TestReferencesOfAReplacedOwnerAreStale(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model task", modelIn{Size: 4})
+	require.NoError(t, err)
+	defer ref.Close()
+	o.kill()
+	next := start(t)
+	next.must(command{Do: "serve", Socket: c.Socket()})
+	staleFor(t, ref, endpoint.StaleServerMismatch)
+	require.Equal(t, []float32{4, 4, 4, 4}, values(t, ref.Value()))
+	_, err = c.EnsureLive(ctx, ref.ID(), ref.ServerID())
+	var stale *endpoint.StaleError
+	require.ErrorAs(t, err, &stale)
+	require.Equal(t, endpoint.StaleServerMismatch, stale.Reason)
+}
+
+func TestReferencesOfAnOwnerThatLeavesAreStale(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ref, err := endpoint.CallManaged[*tensor.Tensor](context.Background(), c, "model", modelIn{Size: 4})
+	require.NoError(t, err)
+	defer ref.Close()
+	o.must(command{Do: "shutdown"})
+	staleFor(t, ref, endpoint.StaleObjectMissing)
+}
+
+func TestReferencesEndWithTheirClient(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ref, err := endpoint.CallManaged[*tensor.Tensor](context.Background(), c, "model", modelIn{Size: 4})
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	<-ref.Done()
+	require.ErrorIs(t, ref.Err(), endpoint.ErrClosed)
+	require.Len(t, values(t, ref.Value()), 4)
+	require.NoError(t, ref.Close())
+}
+
+// relay passes connections on to a socket until it is told to cut them. It cannot pass descriptors.
+type relay struct {
+	listener net.Listener
+	mu       sync.Mutex
+	conns    []net.Conn
+	work     sync.WaitGroup
+}
+
+func newRelay(t *testing.T, to string) (*relay, string) {
+	t.Helper()
+	path := socketPath(t)
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	r := &relay{listener: l}
+	r.work.Go(func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("unix", to)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			r.mu.Lock()
+			r.conns = append(r.conns, near, far)
+			r.mu.Unlock()
+			for _, pair := range [][2]net.Conn{{near, far}, {far, near}} {
+				r.work.Go(func() {
+					io.Copy(pair[0], pair[1])
+					pair[0].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		r.cut()
+		r.work.Wait()
+	})
+	return r, path
+}
+
+func (r *relay) cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.conns {
+		c.Close()
+	}
+	r.conns = nil
+}
+
+func TestReferencesSurviveABrokenConnection(t *testing.T) {
+	drivertest.Leaks(t)
+	_, socket := owner(t)
+	r, path := newRelay(t, socket)
+	ctx := context.Background()
+	direct, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket})
+	require.NoError(t, err)
+	defer direct.Close()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: path})
+	require.NoError(t, err)
+	defer c.Close()
+	kept, err := endpoint.CallManaged[int](ctx, direct, "number", modelIn{Size: 7})
+	require.NoError(t, err)
+	defer kept.Close()
+	shared, err := endpoint.CallManaged[int](ctx, c, "number", modelIn{Size: 7})
+	require.NoError(t, err)
+	defer shared.Close()
+	alone, err := endpoint.CallManaged[int](ctx, c, "number", modelIn{Size: 8})
+	require.NoError(t, err)
+	defer alone.Close()
+
+	r.cut()
+	staleFor(t, alone, endpoint.StaleObjectMissing) // nobody else had a reference
+	eventually(t, waitLimit, "the reference was taken again", func() bool {
+		info, err := direct.ObjectInfo(ctx, shared.ID())
+		return err == nil && info.Refs == 2
+	})
+	require.NoError(t, shared.Err())
+	info, err := shared.Info(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, info.Mine)
+	released, err := shared.Release(ctx)
+	require.NoError(t, err)
+	require.True(t, released)
+	require.NoError(t, kept.Err())
+}
+
+func TestObjectsOfOneClientAreLimited(t *testing.T) {
+	r := endpoint.NewRegistry()
+	s := serve(t, endpoint.ServerOptions{Registry: r, Limits: endpoint.Limits{Objects: 2}})
+	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Managed()))
+	ctx := context.Background()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer c.Close()
+	var refs []*endpoint.Ref[int]
+	for n := range 2 {
+		ref, err := endpoint.CallManaged[int](ctx, c, "object", n)
+		require.NoError(t, err)
+		refs = append(refs, ref)
+	}
+	_, err = endpoint.CallManaged[int](ctx, c, "object", 3)
+	require.ErrorIs(t, err, endpoint.ErrLimit)
+	_, err = refs[0].Release(ctx)
+	require.NoError(t, err)
+	for range 5 {
+		require.NoError(t, c.Call(ctx, "object", 4, nil), "a call keeps no reference")
+	}
+}
