@@ -24,7 +24,7 @@ type arguments struct {
 }
 
 // newArguments imports and decodes the arguments of a call. It borrows the files that it does not take.
-func (s *Server) newArguments(d *definition, in *wire.Call, files *wire.Files) (*arguments, error) {
+func (s *Server) newArguments(d *definition, in *wire.CallParts, files *wire.Files) (*arguments, error) {
 	storages, err := importStorages(s.devices, in.Handles, files, driver.ImportOptions{Writable: d.options.writable})
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)

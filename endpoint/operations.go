@@ -27,6 +27,9 @@ type request struct {
 	body    wire.RawMessage
 	files   *wire.Files
 	local   *local // of a request within the process; nil for others
+
+	callee *definition // of a call whose endpoint was found already; nil for others
+	call   wire.CallParts
 }
 
 // decode reads the request's body into the message. An empty body leaves it as it is.
@@ -36,6 +39,9 @@ func (r request) decode(message any) error {
 	}
 	return wire.Unmarshal(r.body, message)
 }
+
+// sender is [wire.Conn.Send] or [wire.Conn.SendLater].
+type sender func(kind wire.Kind, id uint64, body []byte, files ...*os.File) error
 
 // reply is what a request is answered with.
 type reply struct {

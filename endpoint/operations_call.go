@@ -14,16 +14,17 @@ func (r request) prepare() (*definition, *arguments, error) {
 	if r.local != nil {
 		return r.prepareLocal()
 	}
-	var in wire.Call
-	if err := wire.UnmarshalPayload(r.body, &in); err != nil {
-		return nil, nil, err
+	if r.callee == nil {
+		var err error
+		if r.call, err = wire.ParseCall(r.body); err != nil {
+			return nil, nil, err
+		}
+		if r.callee, err = r.session.server.registry.find(string(r.call.Endpoint)); err != nil {
+			return nil, nil, err
+		}
 	}
-	d, err := r.session.server.registry.find(in.Endpoint)
-	if err != nil {
-		return nil, nil, err
-	}
-	a, err := r.session.server.newArguments(d, &in, r.files)
-	return d, a, err
+	a, err := r.session.server.newArguments(r.callee, &r.call, r.files)
+	return r.callee, a, err
 }
 
 // doCall runs an endpoint, or finds its result in the cache.

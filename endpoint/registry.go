@@ -60,6 +60,7 @@ type definition struct {
 	stream func(ctx context.Context, in any, send func(any) error) error
 
 	latency latency
+	pace    pace
 }
 
 // add checks the definition and enters it.
@@ -95,6 +96,16 @@ func (r *Registry) find(name string) (*definition, error) {
 		}
 	}
 	return nil, fmt.Errorf("endpoint %q: %w", name, ErrNoEndpoint)
+}
+
+// lookup is find for a name that is a part of a message; nil where there is no such endpoint.
+func (r *Registry) lookup(name []byte) *definition {
+	if r == nil {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.endpoints[string(name)]
 }
 
 // list returns the endpoints in the order of their names.

@@ -17,7 +17,8 @@ import (
 // session is one connected client. Everything that the client holds is held by its session and goes back when the connection ends.
 //
 // One goroutine reads. Short requests are answered by it, in order; long ones get a goroutine of their own, so that a waiting
-// request holds up nobody. An idle session is that goroutine, parked in the kernel's poller, and a descriptor.
+// request holds up nobody. Calls that are short by experience are run by the reader too, as long as they stay short: see reading.
+// An idle session is that goroutine, parked in the kernel's poller, and a descriptor.
 type session struct {
 	server  *Server
 	conn    *wire.Conn
@@ -34,8 +35,10 @@ type session struct {
 	streams streams
 
 	mu      sync.Mutex
-	running map[uint64]context.CancelCauseFunc // long requests by frame id
-	leaving bool                               // goodbye was said: no new requests
+	running map[uint64]*callContext // long requests by frame id
+	leaving bool                    // goodbye was said: no new requests
+
+	reading reading
 
 	work sync.WaitGroup // long requests and the event pump
 }
@@ -52,19 +55,24 @@ func newSession(s *Server, conn *wire.Conn, id uint64) *session {
 
 // run is the life of the session: introduction, requests, and giving back.
 func (ses *session) run() {
-	defer ses.end()
 	if err := ses.introduce(); err != nil {
 		ses.server.log.Warn("client refused", "session", ses.id, "pid", ses.conn.Peer().PID, "error", err)
+		ses.end()
 		return
 	}
-	for {
+	ses.read()
+}
+
+// read takes frames until the connection ends, and then ends the session; or until another goroutine has taken the reading over.
+func (ses *session) read() {
+	for reading := true; reading; {
 		frame, err := ses.conn.Receive()
+		if err == nil {
+			reading, err = ses.take(frame)
+		}
 		if err != nil {
 			ses.closed(err)
-			return
-		}
-		if err := ses.take(frame); err != nil {
-			ses.closed(err)
+			ses.end()
 			return
 		}
 	}
@@ -123,155 +131,21 @@ func refuse(conn *wire.Conn, err error) {
 
 var errSaidGoodbye = errors.New("the client said goodbye")
 
-// take deals with one frame. An error ends the session.
-func (ses *session) take(frame wire.Frame) error {
+// take deals with one frame and tells whether the caller still reads. An error ends the session.
+func (ses *session) take(frame wire.Frame) (reading bool, err error) {
 	switch frame.Kind {
 	case wire.KindRequest:
 		return ses.request(frame)
 	case wire.KindCancel:
 		defer frame.Files.Close()
 		ses.cancelRequest(frame.ID)
-		return nil
+		return true, nil
 	case wire.KindGoodbye:
 		frame.Files.Close()
-		return errSaidGoodbye
+		return true, errSaidGoodbye
 	}
 	frame.Files.Close()
-	return fmt.Errorf("%w: a client does not send %s frames", wire.ErrProtocol, frame.Kind)
-}
-
-// request answers one request, at once or in a goroutine of its own.
-func (ses *session) request(frame wire.Frame) error {
-	req, err := wire.ParseRequest(frame.Body)
-	if err != nil {
-		frame.Files.Close()
-		return fmt.Errorf("%w: request %d: %w", wire.ErrProtocol, frame.ID, err)
-	}
-	ses.server.requests.Add(1)
-	op, ok := operations[req.Op]
-	if !ok {
-		frame.Files.Close()
-		return ses.fail(frame.ID, fmt.Errorf("%w: operation %d is not known to this owner", errors.ErrUnsupported, req.Op))
-	}
-	r := request{session: ses, id: frame.ID, body: req.Body, files: frame.Files}
-	if !op.long {
-		defer frame.Files.Close()
-		return ses.answer(ses.ctx, op, r)
-	}
-	return ses.spawn(op, r, time.Duration(req.Timeout))
-}
-
-// spawn answers a long request in a goroutine of its own.
-func (ses *session) spawn(op operation, r request, timeout time.Duration) error {
-	ctx, cancel := context.WithCancelCause(ses.ctx)
-	if err := ses.started(r.id, cancel); err != nil {
-		cancel(err)
-		r.files.Close()
-		return ses.fail(r.id, err)
-	}
-	go func() {
-		defer ses.work.Done()
-		defer r.files.Close()
-		defer cancel(nil)
-		if timeout > 0 {
-			var stop context.CancelFunc
-			ctx, stop = context.WithTimeout(ctx, timeout)
-			defer stop()
-		}
-		answered := false
-		defer func() {
-			if !answered { // a function ended its goroutine instead of returning
-				ses.fail(r.id, errGoexit)
-				ses.finished(r.id)
-			}
-		}()
-		err := ses.answer(ctx, op, r)
-		answered = true
-		ses.finished(r.id)
-		if err != nil {
-			ses.cut() // the answer could not be sent: the reader ends the session
-		}
-	}()
-	return nil
-}
-
-// started notes a long request so that it can be cancelled.
-func (ses *session) started(id uint64, cancel context.CancelCauseFunc) error {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	switch {
-	case ses.leaving:
-		return fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
-	case len(ses.running) >= ses.server.opts.Limits.Requests:
-		return fmt.Errorf("%w: %d requests of this client are in flight", ErrLimit, len(ses.running))
-	case ses.running[id] != nil:
-		return fmt.Errorf("%w: request %d is in flight already", wire.ErrProtocol, id)
-	}
-	if ses.running == nil {
-		ses.running = map[uint64]context.CancelCauseFunc{}
-	}
-	ses.running[id] = cancel
-	ses.work.Add(1)
-	return nil
-}
-
-// finished forgets a long request, and ends a session that was only waiting for it.
-func (ses *session) finished(id uint64) {
-	ses.mu.Lock()
-	delete(ses.running, id)
-	last := ses.leaving && len(ses.running) == 0
-	ses.mu.Unlock()
-	if last {
-		ses.cut()
-	}
-}
-
-func (ses *session) cancelRequest(id uint64) {
-	ses.mu.Lock()
-	cancel := ses.running[id]
-	ses.mu.Unlock()
-	if cancel != nil {
-		cancel(context.Canceled)
-	}
-}
-
-// answer runs the operation and sends what came of it. The error is of the connection, not of the operation.
-func (ses *session) answer(ctx context.Context, op operation, r request) error {
-	reply, err := op.call(ctx, r)
-	if err != nil {
-		return ses.fail(r.id, err)
-	}
-	if reply.done != nil {
-		defer reply.done()
-	}
-	body, err := wire.MarshalPayload(reply.body)
-	if err != nil {
-		return ses.fail(r.id, fmt.Errorf("encode the answer: %w", err))
-	}
-	send := ses.conn.Send
-	if !op.long { // the reader sends what it has before it waits: answers to requests that came together go out together
-		send = ses.conn.SendLater
-	}
-	if err := send(wire.KindResponse, r.id, body, reply.files...); err != nil {
-		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent
-			return ses.fail(r.id, err)
-		}
-		return err
-	}
-	if reply.after != nil {
-		reply.after()
-	}
-	return nil
-}
-
-// fail answers a request with an error.
-func (ses *session) fail(id uint64, err error) error {
-	ses.server.failures.Add(1)
-	body, encErr := wire.Marshal(encodeError(err))
-	if encErr != nil {
-		return encErr
-	}
-	return ses.conn.Send(wire.KindError, id, body)
+	return true, fmt.Errorf("%w: a client does not send %s frames", wire.ErrProtocol, frame.Kind)
 }
 
 // goodbye tells the client that the owner is leaving and ends the session when nothing of it is running any more.

@@ -54,11 +54,12 @@ func MarshalRequest(op Op, timeout time.Duration, v any) ([]byte, error) {
 // data, which must stay as it is while that is in use; it is well-formed, and checked further by whoever decodes it.
 // Errors are [ErrEncoding].
 func ParseRequest(data []byte) (Request, error) {
-	r, ok := parsePlainRequest(data)
-	if !ok {
-		if err := UnmarshalPayload(data, &r); err != nil {
-			return Request{}, err
-		}
+	if r, ok := parsePlainRequest(data); ok {
+		return r, nil
+	}
+	var r Request // apart from the one above, which stays on the stack
+	if err := UnmarshalPayload(data, &r); err != nil {
+		return Request{}, err
 	}
 	if r.Timeout < 0 {
 		return Request{}, fmt.Errorf("%w: request with a timeout of %d ns", ErrEncoding, r.Timeout)
@@ -98,8 +99,15 @@ func parsePlainRequest(data []byte) (r Request, ok bool) {
 // The major types of CBOR (RFC 8949 §3.1) in an envelope.
 const (
 	cborUnsigned = 0
+	cborBytes    = 2
+	cborText     = 3
+	cborArray    = 4
 	cborMap      = 5
+	cborTag      = 6
 )
+
+// cborTrue is the simple value true.
+const cborTrue = 0xf5
 
 // appendHead writes the head of an item in the shortest form.
 func appendHead(b []byte, major byte, n uint64) []byte {

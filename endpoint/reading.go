@@ -1,0 +1,82 @@
+package endpoint
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// A call that takes a few microseconds costs several times as much if it gets a goroutine of its own: starting that wakes
+// another processor, which then competes with the one that reads. So the reader runs such a call itself. What an
+// endpoint took of late says which calls are such; what it takes this time nobody knows. A call that does not end soon loses the
+// reading to another goroutine: it goes on by itself, and whoever waits behind it, the request to cancel it included, is
+// held up no longer than twice overdueAfter.
+
+const (
+	// trivialPace is what calls may take to be run by the reader while others wait behind them: about what it costs to hand them over.
+	trivialPace = 20 * time.Microsecond
+	// briefPace is what they may take if nothing waits.
+	briefPace = 50 * time.Microsecond
+	// overdueAfter is how often the clock looks after a call that the reader runs. It does not tick while there are no such calls.
+	overdueAfter = time.Millisecond
+)
+
+// brief tells whether the reader should run the call itself.
+func (w *work) brief() bool {
+	switch pace := w.r.callee.pace.get(); {
+	case pace <= trivialPace:
+		return true
+	case pace <= briefPace:
+		return !w.session.conn.Buffered()
+	}
+	return false
+}
+
+// reading is who reads a session's frames.
+type reading struct {
+	// call numbers the call that the reader is running; 0 while it reads. Who swaps the number for 0 reads from then on.
+	call atomic.Uint64
+	last uint64 // the number given last; the reader's
+
+	watched atomic.Bool // timer is set, or its function runs
+	timer   *time.Timer // made by the first call
+	seen    uint64      // the call that the timer's function found running before; that function's
+}
+
+// begin notes that the reader runs a call, and returns its number.
+func (t *reading) begin(ses *session) uint64 {
+	t.last++
+	t.call.Store(t.last)
+	if t.watched.Load() || !t.watched.CompareAndSwap(false, true) {
+		return t.last
+	}
+	if t.timer == nil {
+		t.timer = time.AfterFunc(time.Hour, ses.overdue)
+	}
+	t.timer.Reset(overdueAfter)
+	return t.last
+}
+
+// end notes that a call is over, and tells whether its goroutine still reads.
+func (t *reading) end(n uint64) bool { return t.call.CompareAndSwap(n, 0) }
+
+// overdue is called by the timer in a goroutine of its own. If the reader has been running the same call since the last time, it
+// reads in its place.
+func (ses *session) overdue() {
+	t := &ses.reading
+	n := t.call.Load()
+	if n != 0 && n != t.seen {
+		t.seen = n
+		t.timer.Reset(overdueAfter)
+		return
+	}
+	taken := n != 0 && t.call.CompareAndSwap(n, 0)
+	t.watched.Store(false)
+	if taken {
+		ses.read()
+		return
+	}
+	// A call that began before watched was false is not watched yet.
+	if t.call.Load() != 0 && t.watched.CompareAndSwap(false, true) {
+		t.timer.Reset(overdueAfter)
+	}
+}

@@ -1,0 +1,191 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// request answers one request, or has it answered, and tells whether the caller still reads.
+func (ses *session) request(frame wire.Frame) (reading bool, err error) {
+	req, err := wire.ParseRequest(frame.Body)
+	if err != nil {
+		frame.Files.Close()
+		return true, fmt.Errorf("%w: request %d: %w", wire.ErrProtocol, frame.ID, err)
+	}
+	ses.server.requests.Add(1)
+	op, ok := operations[req.Op]
+	if !ok {
+		frame.Files.Close()
+		return true, ses.fail(frame.ID, fmt.Errorf("%w: operation %d is not known to this owner", errors.ErrUnsupported, req.Op))
+	}
+	r := request{session: ses, id: frame.ID, body: req.Body, files: frame.Files}
+	if !op.long {
+		defer frame.Files.Close()
+		reply, err := op.call(ses.ctx, r)
+		// The reader sends what it has before it waits: answers to requests that came together go out together.
+		return true, ses.answer(r.id, reply, err, ses.conn.SendLater)
+	}
+	w := &work{session: ses, op: op, r: r}
+	if err := ses.started(w, req.Timeout); err != nil {
+		frame.Files.Close()
+		return true, ses.fail(frame.ID, err)
+	}
+	if req.Op == wire.OpCall && w.find() && w.brief() {
+		return w.here()
+	}
+	go w.apart()
+	return true, nil
+}
+
+// work is a long request that runs.
+type work struct {
+	callContext
+	session *session
+	op      operation
+	r       request
+}
+
+// started notes a long request so that it can be cancelled.
+func (ses *session) started(w *work, timeout time.Duration) error {
+	w.parent = ses.ctx
+	if timeout > 0 {
+		w.deadline = time.Now().Add(timeout)
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	switch {
+	case ses.leaving:
+		return fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
+	case len(ses.running) >= ses.server.opts.Limits.Requests:
+		return fmt.Errorf("%w: %d requests of this client are in flight", ErrLimit, len(ses.running))
+	case ses.running[w.r.id] != nil:
+		return fmt.Errorf("%w: request %d is in flight already", wire.ErrProtocol, w.r.id)
+	}
+	if ses.running == nil {
+		ses.running = map[uint64]*callContext{}
+	}
+	ses.running[w.r.id] = &w.callContext
+	ses.work.Add(1)
+	return nil
+}
+
+// find parses a call and finds its endpoint. Where it cannot, the operation says why.
+func (w *work) find() bool {
+	call, err := wire.ParseCall(w.r.body)
+	if err != nil {
+		return false
+	}
+	w.r.call = call
+	w.r.callee = w.session.server.registry.lookup(call.Endpoint)
+	return w.r.callee != nil
+}
+
+// do runs the operation.
+func (w *work) do() (reply, error) {
+	start := time.Now()
+	reply, err := w.op.call(&w.callContext, w.r)
+	if w.r.callee != nil {
+		w.r.callee.pace.add(time.Since(start))
+	}
+	return reply, err
+}
+
+// apart runs in a goroutine of its own.
+func (w *work) apart() {
+	ended := false
+	defer func() {
+		if !ended { // a function ended its goroutine instead of returning
+			w.finish(w.session.fail(w.r.id, errGoexit))
+		}
+	}()
+	reply, err := w.do()
+	ended = true
+	w.finish(w.session.answer(w.r.id, reply, err, w.session.conn.Send))
+}
+
+// here runs in the goroutine that reads, and tells whether that still does.
+func (w *work) here() (reading bool, err error) {
+	ses := w.session
+	n := ses.reading.begin(ses)
+	ended := false
+	defer func() {
+		if !ended {
+			reading := ses.reading.end(n)
+			w.finish(ses.fail(w.r.id, errGoexit))
+			if reading {
+				go ses.read()
+			}
+		}
+	}()
+	reply, err := w.do()
+	ended = true
+	send := ses.conn.SendLater
+	if reading = ses.reading.end(n); !reading {
+		send = ses.conn.Send
+	}
+	w.finish(ses.answer(w.r.id, reply, err, send))
+	return reading, nil
+}
+
+// finish gives back what a request had once it is answered, and ends a session that was only waiting for it, or to which an
+// answer could not be sent: then its reader sees to the rest.
+func (w *work) finish(sent error) {
+	ses := w.session
+	w.callContext.end(nil)
+	w.r.files.Close()
+	ses.mu.Lock()
+	delete(ses.running, w.r.id)
+	last := ses.leaving && len(ses.running) == 0
+	ses.mu.Unlock()
+	if last || sent != nil {
+		ses.cut()
+	}
+	ses.work.Done()
+}
+
+func (ses *session) cancelRequest(id uint64) {
+	ses.mu.Lock()
+	c := ses.running[id]
+	ses.mu.Unlock()
+	if c != nil {
+		c.end(context.Canceled)
+	}
+}
+
+// answer sends what came of a request. The error is of the connection, not of the operation.
+func (ses *session) answer(id uint64, r reply, failure error, send sender) error {
+	if failure != nil {
+		return ses.fail(id, failure)
+	}
+	if r.done != nil {
+		defer r.done()
+	}
+	body, err := wire.MarshalPayload(r.body)
+	if err != nil {
+		return ses.fail(id, fmt.Errorf("encode the answer: %w", err))
+	}
+	if err := send(wire.KindResponse, id, body, r.files...); err != nil {
+		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent
+			return ses.fail(id, err)
+		}
+		return err
+	}
+	if r.after != nil {
+		r.after()
+	}
+	return nil
+}
+
+// fail answers a request with an error.
+func (ses *session) fail(id uint64, err error) error {
+	ses.server.failures.Add(1)
+	body, encErr := wire.Marshal(encodeError(err))
+	if encErr != nil {
+		return encErr
+	}
+	return ses.conn.Send(wire.KindError, id, body)
+}
