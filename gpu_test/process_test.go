@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,9 @@ import (
 
 // patience bounds what tests wait for. It is not what they measure.
 const patience = 2 * time.Minute
+
+// execVariable is what has to be put before a program of these tests, such as an emulator.
+const execVariable = "SHAREDTENSOR_TEST_EXEC"
 
 // process is an agent as its test sees it.
 type process struct {
@@ -42,7 +46,8 @@ func tryStart(tb testing.TB, configure ...func(*exec.Cmd)) (*process, error) {
 	require.NoError(tb, err)
 	ours, theirs := socketPair(tb)
 	defer theirs.Close()
-	cmd := exec.Command(exe, "-test.run=^$")
+	words := append(strings.Fields(os.Getenv(execVariable)), exe, "-test.run=^$")
+	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), agentVariable+"=1")
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Stderr = os.Stderr
