@@ -79,8 +79,17 @@ func (o *callFlags) limited(ctx context.Context) (context.Context, context.Cance
 	if o.limit == 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeoutCause(ctx, o.limit, fmt.Errorf("the function did not end within %v: %w", o.limit, context.DeadlineExceeded))
+	return context.WithTimeoutCause(ctx, o.limit, overdue(o.limit))
 }
+
+// overdue is a function that did not end within a time. It answers for context.DeadlineExceeded.
+type overdue time.Duration
+
+func (d overdue) Error() string {
+	return fmt.Sprintf("the function did not end within %v", time.Duration(d))
+}
+
+func (d overdue) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // call calls an endpoint in the way it wants to be called.
 func call(ctx context.Context, c *cobra.Command, o callFlags, on *caller, name string) (err error) {

@@ -26,9 +26,6 @@ type tensorJSON struct {
 func (p printer) jsonValue(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case *tensor.Tensor:
-		if v == nil {
-			return nil, nil
-		}
 		return p.tensor(v)
 	case *module.StateDict:
 		var d description

@@ -162,9 +162,6 @@ func scalar(v any) string {
 		}
 		return hex.EncodeToString(v)
 	case *tensor.Tensor:
-		if v == nil {
-			return "null"
-		}
 		return v.String()
 	}
 	return printable(fmt.Sprint(v))
