@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -28,7 +27,7 @@ func newNarrator(out, err io.Writer) *narrator {
 	return n
 }
 
-// progress shows how far a long step has come. On anything but a terminal the steps alone are told.
+// progress shows how far a long step has come. The line at its end is the step's own.
 func (n *narrator) progress(what string, done, total int64) {
 	if n.meter == nil || n.doing != what {
 		n.close()
@@ -71,10 +70,10 @@ func (n *narrator) step(s demo.Step, r *demo.Report) {
 	case demo.AllAgree:
 		n.say("all %d computed the same on the same bytes: %s", len(r.Processes), shortResult(r.Result))
 	case demo.MemoryMeasured:
-		n.memory(r.Memory, r.Model.Bytes)
+		n.memory(r.Memory, &r.Model)
 	case demo.ClientKilledStep:
 		k := r.ClientKilled
-		n.say("killed %s: the owner had its references back after %s", r.Processes[clientIndex(r, k.PID)].Role, formatDuration(k.Returned))
+		n.say("killed %s (SIGKILL): the owner had its references back after %s", r.Processes[clientIndex(r, k.PID)].Role, formatDuration(k.Returned))
 	case demo.VersionPublished:
 		n.published(r)
 	case demo.ClientSwitched:
@@ -82,13 +81,13 @@ func (n *narrator) step(s demo.Step, r *demo.Report) {
 		n.say("client 2 switched to version %d in %s: %s", p.Version, formatDuration(p.Attach), shortResult(p.Result))
 		n.more("both versions live side by side: client 1 on 1, client 2 on %d", p.Version)
 	case demo.OwnerKilledStep:
-		n.say("killed the owner: its readers compute on, %s with the same results", count(r.OwnerKilled.Runs, "run"))
+		n.say("killed the owner (SIGKILL): readers compute on, %s, the same results", count(r.OwnerKilled.Runs, "run"))
 	case demo.OwnerRestarted:
 		a := r.Restarted
 		n.say("new owner, pid %d, on the same socket: both readers came back after %s", a.PID, formatDuration(a.Reconnected))
 		n.say("client 1 handed it version 1 in %s, client 2 attached in %s", formatDuration(a.HandOver), formatDuration(a.Attach))
 		n.more("nothing was loaded again, and the result is the same")
-		n.memory(a.Memory, r.Model.Bytes)
+		n.memory(a.Memory, &r.Model)
 	}
 }
 
@@ -100,14 +99,14 @@ func (n *narrator) modelReady(r *demo.Report) {
 	n.say("%s: %s", printable(r.Model.Path), count(r.Model.Tensors, "tensor"))
 }
 
-func (n *narrator) memory(m *demo.Memory, bytes int64) {
+func (n *narrator) memory(m *demo.Memory, model *demo.Model) {
 	switch {
 	case m.Unknown != "":
 		n.more("memory not measured: %s", m.Unknown)
 	case m.OneCopy:
-		n.say("one copy: %d processes hold %s, the model has %s", m.Processes, formatBytes(m.PSS), formatBytes(bytes))
+		n.say("one copy: %d processes hold %s, the model has %s", m.Processes, formatBytes(m.PSS), formatBytes(model.Bytes))
 	default:
-		n.more("the kernel counts %s for %d processes, the model has %s", formatBytes(m.PSS), m.Processes, formatBytes(bytes))
+		n.more("the kernel counts %s for %d processes, the model has %s", formatBytes(m.PSS), m.Processes, formatBytes(model.Bytes))
 	}
 }
 
@@ -117,8 +116,11 @@ func (n *narrator) published(r *demo.Report) {
 		return
 	}
 	p := r.Published
-	n.say("publisher, pid %d: version %d, %s is other, and ended", p.PID, p.Version, p.Changed)
-	n.more("the readers of version 1 went on meanwhile: %s, the same results", count(p.Runs, "run"))
+	n.say("publisher, pid %d: published version %d and ended", p.PID, p.Version)
+	if p.Changed != "" {
+		n.more("it differs in %s", printable(p.Changed))
+	}
+	n.more("readers of version 1 went on meanwhile: %s, the same results", count(p.Runs, "run"))
 }
 
 // clientIndex finds a process.
@@ -156,10 +158,10 @@ func (n *narrator) summary(r *demo.Report) error {
 	}
 	t.add("together", "", formatBytes(r.Memory.Copies), "", "", n.measured(r, r.Memory.PSS), n.measured(r, private), "")
 	err := t.print(n.out)
-	fmt.Fprintf(n.out, "\nPSS is a process's share of the model: the kernel divides each page by the processes that map it.\n")
-	fmt.Fprintf(n.out, "A copy for each process would have taken %s. The demo took %s and left nothing behind.\n",
-		formatBytes(r.Memory.Copies), formatDuration(r.Took))
-	return errors.Join(err)
+	fmt.Fprintf(n.out, "\nPSS: each page of the model, divided by the number of processes that map it.\n")
+	fmt.Fprintf(n.out, "A copy for each process would have taken %s.\n", formatBytes(r.Memory.Copies))
+	fmt.Fprintf(n.out, "The demo took %s and left nothing behind.\n", formatDuration(r.Took))
+	return err
 }
 
 // measured is a size that the kernel told, if it did.

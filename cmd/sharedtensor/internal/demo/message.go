@@ -31,6 +31,15 @@ type request struct {
 	Server  string `json:"server,omitempty"`
 }
 
+// quick tells whether the answer takes the same time whatever the size of the model.
+func (r request) quick() bool {
+	switch r.Op {
+	case opAttach, opStart, opHear, opReconnect, opHandOver:
+		return true
+	}
+	return false
+}
+
 // reply is one line to the director: progress, any number of times, and then the answer.
 type reply struct {
 	Progress *progress `json:"progress,omitempty"`
@@ -39,6 +48,7 @@ type reply struct {
 	Code  string `json:"code,omitempty"`
 
 	Bytes   int64         `json:"bytes,omitempty"`
+	Mapped  int64         `json:"mapped,omitempty"`
 	Version uint64        `json:"version,omitempty"`
 	Server  string        `json:"server,omitempty"` // the owner's id
 	Connect time.Duration `json:"connect,omitempty"`

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -45,19 +46,35 @@ func startProcess(ctx context.Context, command []string, role, dir string) (*pro
 	return p, nil
 }
 
-// ask sends a request and waits for the answer; progress may be nil. Errors name the process.
-func (p *process) ask(ctx context.Context, r request, progress func(done, total int64)) (reply, error) {
+// ask sends a request and waits for the answer; progress may be nil. A process that takes longer than patience for what does not depend on
+// the size of the model is killed. Errors name the process.
+func (p *process) ask(ctx context.Context, r request, progress func(done, total int64)) (_ reply, err error) {
+	if ctx.Err() != nil {
+		return reply{}, context.Cause(ctx)
+	}
+	if r.quick() {
+		var late atomic.Bool
+		timer := time.AfterFunc(patience, func() {
+			late.Store(true)
+			_ = p.signalKill() // its end is what is waited for
+		})
+		defer func() {
+			if timer.Stop(); err != nil && late.Load() {
+				err = fmt.Errorf("%s, pid %d, was asked to %s and did not answer within %v", p.report.Role, p.report.PID, r.Op, patience)
+			}
+		}()
+	}
 	line, err := json.Marshal(r)
 	if err != nil {
 		return reply{}, err
 	}
 	if _, err := p.in.Write(append(line, '\n')); err != nil {
-		return reply{}, p.lost(ctx, r.Op)
+		return reply{}, p.lost(r.Op)
 	}
 	for {
 		var answer reply
 		if err := p.out.Decode(&answer); err != nil {
-			return reply{}, p.lost(ctx, r.Op)
+			return reply{}, p.lost(r.Op)
 		}
 		if answer.Progress == nil {
 			if err := answer.err(); err != nil {
@@ -72,11 +89,8 @@ func (p *process) ask(ctx context.Context, r request, progress func(done, total 
 }
 
 // lost says how a process ended that should not have.
-func (p *process) lost(ctx context.Context, op string) error {
+func (p *process) lost(op string) error {
 	err := p.kill()
-	if ctx.Err() != nil {
-		return context.Cause(ctx) // which has killed it
-	}
 	if text := p.stderr.String(); text != "" {
 		return fmt.Errorf("%s, pid %d, ended when asked to %s (%v): %s", p.report.Role, p.report.PID, op, p.cmd.ProcessState, text)
 	}

@@ -36,6 +36,8 @@ type Model struct {
 	Path string `json:"path,omitempty"`
 	// Bytes is the size of its tensors; tied ones count once.
 	Bytes int64 `json:"bytes"`
+	// Mapped is the size of the memory in which they lie, with the gaps that align them.
+	Mapped int64 `json:"mapped_bytes"`
 	// Tensors is how many names it has.
 	Tensors int `json:"tensors"`
 	// Made is how long it took to make it, 0 for a file.
@@ -78,7 +80,7 @@ type Memory struct {
 	PSS int64 `json:"model_pss_bytes"`
 	// Copies is what one copy for each process would have taken.
 	Copies int64 `json:"copies_bytes"`
-	// OneCopy tells whether the sum is the size of the model, and not that of two.
+	// OneCopy tells whether it is the size of the model.
 	OneCopy bool `json:"one_copy"`
 	// Unknown is why the system does not tell; empty where it does.
 	Unknown string `json:"unknown,omitempty"`

@@ -73,10 +73,14 @@ func Run(ctx context.Context, opts Options) (_ *Report, err error) {
 		return d.report, err
 	}
 	steps := []func(context.Context) error{
-		d.prepareModel, d.startOwner, d.attachClients, d.agree, d.killClient, d.publish, d.killOwner, d.restartOwner, d.quit,
+		d.startOwner, d.prepareModel, d.serve, d.attachClients, d.agree,
+		d.killClient, d.publish, d.killOwner, d.restartOwner, d.quit,
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx) // whatever came of it
+			}
 			return d.report, err
 		}
 	}

@@ -88,7 +88,7 @@ func kibibytes(fields []string) (int64, error) {
 	if len(fields) != 3 || fields[2] != "kB" {
 		return 0, strconv.ErrSyntax
 	}
-	n, err := strconv.ParseInt(fields[1], 10, 53)
+	n, err := strconv.ParseInt(fields[1], 10, 43)
 	if err != nil || n < 0 {
 		return 0, strconv.ErrSyntax
 	}

@@ -64,17 +64,21 @@ func (d *director) makeModel(ctx context.Context) (err error) {
 	return err
 }
 
-// startOwner starts the owner, which loads the model, and connects to its books.
+// startOwner starts the process of the owner. It is there before anything is written, because it is also what removes the directory should
+// this process be killed.
 func (d *director) startOwner(ctx context.Context) (err error) {
-	if d.owner, err = d.start(ctx, "owner"); err != nil {
-		return err
-	}
+	d.owner, err = d.start(ctx, "owner")
+	return err
+}
+
+// serve has the owner load the model, and connects to its books.
+func (d *director) serve(ctx context.Context) error {
 	got, err := d.owner.ask(ctx, request{Op: opServe, Path: d.path}, d.progress("loading"))
 	if err != nil {
 		return err
 	}
 	d.owner.report.Bytes, d.owner.report.Load = got.Bytes, got.Took
-	d.report.Model.Bytes = got.Bytes
+	d.report.Model.Bytes, d.report.Model.Mapped = got.Bytes, got.Mapped
 	d.books, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socketPath(d.dir), Label: "demo"})
 	if err != nil {
 		return err

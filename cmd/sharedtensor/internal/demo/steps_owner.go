@@ -2,8 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 )
 
@@ -76,38 +74,3 @@ func (d *director) restartOwner(ctx context.Context) (err error) {
 	d.step(OwnerRestarted)
 	return nil
 }
-
-// measure asks the kernel what the processes, which all have the same version, take, and finds more than one copy. keep notes the shares in
-// the report of each process. That the kernel does not tell is no error.
-func (d *director) measure(processes []*process, keep bool) (*Memory, error) {
-	bytes := d.report.Model.Bytes
-	m := &Memory{Processes: len(processes), Copies: bytes * int64(len(processes))}
-	objects := map[string]bool{}
-	for _, p := range processes {
-		u, err := readUsage(p.report.PID)
-		if errors.Is(err, errSmaps) {
-			return &Memory{Processes: len(processes), Copies: m.Copies, Unknown: err.Error()}, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if keep {
-			p.report.PSS, p.report.Private = u.pss, u.private
-		}
-		m.PSS += u.pss
-		for _, o := range u.objects {
-			objects[o] = true
-		}
-	}
-	m.Objects = len(objects)
-	// The kernel counts whole pages, and rounds each share down to 1 KiB.
-	slack := bytes/50 + int64(len(processes))*pageSlack
-	m.OneCopy = m.PSS <= bytes+slack && m.PSS >= bytes-slack
-	if m.PSS > bytes+slack {
-		return m, fmt.Errorf("%w: %d processes hold %d bytes of a model of %d", ErrDisagree, len(processes), m.PSS, bytes)
-	}
-	return m, nil
-}
-
-// pageSlack is what a process may be off by, in bytes: one page of the largest size that hosts have by default.
-const pageSlack = 64 << 10

@@ -43,6 +43,9 @@ func (w *worker) loadFirst(ctx context.Context, server *endpoint.Server, path st
 	}
 	answer.Took = time.Since(start)
 	answer.Bytes = sd.Bytes()
+	for _, s := range sd.Storages() {
+		answer.Mapped += s.Bytes()
+	}
 	w.own = sd.Clone()
 	answer.Version, err = server.PublishFrom(ctx, modelName, sd, path) // takes sd
 	return err
