@@ -28,7 +28,7 @@ func (a *agent) endpoints() *endpoint.Registry {
 		if err != nil {
 			return nil, err
 		}
-		if err := out.CopyFrom(in.Y); err == nil {
+		if err = out.CopyFrom(in.Y); err == nil {
 			err = a.saxpy(in.A, in.X, out)
 		}
 		if err != nil {

@@ -26,7 +26,7 @@ type sharer struct {
 
 // useEndpoint are the requests to owners and clients.
 func (a *agent) useEndpoint(q request) (r response, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), patience/2)
 	defer cancel()
 	if a.share == nil {
 		a.share = &sharer{handles: map[string]*endpoint.Handle{}}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +30,8 @@ func eachSlab(t *testing.T, name func(kind string, bytes int64) string, run func
 	dev := openDevice(t)
 	here := kindsHere(t, dev)
 	for _, bytes := range slabs {
-		for short, kind := range map[string]driver.HandleKind{"fd": driver.CUDAFD, "ipc": driver.CUDAIPC} {
+		for _, kind := range []driver.HandleKind{driver.CUDAFD, driver.CUDAIPC} {
+			short := strings.TrimPrefix(string(kind), "cuda-")
 			free, _, err := dev.MemoryInfo()
 			require.NoError(t, err)
 			t.Run(fmt.Sprintf("%s/%s", formatBytes(bytes), kind), func(t *testing.T) {

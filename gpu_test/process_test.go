@@ -3,6 +3,7 @@
 package gpu_test
 
 import (
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -19,7 +20,7 @@ import (
 )
 
 // patience bounds what tests wait for. It is not what they measure.
-const patience = 2 * time.Minute
+const patience = time.Minute
 
 // execVariable is what has to be put before a program of these tests, such as an emulator.
 const execVariable = "SHAREDTENSOR_TEST_EXEC"
@@ -106,6 +107,10 @@ func (p *process) exchange(q request, in *os.File) (response, *os.File) {
 	require.NoError(p.tb, p.conn.SetReadDeadline(time.Now().Add(patience)))
 	require.NoError(p.tb, p.conn.Send(wire.KindRequest, p.id, body, files...), "%s: the process has ended", q.Do)
 	frame, err := p.conn.Receive()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		p.cmd.Process.Signal(syscall.SIGQUIT) // its stacks say where it hangs
+		p.cmd.Wait()
+	}
 	require.NoError(p.tb, err, "%s: the process has ended", q.Do)
 	defer frame.Files.Close()
 	var r response
