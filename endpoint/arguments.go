@@ -23,26 +23,27 @@ type arguments struct {
 	claimed  atomic.Bool
 }
 
-// newArguments imports and decodes the arguments of a call. It borrows the files that it does not take.
-func (s *Server) newArguments(d *definition, in *wire.CallParts, files *wire.Files) (*arguments, error) {
+// newArguments imports and decodes the arguments of a call into a. It borrows the files that it does not take.
+func (s *Server) newArguments(a *arguments, d *definition, in *wire.CallParts, files *wire.Files) error {
 	storages, err := importStorages(s.devices, in.Handles, files, driver.ImportOptions{Writable: d.options.writable})
 	if err != nil {
-		return nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
+		return fmt.Errorf("endpoint %q: argument: %w", d.name, err)
 	}
-	return makeArguments(d, in.Args, storages)
+	return a.decode(d, in.Args, storages)
 }
 
-// makeArguments decodes the arguments of a call; none at all are an empty map. It takes the storages.
-func makeArguments(d *definition, raw wire.RawMessage, storages []*tensor.Storage) (*arguments, error) {
+// decode decodes the arguments of a call; none at all are an empty map. It takes the storages.
+func (a *arguments) decode(d *definition, raw wire.RawMessage, storages []*tensor.Storage) error {
 	if len(raw) == 0 {
 		raw = wire.RawMessage{0xa0}
 	}
 	value, made, err := d.decode(raw, storages)
 	if err != nil {
 		closeStorages(storages)
-		return nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
+		return fmt.Errorf("endpoint %q: argument: %w", d.name, err)
 	}
-	return &arguments{raw: raw, storages: storages, value: value, made: made}, nil
+	a.raw, a.storages, a.value, a.made = raw, storages, value, made
+	return nil
 }
 
 // claim is true for the first who asks.

@@ -55,6 +55,7 @@ func TestContextOfACallHasADeadline(t *testing.T) {
 			require.Equal(t, time.Second, time.Until(deadline))
 			require.NoError(t, c.Err())
 			time.Sleep(time.Second)
+			synctest.Wait()
 			require.ErrorIs(t, c.Err(), context.DeadlineExceeded)
 			<-c.Done()
 			require.ErrorIs(t, context.Cause(c), context.DeadlineExceeded)

@@ -27,7 +27,7 @@ func (c *Client) fetchOn(ctx context.Context, l *link, f fetch, out any) (wire.R
 	if f.task == "" {
 		return c.callOn(ctx, l, wire.OpCall, f.name, f.in, out)
 	}
-	ask := call{op: wire.OpTaskResult, body: wire.Task{ID: f.task}, late: l.dropResult}
+	ask := call{op: wire.OpTaskResult, body: wire.Task{ID: f.task}, returns: true}
 	_, frame, err := l.roundTrip(ctx, ask)
 	if err != nil {
 		return wire.Returned{}, err
@@ -42,11 +42,11 @@ func (c *Client) ask(ctx context.Context, op wire.Op, name string, in, out any) 
 	if err != nil {
 		return err
 	}
-	ask, sent, err := newCall(op, name, in)
+	ask, err := newCall(op, name, in)
 	if err != nil {
 		return err
 	}
-	defer sent.close()
+	defer ask.close()
 	_, frame, err := l.roundTrip(ctx, ask.call)
 	if err != nil {
 		return err
@@ -74,12 +74,12 @@ func (c *Client) stream(ctx context.Context, name string, in any) (items, error)
 }
 
 func (c *Client) callOn(ctx context.Context, l *link, op wire.Op, name string, in, out any) (wire.Returned, error) {
-	ask, p, err := newCall(op, name, in)
+	ask, err := newCall(op, name, in)
 	if err != nil {
 		return wire.Returned{}, err
 	}
-	defer p.close()
-	ask.late = l.dropResult
+	defer ask.close()
+	ask.returns = true
 	_, frame, err := l.roundTrip(ctx, ask.call)
 	if err != nil {
 		return wire.Returned{}, err
@@ -92,7 +92,7 @@ func (c *Client) callOn(ctx context.Context, l *link, op wire.Op, name string, i
 type outgoing struct {
 	call
 	shared *export
-	load   *payload
+	load   payload
 }
 
 func (o *outgoing) close() {
@@ -102,33 +102,35 @@ func (o *outgoing) close() {
 	o.load.close()
 }
 
-// newCall encodes a call. The caller closes the second result when the call has been sent.
-func newCall(op wire.Op, name string, in any) (*outgoing, *outgoing, error) {
-	p, err := encodePayload(in)
-	if err != nil {
-		return nil, nil, fmt.Errorf("argument: %w", err)
+// newCall encodes a call. The caller closes it when it has been sent.
+func newCall(op wire.Op, name string, in any) (o outgoing, err error) {
+	o.op, o.calls, o.callee.Endpoint = op, true, name
+	if in == nil {
+		return o, nil
 	}
-	body := wire.Call{Endpoint: name}
-	if in != nil {
-		body.Args = p.value
+	if !mayHold(reflect.TypeOf(in)) {
+		o.plain = in
+		return o, nil
 	}
-	o := &outgoing{call: call{op: op}, load: p}
-	if len(p.storages) > 0 {
-		if o.shared, err = exportStorages(p.storages); err != nil {
-			p.close()
-			return nil, nil, fmt.Errorf("share the argument: %w", err)
+	if o.load, err = encodePayload(in); err != nil {
+		return outgoing{}, fmt.Errorf("argument: %w", err)
+	}
+	o.callee.Args = o.load.value
+	if len(o.load.storages) > 0 {
+		if o.shared, err = exportStorages(o.load.storages); err != nil {
+			o.load.close()
+			return outgoing{}, fmt.Errorf("share the argument: %w", err)
 		}
-		body.Handles, o.files = o.shared.handles, o.shared.files
+		o.callee.Handles, o.files = o.shared.handles, o.shared.files
 	}
-	o.body = body
-	return o, o, nil
+	return o, nil
 }
 
 // takeResult decodes the answer to a call into out. It borrows the frame.
 func (c *Client) takeResult(l *link, frame wire.Frame, out any) (wire.Returned, error) {
-	var got wire.Returned
-	if err := decodeAnswer(frame, &got); err != nil {
-		return got, err
+	got, err := wire.ParseReturned(frame.Body)
+	if err != nil {
+		return got, badAnswer(err)
 	}
 	if err := c.decodeValue(got.Value, got.Handles, frame.Files, out); err != nil {
 		if got.Object != nil {

@@ -31,11 +31,11 @@ func (c *Client) openStream(ctx context.Context, name string, in any) (*stream, 
 	if err != nil {
 		return nil, err
 	}
-	ask, sent, err := newCall(wire.OpStream, name, in)
+	ask, err := newCall(wire.OpStream, name, in)
 	if err != nil {
 		return nil, err
 	}
-	defer sent.close()
+	defer ask.close()
 	s := &stream{client: c, link: l, wake: make(chan struct{}, 1)}
 	ask.item = s.arrived
 	if s.id, err = l.start(ask.call, s.finished); err != nil {

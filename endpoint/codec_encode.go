@@ -43,11 +43,15 @@ type encoder struct {
 
 // encodePayload encodes a value, which it borrows: the payload has references of its own to the storages. Work on the devices is waited
 // for, so that the bytes are complete before anybody hears of them.
-func encodePayload(v any) (*payload, error) {
+func encodePayload(v any) (payload, error) {
 	if v == nil {
-		return &payload{value: wire.RawMessage{0xf6}}, nil
+		return payload{value: wire.RawMessage{0xf6}}, nil
 	}
-	e := new(encoder)
+	if !mayHold(reflect.TypeOf(v)) {
+		raw, err := appendPlain(nil, v)
+		return payload{value: raw}, err
+	}
+	var e encoder
 	raw, err := e.encode(reflect.ValueOf(v))
 	if err == nil && (len(raw) > checkedBytes || e.deepest > checkedDepth) {
 		err = wire.CheckPayload(raw)
@@ -57,10 +61,20 @@ func encodePayload(v any) (*payload, error) {
 	}
 	if err != nil {
 		e.close()
-		return nil, err
+		return payload{}, err
 	}
 	e.value = raw
-	return &e.payload, nil
+	return e.payload, nil
+}
+
+// appendPlain appends the encoding of a value that holds no tensors.
+func appendPlain(b []byte, v any) ([]byte, error) {
+	at := len(b)
+	b, err := wire.AppendMarshal(b, v)
+	if err == nil && len(b)-at > checkedBytes {
+		err = wire.CheckPayload(b[at:])
+	}
+	return b, err
 }
 
 // checkedBytes is the size of a payload from which on it is checked before it is sent: a smaller one cannot be too long for a receiver.

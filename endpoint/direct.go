@@ -35,8 +35,8 @@ func (r request) prepareLocal() (*definition, *arguments, error) {
 		p.close()
 		return nil, nil, err
 	}
-	a, err := makeArguments(d, p.value, p.storages)
-	return d, a, err
+	a := new(arguments)
+	return d, a, a.decode(d, p.value, p.storages)
 }
 
 // newLocal encodes an argument for a request within the process. What a frame could not carry is refused here too.
@@ -45,14 +45,14 @@ func (s *Server) newLocal(name string, in any) (*local, error) {
 	if err != nil {
 		return nil, fmt.Errorf("argument: %w", err)
 	}
-	if err := s.fits(p); err != nil {
+	if err := s.fits(&p); err != nil {
 		p.close()
 		return nil, fmt.Errorf("argument: %w", err)
 	}
 	if in == nil {
 		p.value = nil
 	}
-	return &local{name: name, args: p}, nil
+	return &local{name: name, args: &p}, nil
 }
 
 // direct runs an operation within the process and hands what came of it to take. When ctx ends first, the operation is told so and goes on
@@ -106,9 +106,7 @@ func (s *Server) takeAnswer(answer localAnswer, take func(reply) error) error {
 		s.failures.Add(1)
 		return decodeError(encodeError(answer.err))
 	}
-	if answer.reply.done != nil {
-		defer answer.reply.done()
-	}
+	defer answer.reply.close()
 	err := take(answer.reply)
 	if err != nil {
 		s.dropReference(answer.reply)
@@ -122,15 +120,13 @@ func (s *Server) dropAnswer(answer localAnswer) {
 		return
 	}
 	s.dropReference(answer.reply)
-	if answer.reply.done != nil {
-		answer.reply.done()
-	}
+	answer.reply.close()
 }
 
 // dropReference gives the reference back that came with a reply.
 func (s *Server) dropReference(r reply) {
-	if got, ok := r.body.(wire.Returned); ok && got.Object != nil {
-		s.releaseOwn(got.Object.ID)
+	if r.returned.Object != nil {
+		s.releaseOwn(r.returned.Object.ID)
 	}
 }
 
@@ -199,7 +195,7 @@ func (s *Server) fetchValue(ctx context.Context, f fetch, out any, then func(wir
 		if err := decodeLocal(r.local.result, out); err != nil {
 			return err
 		}
-		then(answer.body.(wire.Returned))
+		then(answer.returned)
 		return nil
 	})
 }

@@ -32,10 +32,11 @@ type link struct {
 
 // waiter is a request whose answer has not come.
 type waiter struct {
-	answer chan wire.Frame // closed without a frame when the link ends
-	late   func(wire.Frame)
-	gone   bool                    // nobody waits any more
-	done   func(wire.Frame, error) // gets the answer, or the end of the link, instead of the channel; nil for most
+	answer  chan wire.Frame // closed without a frame when the link ends
+	late    func(wire.Frame)
+	returns bool
+	gone    bool                    // nobody waits any more
+	done    func(wire.Frame, error) // gets the answer, or the end of the link, instead of the channel; nil for most
 }
 
 var waiters = sync.Pool{New: func() any { return &waiter{answer: make(chan wire.Frame, 1)} }}
@@ -53,6 +54,13 @@ type call struct {
 	// late deals with an answer that comes when nobody waits for it any more. It takes the frame, and is called by the reading
 	// goroutine. Nil: the frame is closed.
 	late func(wire.Frame)
+	// returns tells that the answer may bring a reference to a managed object, which goes back if it comes late.
+	returns bool
+
+	// callee is the body, instead of body, where calls. plain is its argument, if that is not encoded in callee yet.
+	calls  bool
+	callee wire.Call
+	plain  any
 }
 
 // newLink introduces the client on a fresh connection. It takes conn. The caller starts read.
@@ -136,6 +144,8 @@ func (l *link) deliver(frame wire.Frame) error {
 		w.done(frame, nil)
 	case w.late != nil:
 		w.late(frame)
+	case w.returns:
+		l.dropResult(frame)
 	default:
 		frame.Files.Close()
 	}
@@ -209,21 +219,14 @@ func (l *link) roundTrip(ctx context.Context, c call) (uint64, wire.Frame, error
 	if ctx.Err() != nil {
 		return 0, wire.Frame{}, context.Cause(ctx)
 	}
-	payload, err := encodeRequest(ctx, c)
+	id, w, err := l.ask(ctx, &c)
 	if err != nil {
-		return 0, wire.Frame{}, err
-	}
-	id, w, err := l.expect(c)
-	if err != nil {
-		return 0, wire.Frame{}, err
-	}
-	if err := l.conn.Send(wire.KindRequest, id, payload, c.files...); err != nil {
-		if !l.abandon(id, w) {
+		if w != nil && !l.abandon(id, w) {
 			if frame, ok := <-w.answer; ok {
 				frame.Files.Close()
 			}
 		}
-		return 0, wire.Frame{}, l.sendError(err)
+		return 0, wire.Frame{}, err
 	}
 	frame, ok, err := l.receiver.Wait(ctx, w.answer)
 	if err == nil {
@@ -237,6 +240,24 @@ func (l *link) roundTrip(ctx context.Context, c call) (uint64, wire.Frame, error
 	return l.answered(id, w, frame, ok)
 }
 
+// ask sends a request. If that fails after its waiter was registered, the waiter is returned with the error.
+func (l *link) ask(ctx context.Context, c *call) (uint64, *waiter, error) {
+	payload := bodies.get()
+	defer bodies.put(payload)
+	var err error
+	if *payload, err = c.appendTo(*payload, ctx); err != nil {
+		return 0, nil, err
+	}
+	id, w, err := l.expect(c)
+	if err != nil {
+		return 0, nil, err
+	}
+	if err := l.conn.Send(wire.KindRequest, id, *payload, c.files...); err != nil {
+		return id, w, l.sendError(err)
+	}
+	return id, w, nil
+}
+
 // answered turns what a waiter got into a result, and keeps the waiter for another request.
 func (l *link) answered(id uint64, w *waiter, frame wire.Frame, ok bool) (uint64, wire.Frame, error) {
 	if !ok {
@@ -244,7 +265,7 @@ func (l *link) answered(id uint64, w *waiter, frame wire.Frame, ok bool) (uint64
 		defer l.mu.Unlock()
 		return 0, wire.Frame{}, l.err
 	}
-	w.late = nil
+	w.late, w.returns = nil, false
 	waiters.Put(w)
 	if frame.Kind == wire.KindError {
 		defer frame.Files.Close()
@@ -263,15 +284,17 @@ func (l *link) send(c call) {
 // start sends a request whose answer, or the error that ends the link before it, goes to done: once, by whoever reads. On an error
 // done is not called.
 func (l *link) start(c call, done func(wire.Frame, error)) (uint64, error) {
-	payload, err := encodeRequest(context.Background(), c)
-	if err != nil {
+	payload := bodies.get()
+	defer bodies.put(payload)
+	var err error
+	if *payload, err = c.appendTo(*payload, context.Background()); err != nil {
 		return 0, err
 	}
 	id, err := l.expectAsync(c, done)
 	if err != nil {
 		return 0, err
 	}
-	if err := l.conn.Send(wire.KindRequest, id, payload, c.files...); err != nil {
+	if err := l.conn.Send(wire.KindRequest, id, *payload, c.files...); err != nil {
 		if !l.withdraw(id) {
 			return id, nil // done has been told, or will be
 		}
@@ -289,7 +312,7 @@ func (l *link) expectAsync(c call, done func(wire.Frame, error)) (uint64, error)
 	}
 	l.lastID++
 	l.pending[l.lastID] = &waiter{gone: true, done: done}
-	l.listenLocked(l.lastID, c)
+	l.listenLocked(l.lastID, &c)
 	return l.lastID, nil
 }
 
@@ -304,7 +327,7 @@ func (l *link) withdraw(id uint64) bool {
 }
 
 // listenLocked notes who gets the events of a request.
-func (l *link) listenLocked(id uint64, c call) {
+func (l *link) listenLocked(id uint64, c *call) {
 	switch {
 	case c.item != nil:
 		l.events[id] = c.item
@@ -314,7 +337,7 @@ func (l *link) listenLocked(id uint64, c call) {
 }
 
 // expect registers a waiter under a new request id.
-func (l *link) expect(c call) (uint64, *waiter, error) {
+func (l *link) expect(c *call) (uint64, *waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -322,7 +345,7 @@ func (l *link) expect(c call) (uint64, *waiter, error) {
 	}
 	l.lastID++
 	w := waiters.Get().(*waiter)
-	w.late, w.gone = c.late, false
+	w.late, w.returns, w.gone = c.late, c.returns, false
 	l.pending[l.lastID] = w
 	l.listenLocked(l.lastID, c)
 	return l.lastID, w, nil
@@ -383,26 +406,47 @@ func (l *link) left() bool {
 	return errors.Is(l.err, errOwnerLeft)
 }
 
-// encodeRequest is the body of a request frame. What is left of ctx's time goes with it.
-func encodeRequest(ctx context.Context, c call) ([]byte, error) {
+// appendTo encodes the body of the request's frame. What is left of ctx's time goes with it.
+func (c *call) appendTo(b []byte, ctx context.Context) ([]byte, error) {
 	req := wire.Request{Op: c.op}
 	if deadline, ok := ctx.Deadline(); ok {
 		req.Timeout = timeLeft(deadline)
 	}
+	if c.calls {
+		return c.appendCall(b, req)
+	}
 	if c.body != nil {
 		body, err := wire.MarshalPayload(c.body)
 		if err != nil {
-			return nil, err
+			return b, err
 		}
 		req.Body = body
 	}
-	return wire.AppendRequest(make([]byte, 0, 24+len(req.Body)), req), nil
+	return wire.AppendRequest(b, req), nil
+}
+
+// appendCall is appendTo for a call.
+func (c *call) appendCall(b []byte, req wire.Request) ([]byte, error) {
+	if c.plain == nil {
+		return wire.AppendCallRequest(b, req, c.callee)
+	}
+	args := bodies.get()
+	defer bodies.put(args)
+	var err error
+	if *args, err = appendPlain(*args, c.plain); err != nil {
+		return b, fmt.Errorf("argument: %w", err)
+	}
+	callee := c.callee
+	callee.Args = *args
+	return wire.AppendCallRequest(b, req, callee)
 }
 
 // decodeAnswer reads the body of a response or an item. A body that does not fit is the owner's fault.
 func decodeAnswer(frame wire.Frame, out any) error {
 	if err := wire.UnmarshalPayload(frame.Body, out); err != nil {
-		return fmt.Errorf("%w: answer: %w", ErrProtocol, err)
+		return badAnswer(err)
 	}
 	return nil
 }
+
+func badAnswer(err error) error { return fmt.Errorf("%w: answer: %w", ErrProtocol, err) }

@@ -28,6 +28,7 @@ type request struct {
 	files   *wire.Files
 	local   *local // of a request within the process; nil for others
 
+	args   *arguments  // room for those of a call; may be nil
 	callee *definition // of a call whose endpoint was found already; nil for others
 	call   wire.CallParts
 }
@@ -45,10 +46,27 @@ type sender func(kind wire.Kind, id uint64, body []byte, files ...*os.File) erro
 
 // reply is what a request is answered with.
 type reply struct {
-	body  any
-	files []*os.File // borrowed until the reply has been sent
-	after func()     // runs when the reply has been sent; may be nil
-	done  func()     // runs when the reply is of no use any more, sent or not; may be nil
+	body     any           // the message, where result is nil
+	result   *result       // of a call; a reference of the reply's own
+	returned wire.Returned // the message, where result is not nil
+	files    []*os.File    // borrowed until the reply has been sent
+	after    func()        // runs when the reply has been sent; may be nil
+}
+
+// appendTo encodes the message.
+func (r *reply) appendTo(b []byte) ([]byte, error) {
+	if r.result != nil {
+		return wire.AppendReturned(b, &r.returned)
+	}
+	body, err := wire.MarshalPayload(r.body)
+	return append(b, body...), err
+}
+
+// close gives back what a reply has when it is of no use any more, sent or not.
+func (r *reply) close() {
+	if r.result != nil {
+		r.result.release()
+	}
 }
 
 // operations are all that a server can do.

@@ -23,8 +23,11 @@ func (r request) prepare() (*definition, *arguments, error) {
 			return nil, nil, err
 		}
 	}
-	a, err := r.session.server.newArguments(r.callee, &r.call, r.files)
-	return r.callee, a, err
+	a := r.args
+	if a == nil {
+		a = new(arguments)
+	}
+	return r.callee, a, r.session.server.newArguments(a, r.callee, &r.call, r.files)
 }
 
 // doCall runs an endpoint, or finds its result in the cache.
@@ -70,7 +73,7 @@ func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cache
 		}
 		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id}
 	}
-	return reply{body: out, files: files, done: res.release}, nil
+	return reply{result: res, returned: out, files: files}, nil
 }
 
 // share makes a result ready to be sent. The files are the result's.

@@ -12,7 +12,7 @@ import (
 // result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a managed object and
 // whoever sends it have a reference each, and the last one gives the memory back.
 type result struct {
-	payload *payload
+	payload payload
 	refs    atomic.Int64
 
 	mu     sync.Mutex
@@ -20,7 +20,7 @@ type result struct {
 }
 
 // newResult takes the payload. The caller has the one reference.
-func newResult(p *payload) *result {
+func newResult(p payload) *result {
 	r := &result{payload: p}
 	r.refs.Store(1)
 	return r

@@ -100,7 +100,7 @@ func (s *Server) encode(value any) (*result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.fits(p); err != nil {
+	if err := s.fits(&p); err != nil {
 		p.close()
 		return nil, err
 	}

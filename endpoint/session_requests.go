@@ -30,6 +30,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 		return true, ses.answer(r.id, reply, err, ses.conn.SendLater)
 	}
 	w := &work{session: ses, op: op, r: r}
+	w.r.args = &w.args
 	if err := ses.started(w, req.Timeout); err != nil {
 		frame.Files.Close()
 		return true, ses.fail(frame.ID, err)
@@ -47,6 +48,7 @@ type work struct {
 	session *session
 	op      operation
 	r       request
+	args    arguments // of a call
 }
 
 // started notes a long request so that it can be cancelled.
@@ -161,14 +163,14 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 	if failure != nil {
 		return ses.fail(id, failure)
 	}
-	if r.done != nil {
-		defer r.done()
-	}
-	body, err := wire.MarshalPayload(r.body)
-	if err != nil {
+	defer r.close()
+	buf := bodies.get()
+	defer bodies.put(buf)
+	var err error
+	if *buf, err = r.appendTo(*buf); err != nil {
 		return ses.fail(id, fmt.Errorf("encode the answer: %w", err))
 	}
-	if err := send(wire.KindResponse, id, body, r.files...); err != nil {
+	if err := send(wire.KindResponse, id, *buf, r.files...); err != nil {
 		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent
 			return ses.fail(id, err)
 		}
