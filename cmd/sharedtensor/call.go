@@ -91,7 +91,16 @@ func (d overdue) Error() string {
 
 func (d overdue) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// call calls an endpoint in the way it wants to be called.
+// ended makes the error of a call whose time was over one that says so, whoever noticed first: this process or the owner.
+func (o *callFlags) ended(ctx context.Context, err error) error {
+	deadline, limited := ctx.Deadline()
+	if limited && errors.Is(err, context.DeadlineExceeded) && time.Until(deadline) < 10*time.Millisecond {
+		return overdue(o.limit)
+	}
+	return err
+}
+
+// call finds the endpoint, makes the argument, and calls.
 func call(ctx context.Context, c *cobra.Command, o callFlags, on *caller, name string) (err error) {
 	info, err := on.endpoint(ctx, name)
 	if err != nil {
@@ -107,23 +116,29 @@ func call(ctx context.Context, c *cobra.Command, o callFlags, on *caller, name s
 	out := printer{w: c.OutOrStdout(), json: o.json, lines: info.Stream, host: on.devices[0]}
 	switch {
 	case info.Stream:
-		for v, err := range endpoint.Stream[any](ctx, on.client, name, in) {
-			if err == nil {
-				err = out.take(v)
-			}
-			if err != nil {
-				return explain(err, info)
-			}
-		}
-		return nil
+		err = callStream(ctx, on, out, name, in)
 	case info.Task:
-		return explain(callTask(ctx, c, on, out, name, in), info)
+		err = callTask(ctx, c, on, out, name, in)
+	default:
+		var v any
+		if err = on.client.Call(ctx, name, in, &v); err == nil {
+			return out.take(v)
+		}
 	}
-	var v any
-	if err := on.client.Call(ctx, name, in, &v); err != nil {
-		return explain(err, info)
+	return explain(o.ended(ctx, err), info)
+}
+
+// callStream prints each result as it comes.
+func callStream(ctx context.Context, on *caller, out printer, name string, in any) error {
+	for v, err := range endpoint.Stream[any](ctx, on.client, name, in) {
+		if err == nil {
+			err = out.take(v)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return out.take(v)
+	return nil
 }
 
 // callTask is a call that shows the progress of the task. When ctx ends first, the task is cancelled, as that of any call.
@@ -133,7 +148,7 @@ func callTask(ctx context.Context, c *cobra.Command, on *caller, out printer, na
 		return err
 	}
 	end, err := follow(ctx, c.ErrOrStderr(), on.client, t.ID)
-	if err != nil && ctx.Err() != nil {
+	if err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)) { // the owner's clock may be the first to tell
 		ctx, cancel := on.owner.bounded(context.WithoutCancel(ctx))
 		defer cancel()
 		_, stopErr := on.client.Cancel(ctx, t.ID)

@@ -60,10 +60,8 @@ apart, because rates need two. The requests of top itself are not counted.`,
 	return c
 }
 
-// look takes a snapshot. An owner that is slow is waited for as long as an interval or a second, whichever is longer: then it is time to
-// say that it is.
-func (s *sampler) look(ctx context.Context, interval time.Duration) (*topSnapshot, error) {
-	limit := min(s.owner.timeout, max(interval, time.Second))
+// look takes a snapshot, and gives up after a while.
+func (s *sampler) look(ctx context.Context, limit time.Duration) (*topSnapshot, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, late(limit))
 	defer cancel()
 	return s.take(ctx)
@@ -72,7 +70,7 @@ func (s *sampler) look(ctx context.Context, interval time.Duration) (*topSnapsho
 // topPlain prints view after view, or one.
 func topPlain(ctx context.Context, out io.Writer, o topFlags, s *sampler) error {
 	for n := 0; ; n++ {
-		now, err := s.look(ctx, o.interval)
+		now, err := s.look(ctx, o.owner.timeout)
 		if err != nil && ctx.Err() != nil {
 			return nil
 		}
@@ -123,7 +121,7 @@ func (t *topSnapshot) write(out io.Writer, o topFlags) error {
 func topLive(ctx context.Context, o topFlags, s *sampler, on *screen) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	first, err := s.look(ctx, o.interval) // before the screen is taken: an error is for the terminal as it is
+	first, err := s.look(ctx, o.owner.timeout) // before the screen is taken: an error is for the terminal as it is
 	if err != nil {
 		return err
 	}
@@ -149,6 +147,7 @@ func topLive(ctx context.Context, o topFlags, s *sampler, on *screen) (err error
 func redraw(ctx context.Context, o topFlags, s *sampler, on *screen, shown *topSnapshot, keys <-chan byte) error {
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
+	patience := min(o.owner.timeout, max(o.interval, time.Second)) // from when on it is time to say that the owner is slow
 	trouble := ""
 	for {
 		width, height := on.size()
@@ -163,7 +162,7 @@ func redraw(ctx context.Context, o topFlags, s *sampler, on *screen, shown *topS
 		case <-ctx.Done():
 			return nil
 		}
-		now, err := s.look(ctx, o.interval)
+		now, err := s.look(ctx, patience)
 		switch {
 		case ctx.Err() != nil:
 			return nil
