@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -84,4 +85,30 @@ func TestSplitReference(t *testing.T) {
 	}
 	_, _, _, err := splitReference(filepath.Join(dir, "none.safetensors:x"))
 	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestUsageOfCalls(t *testing.T) {
+	for line, want := range map[string]string{
+		"call":                       "ENDPOINT is missing",
+		"call f x":                   `"x" is not key=value`,
+		"call f --limit -1s":         "--limit -1s",
+		"submit":                     "ENDPOINT is missing",
+		"submit f --in {":            "--in: this is no JSON",
+		"invalidate":                 "ENDPOINT is missing",
+		"invalidate f x":             `"x" is not key=value`,
+		"wait":                       "ID is missing",
+		"wait a b":                   `nothing to do with "b"`,
+		"cancel":                     "ID is missing",
+		"release":                    "ID is missing",
+		"tasks now":                  "nothing to do with",
+		"tasks --state done":         `--state "done": use pending, running, completed, failed, cancelled`,
+		"tasks --watch --interval 0": "--interval 0s",
+		"top now":                    "nothing to do with",
+		"top --interval 1ms":         "at least 50ms",
+	} {
+		code, stdout, stderr := inProcess(strings.Fields(line)...)
+		require.Equal(t, exitUsage, code, line)
+		require.Empty(t, stdout, line)
+		require.Contains(t, stderr, want, line)
+	}
 }
