@@ -215,7 +215,7 @@ func (t *topSnapshot) sort() {
 		return cmp.Or(cmp.Compare(t.runs(b.Name), t.runs(a.Name)), cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Name, b.Name))
 	})
 	slices.SortStableFunc(t.Owner.Sessions, func(a, b endpoint.SessionInfo) int {
-		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Session, b.Session))
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Session, b.Session))
 	})
 	rank := func(s endpoint.TaskState) int {
 		switch s {
