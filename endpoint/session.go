@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"sync"
@@ -56,7 +57,11 @@ func newSession(s *Server, conn *wire.Conn, id uint64) *session {
 // run is the life of the session: introduction, requests, and giving back.
 func (ses *session) run() {
 	if err := ses.introduce(); err != nil {
-		ses.server.log.Warn("client refused", "session", ses.id, "pid", ses.conn.Peer().PID, "error", err)
+		level := slog.LevelWarn
+		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) { // it only looked whether somebody is there
+			level = slog.LevelDebug
+		}
+		ses.server.log.Log(ses.ctx, level, "client refused", "session", ses.id, "pid", ses.conn.Peer().PID, "error", err)
 		ses.end()
 		return
 	}
