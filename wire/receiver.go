@@ -96,6 +96,12 @@ func (r *Receiver) Wait(ctx context.Context, answer <-chan Frame) (f Frame, ok b
 
 // read has the turn. It reads until answer comes, and what else is there by then.
 func (r *Receiver) read(ctx context.Context, answer <-chan Frame) (f Frame, ok bool, err error) {
+	select {
+	case f, ok = <-answer: // whoever had the turn before dispatched it, and nobody would send anything more
+		r.turn <- struct{}{}
+		return f, ok, nil
+	default:
+	}
 	interrupted := r.interruptible(ctx)
 	for {
 		if ctx.Err() != nil {

@@ -212,3 +212,29 @@ func TestReceiverEnds(t *testing.T) {
 		require.ErrorIs(t, <-ended, errUnknownAnswer)
 	})
 }
+
+// Where the answer and the turn are there at the same time, the answer must win: a waiter that reads although its answer has been
+// dispatched waits for a frame that may never come.
+func TestReceiverPrefersAnAnswerToTheTurn(t *testing.T) {
+	for range 200 {
+		a, b, err := Pipe(Limits{})
+		require.NoError(t, err)
+		r := NewReceiver(a, func(Frame) error { return nil })
+		answer := make(chan Frame, 1)
+		answer <- Frame{ID: 7}
+		<-r.turn
+		done := make(chan uint64)
+		go func() {
+			f, _, _ := r.read(context.Background(), answer)
+			done <- f.ID
+		}()
+		select {
+		case id := <-done:
+			require.EqualValues(t, 7, id)
+		case <-time.After(10 * time.Second):
+			require.Fail(t, "the answer was there and was not taken")
+		}
+		a.Close()
+		b.Close()
+	}
+}
