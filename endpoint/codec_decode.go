@@ -20,6 +20,9 @@ type decoder struct {
 // returns what was made, for a caller that closes it; on an error that is done already. With strict, fields that out
 // does not have are refused: a misspelt argument is an error, not a default.
 func decodePayload(value wire.RawMessage, storages []*tensor.Storage, out any, strict bool) ([]interface{ Close() error }, error) {
+	if len(value) == 0 {
+		return nil, fmt.Errorf("%w: the payload is empty", wire.ErrEncoding)
+	}
 	d := &decoder{storages: storages, strict: strict}
 	if err := d.decode(value, reflect.ValueOf(out).Elem()); err != nil {
 		closeAll(d.made)

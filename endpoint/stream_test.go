@@ -1,0 +1,104 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// streaming is a server in this process whose stream counts what it made.
+func streaming(t *testing.T, made *atomic.Int64, ended chan struct{}) (*endpoint.Server, *endpoint.Client) {
+	r := endpoint.NewRegistry()
+	dev := testDevice(t)
+	require.NoError(t, endpoint.RegisterStream(r, "stream", func(ctx context.Context, n int) iter.Seq2[*tensor.Tensor, error] {
+		return func(yield func(*tensor.Tensor, error) bool) {
+			defer func() { ended <- struct{}{} }()
+			for i := range n {
+				x, err := filled(dev, 1, float32(i))
+				made.Add(1)
+				if !yield(x, err) {
+					return
+				}
+			}
+			if n == 7 {
+				yield(nil, errors.New("seven"))
+			}
+		}
+	}))
+	s := serve(t, endpoint.ServerOptions{Registry: r})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(testDevice(t))})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return s, c
+}
+
+func TestASlowReaderHoldsTheFunctionBack(t *testing.T) {
+	var made atomic.Int64
+	ended := make(chan struct{}, 1)
+	s, c := streaming(t, &made, ended)
+	drivertest.Leaks(t)
+	for _, row := range []struct {
+		through endpoint.Caller
+		ahead   int64
+	}{{c, 2*wire.StreamWindow + 2}, {s, 2}} {
+		made.Store(0)
+		taken := int64(0)
+		for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), row.through, "stream", 1000) {
+			require.NoError(t, err)
+			require.Equal(t, []float32{float32(taken)}, values(t, x))
+			x.Close()
+			taken++
+			require.LessOrEqual(t, made.Load(), taken+row.ahead)
+		}
+		require.EqualValues(t, 1000, taken)
+		<-ended
+	}
+}
+
+func TestLeavingAStreamStopsItEverywhere(t *testing.T) {
+	var made atomic.Int64
+	ended := make(chan struct{}, 1)
+	s, c := streaming(t, &made, ended)
+	drivertest.Leaks(t)
+	for _, through := range []endpoint.Caller{c, s} {
+		for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), through, "stream", 1<<30) {
+			require.NoError(t, err)
+			x.Close()
+			break
+		}
+		<-ended
+		ctx, cancel := context.WithCancel(context.Background())
+		var last error
+		for x, err := range endpoint.Stream[*tensor.Tensor](ctx, through, "stream", 1<<30) {
+			cancel()
+			if last = err; err == nil {
+				x.Close()
+			}
+		}
+		cancel()
+		require.ErrorIs(t, last, context.Canceled)
+		<-ended
+		n := 0
+		for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), through, "stream", 7) {
+			if last = err; err == nil {
+				x.Close()
+				n++
+			}
+		}
+		require.Equal(t, 7, n)
+		require.ErrorContains(t, last, "seven")
+		<-ended
+		for _, err := range endpoint.Stream[int](context.Background(), through, "nothing", 7) {
+			require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+		}
+	}
+}
