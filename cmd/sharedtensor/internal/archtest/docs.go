@@ -3,10 +3,14 @@ package archtest
 import (
 	"go/ast"
 	"go/token"
+	"slices"
+	"strings"
+	"unicode"
 )
 
 // checkDocs finds exported identifiers without a doc comment. Constants and variables may share the comment of their
-// group; fields may have theirs at the end of the line, and those of generated types, which mirror a C header, need none.
+// group; fields may have theirs at the end of the line or be named in the comment of a field before them, and those of
+// generated types, which mirror a C header, need none.
 func checkDocs(s *source) []Violation {
 	var found []Violation
 	missing := func(pos token.Pos, kind, name string) {
@@ -64,16 +68,23 @@ func checkMembers(sp *ast.TypeSpec, missing func(token.Pos, string, string)) {
 	default:
 		return
 	}
+	var said string // the comment of the last field that has one
 	for _, f := range members.List {
 		if f.Doc != nil || f.Comment != nil {
+			said = f.Doc.Text()
 			continue
 		}
 		for _, name := range f.Names { // an embedded one has none: it is documented where it is declared
-			if name.IsExported() {
+			if name.IsExported() && !names(said, name.Name) {
 				missing(name.Pos(), kind, sp.Name.Name+"."+name.Name)
 			}
 		}
 	}
+}
+
+// names tells whether a comment speaks of an identifier.
+func names(comment, identifier string) bool {
+	return slices.Contains(strings.FieldsFunc(comment, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }), identifier)
 }
 
 // receiverExported tells whether a function is one, or a method of an exported type.
