@@ -57,6 +57,9 @@ func doCall(ctx context.Context, r request) (reply, error) {
 func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cached bool, of *outcome) (reply, error) {
 	s := r.session.server
 	out, files, err := r.share(res)
+	if err == nil && !d.options.managed {
+		err = lasting(out.Handles)
+	}
 	if err != nil {
 		if keyed { // what cannot be shared is of no use to those who ask later
 			s.discard(key, res)

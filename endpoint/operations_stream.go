@@ -116,6 +116,9 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 		return err
 	}
 	out, files, err := res.returned()
+	if err == nil {
+		err = lasting(out.Handles)
+	}
 	if err != nil {
 		return err
 	}

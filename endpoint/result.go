@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -66,3 +67,17 @@ func (r *result) returned() (wire.Returned, []*os.File, error) {
 
 // empty tells whether the result is nothing at all.
 func (r *result) empty() bool { return isNull(r.payload.value) }
+
+// lasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as long as nobody
+// frees it. A managed result is kept for its receivers, other kinds of memory keep themselves.
+func lasting(handles []wire.Handle) error {
+	for _, h := range handles {
+		if h.Kind == string(driver.CUDAIPC) {
+			return &driver.UnsupportedError{
+				Feature:  "a result in memory of kind " + h.Kind,
+				Requires: "a managed endpoint, or memory that outlives its owner (cuda-fd)",
+			}
+		}
+	}
+	return nil
+}
