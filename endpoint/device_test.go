@@ -60,7 +60,7 @@ func TestAgainOnCUDA(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short")
 	}
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1")
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1", "-test.timeout=2m") // a hang is to say where
 	cmd.Env = append(os.Environ(), cudatest.Options{Memory: 256 << 20}.Env(t)...)
 	cmd.Env = append(cmd.Env, deviceVariable+"=cuda:0")
 	out, err := cmd.CombinedOutput()

@@ -35,9 +35,10 @@ type session struct {
 	events  events
 	streams streams
 
-	mu      sync.Mutex
-	running map[uint64]*callContext // long requests by frame id
-	leaving bool                    // goodbye was said: no new requests
+	mu       sync.Mutex
+	running  map[uint64]*callContext // long requests by frame id
+	farewell sync.Once
+	leaving  bool // goodbye was said: no new requests
 
 	reading reading
 
@@ -160,14 +161,24 @@ func (ses *session) goodbye() {
 	idle := len(ses.running) == 0
 	ses.mu.Unlock()
 	if idle {
-		// A client that does not read must not hold up the others: the send has its own goroutine, and the cut ends it.
-		go func() {
-			ses.conn.Send(wire.KindGoodbye, 0, nil)
-			ses.cut()
-		}()
+		ses.leave()
 		return
 	}
-	go ses.conn.Send(wire.KindGoodbye, 0, nil)
+	go ses.sayGoodbye()
+}
+
+// leave ends a session of which nothing runs any more, after the goodbye. A client that does not read must not hold up the others: the
+// send has a goroutine of its own, and its time limit or somebody's cut ends it.
+func (ses *session) leave() {
+	go func() {
+		ses.sayGoodbye()
+		ses.cut()
+	}()
+}
+
+// sayGoodbye sends the goodbye, once, and returns when it has been sent.
+func (ses *session) sayGoodbye() {
+	ses.farewell.Do(func() { ses.conn.Send(wire.KindGoodbye, 0, nil) })
 }
 
 // cut ends the connection; the reading goroutine then ends the session.

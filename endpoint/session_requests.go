@@ -143,8 +143,11 @@ func (w *work) finish(sent error) {
 	delete(ses.running, w.r.id)
 	last := ses.leaving && len(ses.running) == 0
 	ses.mu.Unlock()
-	if last || sent != nil {
+	switch {
+	case sent != nil:
 		ses.cut()
+	case last:
+		ses.leave()
 	}
 	ses.work.Done()
 }
