@@ -64,7 +64,7 @@ func samples() []sample {
 	manifest := sampleManifest()
 	ping, _ := Marshal(Ping{Timestamp: 123456789})
 	data, _ := Marshal(map[string]int{"limit": 4096})
-	return []sample{
+	return append([]sample{
 		{"hello", KindHello, 0, 0, &Hello{Protocol: 1, Oldest: 1, Features: []string{"cuda-fd", "watch"}, Server: "8c1f", Version: "0.1.0",
 			PID: 4242, Devices: []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}, device}, Label: "owner"}},
 		{"hello-least", KindHello, 0, 0, &Hello{Protocol: 1, Oldest: 1}},
@@ -93,7 +93,7 @@ func samples() []sample {
 		{"unwatch", KindRequest, OpUnwatch, 0, &Unwatch{Watch: 5}},
 		{"unwatched", KindResponse, OpUnwatch, 0, &Unwatched{}},
 		{"event", KindEvent, OpWatch, 0, &Event{Seq: 77, Kind: EventPublished, Name: "llama", Version: 18}},
-	}
+	}, callSamples()...)
 }
 
 // vector is one line of testdata/index.json.

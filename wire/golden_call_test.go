@@ -1,0 +1,49 @@
+package wire
+
+// callSamples are the messages of calls, tasks, objects, streams and the server.
+func callSamples() []sample {
+	handles := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0}}
+	args, _ := Marshal(map[string]any{"name": "resnet", "size": 768})
+	value, _ := Marshal([]any{true, "x", -1})
+	failure := &Error{Code: CodeTask, Message: "task 7f failed: no memory", Type: "failed"}
+	task := TaskInfo{ID: "7f", Endpoint: "load", State: "failed", Seq: 9, CreatedAt: 1_700_000_000_000_000_000, StartedAt: 1_700_000_000_000_000_001,
+		FinishedAt: 1_700_000_000_000_000_002, Done: 3, Total: 4, Message: "layer 3", Error: failure, Session: 2}
+	endpoint := EndpointInfo{Name: "load", Task: true, Managed: true, Stream: true, Cache: true, CacheKey: "model:{size}", SingleFlight: true,
+		Serialized: true, Timeout: 5_000_000_000, In: "LoadRequest", Out: "*module.StateDict"}
+	stats := ServerStats{Requests: 1, Errors: 2, CacheHits: 3, CacheMisses: 4, CacheJoins: 5, CacheInvalidations: 6, CacheEntries: 7, CacheBytes: 8,
+		Inflight: 9, Objects: 10, TaskSubmissions: 11, Tasks: 12, TasksRunning: 13, Models: 14, Versions: 15, Leases: 16, Watchers: 17,
+		BytesOwned: 18, BytesMapped: 19, Clients: 20}
+	server := ServerInfo{Server: "8c1f", Version: "0.1.0", Label: "owner", Socket: "/run/user/1000/shared-tensor-0.sock", PID: 4242, ParentPID: 1,
+		StartedAt: 1_700_000_000_000_000_000, Ready: true, Devices: []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}}, Stats: stats,
+		Endpoints: []EndpointStats{{Name: "load", Runs: 2, Errors: 1, P50: 1000, P90: 2000, P99: 3000}},
+		Sessions: []SessionInfo{{Session: 2, PID: 4243, UID: 1000, Label: "worker", Since: 1_700_000_000_000_000_003, Leases: 1, Bytes: 4096,
+			Objects: 3, Requests: 4}}}
+	object := ObjectInfo{ID: "a1", Server: "8c1f", Endpoint: "load", CacheKey: "load/model:768", Refs: 2, Mine: 1, Bytes: 4096,
+		CreatedAt: 1_700_000_000_000_000_000, AccessedAt: 1_700_000_000_000_000_004}
+	return []sample{
+		{"call", KindRequest, OpCall, 1, &Call{Endpoint: "load", Args: args, Handles: handles}},
+		{"call-least", KindRequest, OpCall, 0, &Call{Endpoint: "load"}},
+		{"returned", KindResponse, OpCall, 1, &Returned{Value: value, Handles: handles, Object: &ObjectRef{ID: "a1", Server: "8c1f"}, Cached: true}},
+		{"endpoints", KindRequest, OpEndpoints, 0, &Endpoints{}},
+		{"endpoints-listed", KindResponse, OpEndpoints, 0, &EndpointsListed{Endpoints: []EndpointInfo{endpoint, {Name: "ping"}}}},
+		{"server-info", KindResponse, OpServerInfo, 0, &server},
+		{"task", KindRequest, OpTaskWait, 0, &Task{ID: "7f", After: 8}},
+		{"task-info", KindResponse, OpTaskWait, 0, &task},
+		{"task-cancelled", KindResponse, OpTaskCancel, 0, &TaskCancelled{Cancelled: true}},
+		{"tasks", KindRequest, OpTasks, 0, &Tasks{States: []string{"pending", "running"}, Endpoint: "load", Mine: true}},
+		{"tasks-listed", KindResponse, OpTasks, 0, &TasksListed{Tasks: []TaskInfo{task}}},
+		{"invalidate-endpoint", KindRequest, OpInvalidateEndpoint, 0, &InvalidateEndpoint{Endpoint: "load"}},
+		{"invalidated", KindResponse, OpInvalidateEndpoint, 0, &Invalidated{Count: 3}},
+		{"object", KindRequest, OpObjectInfo, 0, &Object{ID: "a1"}},
+		{"object-info", KindResponse, OpObjectInfo, 0, &object},
+		{"release-objects", KindRequest, OpObjectRelease, 0, &ReleaseObjects{IDs: []string{"a1", "a1", "b2"}}},
+		{"objects-released", KindResponse, OpObjectRelease, 0, &ObjectsReleased{Objects: []ObjectReleased{
+			{ID: "a1", Released: true, Refs: 1}, {ID: "a1", Released: true, Destroyed: true}, {ID: "b2"}}}},
+		{"watch-objects", KindRequest, OpObjectWatch, 0, &WatchObjects{}},
+		{"watching-objects", KindResponse, OpObjectWatch, 0, &WatchingObjects{}},
+		{"object-gone", KindEvent, OpObjectWatch, 0, &ObjectGone{ID: "a1"}},
+		{"stream-item", KindEvent, OpStream, 1, &StreamItem{Value: value, Handles: handles}},
+		{"stream-more", KindRequest, OpStreamMore, 0, &StreamMore{Stream: 12, Items: 8}},
+		{"stream-more-done", KindResponse, OpStreamMore, 0, &StreamMoreDone{}},
+	}
+}
