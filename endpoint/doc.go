@@ -22,6 +22,54 @@
 // When the owner goes away, a client that holds handles or watchers dials again by itself. It takes its leases again from
 // the same owner; a handle whose owner was replaced by another becomes [Orphaned] and stays readable.
 //
+// # Calls
+//
+// A [Registry] has Go functions under names ([Register], [RegisterStream]); a server with one runs them for its clients
+// ([Caller].Call, or typed [Call], [Stub] and [Stream]). Arguments and results are scalars, strings, bytes, times, slices, arrays, maps,
+// structs, tensors and state dicts, nested freely; fields have the names that `cbor` or `json` tags give them, and one that the
+// argument does not have is refused. Nil slices and maps without tensors arrive empty. Tensors are not copied, in either direction, wherever
+// in a value they stand: the other process maps the same memory. What cannot be shared in place is refused, with the reason.
+//
+// The function borrows the tensors of its argument: the endpoint closes them when the function has returned. They are mapped read-only
+// unless the endpoint has [WritableArguments]; writing to them kills the process. The endpoint takes the tensors of a result that comes
+// without an error; a function that hands out a tensor of its own clones it. The caller closes the tensors of what it gets, and writes to none: others may
+// have got the same result.
+//
+// The end of the caller's context, its deadline and the end of its connection end the context of the function. A panic, and a function that ends its
+// goroutine, are errors of the call.
+//
+// # Results are cached
+//
+// Unless the endpoint says [NoCache], a result is kept under a key and handed to whoever calls with the same key; callers that come
+// while it is being made wait for it ([NoSingleFlight] lets them make their own). The key is made of all arguments, in their encoding, tensors
+// by the identity of their memory, offset, shape and strides. Memory that somebody may still write has no key: a call with it runs each time. With
+// [CacheKey] the key is what the template says, whatever else the arguments are. A run belongs to all who wait for it: it is told to stop when the
+// last one has left. Errors are not kept, neither is what cannot be encoded, decoded or shared. A result that was invalidated while it was made goes to
+// those who wait for it and to nobody else. [ResultOptions] bound what is kept.
+//
+// # Tasks
+//
+// Any call can be submitted as a task, and calls of an endpoint with [Task] are tasks by themselves. A task outlives its caller's connection, reports
+// progress (task.Report), is waited for or followed without holding up anybody, and can be cancelled while it runs. Each fetch of its result
+// is a result of its own. [TaskOptions] bound how many run and are kept, and for how long. A task that calls others gives its worker
+// away while it waits.
+//
+// # Managed objects
+//
+// The results of an endpoint with [Managed] are objects, which the server keeps as long as any session has a reference. A [Ref] is the
+// value and one reference; it is counted at the server, belongs to the connection, and cannot be given back twice or by another. A call that
+// does not ask for a Ref keeps no reference. When an object is gone (the server destroyed it, ended or was replaced) the Ref becomes
+// stale, and Done tells so without asking. The memory stays valid until the Ref is closed. When the last reference goes, so does the
+// cached result, and what a task kept of it.
+//
+// # Roles
+//
+// [Open] makes a process a server, a client or neither, by what the program says or else by the environment, and [Share] turns a function into one
+// of the same type that runs accordingly: callers do not change with the role. A server's socket answers from [Node.Ready] on, when all
+// endpoints are registered. Within a server, and without one, calls go the direct way: through the same checks, cache, single flight and tasks, with
+// errors made to look as they would in a client, but the tensors are views of the function's own memory, which nothing keeps from being
+// written. A [Client] of a server in the same process goes over the socket like any other.
+//
 // # Whom it trusts
 //
 // Nobody. The directory and the socket are for one user alone, both sides ask the kernel who is at the other end, and what a peer says
