@@ -60,8 +60,14 @@ func TestAServerLeavesNothingBehind(t *testing.T) {
 		o.must(command{Do: "shutdown"})
 		c.kill()
 	}
+	var now answer
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("before: %+v, after: %+v", before, now)
+		}
+	})
 	eventually(t, 5*time.Second, "descriptors, mappings and goroutines are back", func() bool {
-		now := o.must(command{Do: "count"})
+		now = o.must(command{Do: "count"})
 		return now.Files <= before.Files+1 && now.Maps <= before.Maps && now.Threads <= before.Threads // the poller's descriptor stays
 	})
 }
