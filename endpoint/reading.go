@@ -17,7 +17,7 @@ const (
 	// briefPace is what they may take if nothing waits.
 	briefPace = 50 * time.Microsecond
 	// overdueAfter is how often the clock looks after a call that the reader runs. It does not tick while there are no such calls.
-	overdueAfter = time.Millisecond
+	overdueAfter = 2 * time.Millisecond
 )
 
 // brief tells whether the reader should run the call itself.
