@@ -21,7 +21,17 @@ type arguments struct {
 	value    any // a pointer to the endpoint's In
 	made     []interface{ Close() error }
 	claimed  atomic.Bool
+	memory   atomic.Uint32 // heldForAnswer and so on
 }
+
+// To unmap memory takes longer than anything else in a call that gets a tensor. The caller need not wait for it: the memory of a call's
+// arguments goes when the run is done with them and the call is answered, whichever comes last. Arguments that are of no
+// call to be answered go at once.
+const (
+	heldForAnswer = iota + 1 // neither has come
+	heldDone                 // the run is done with them
+	heldAnswered             // the call is answered
+)
 
 // newArguments imports and decodes the arguments of a call into a. It borrows the files that it does not take.
 func (s *Server) newArguments(a *arguments, d *definition, in *wire.CallParts, files *wire.Files) error {
@@ -51,6 +61,22 @@ func (a *arguments) claim() bool { return a.claimed.CompareAndSwap(false, true) 
 
 // close gives the memory back; the one who claimed them calls it once.
 func (a *arguments) close() {
+	if !a.memory.CompareAndSwap(heldForAnswer, heldDone) {
+		a.free()
+	}
+}
+
+// hold keeps the memory until the call is answered.
+func (a *arguments) hold() { a.memory.Store(heldForAnswer) }
+
+// answered notes that the call is answered.
+func (a *arguments) answered() {
+	if !a.memory.CompareAndSwap(heldForAnswer, heldAnswered) {
+		a.free()
+	}
+}
+
+func (a *arguments) free() {
 	closeAll(a.made)
 	closeStorages(a.storages)
 }

@@ -31,6 +31,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	}
 	w := &work{session: ses, op: op, r: r}
 	w.r.args = &w.args
+	w.args.hold()
 	if err := ses.started(w, req.Timeout); err != nil {
 		frame.Files.Close()
 		return true, ses.fail(frame.ID, err)
@@ -126,7 +127,7 @@ func (w *work) here() (reading bool, err error) {
 	reply, err := w.do()
 	ended = true
 	send := ses.conn.SendLater
-	if reading = ses.reading.end(n); !reading {
+	if reading = ses.reading.end(n); !reading || len(w.args.storages) > 0 { // what comes before the next frame takes a while
 		send = ses.conn.Send
 	}
 	w.finish(ses.answer(w.r.id, reply, err, send))
@@ -138,6 +139,7 @@ func (w *work) here() (reading bool, err error) {
 func (w *work) finish(sent error) {
 	ses := w.session
 	w.callContext.end(nil)
+	w.args.answered()
 	w.r.files.Close()
 	ses.mu.Lock()
 	delete(ses.running, w.r.id)

@@ -7,8 +7,10 @@
 // in every round, so that whatever else the machine does falls on all of them. What is measured:
 //
 //   - call: 64 bytes there and back, one caller; median, 99th percentile, and the allocations of both processes together
-//   - tensor: a tensor as argument, of which the function reads the first and the last byte. endpoint passes a handle to memory
-//     that is already shared; the others have nothing of the kind, and carry the bytes.
+//   - tensor: a tensor as argument. endpoint passes a handle to memory that is already shared, and the function finds it mapped; the
+//     others have nothing of the kind, and carry the bytes. In the row "endpoint, read" the function also reads the first and
+//     the last byte: what that adds is the kernel's, which maps pages when they are first touched and takes longer
+//     to unmap those than others.
 //   - callers: 64 bytes there and back, 64 callers at once, in calls a second
 //
 // The bare socket is the floor: a length and a CBOR item each way, by the library that endpoint encodes with, without ids,

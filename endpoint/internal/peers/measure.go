@@ -114,20 +114,28 @@ func (b *bench) Close() error {
 // run measures all cases.
 func (b *bench) run(ctx context.Context, progress func(string)) error {
 	progress(fmt.Sprintf("%d-byte calls", smallBytes))
-	if err := b.each(func(s *subject) error { return s.warmUp(ctx, b.plan.warm) }); err != nil {
+	small := b.of(func(s *subject) bool { return !s.onlyTensors })
+	if err := small.each(func(s *subject) error { return s.warmUp(ctx, b.plan.warm) }); err != nil {
 		return err
 	}
-	if err := b.rounds(func(s *subject, _ int) error { return s.smallCalls(ctx, b.plan.calls) }); err != nil {
+	if err := small.rounds(func(s *subject, _ int) error { return s.smallCalls(ctx, b.plan.calls) }); err != nil {
 		return err
 	}
-	if err := b.each(func(s *subject) error { return s.countAllocations(ctx, b.plan.allocs) }); err != nil {
+	if err := small.each(func(s *subject) error { return s.countAllocations(ctx, b.plan.allocs) }); err != nil {
 		return err
 	}
 	progress(fmt.Sprintf("%d callers", b.plan.callers))
-	if err := b.rounds(func(s *subject, _ int) error { return s.manyCallers(ctx, b.plan.callers, b.plan.span) }); err != nil {
+	if err := small.rounds(func(s *subject, _ int) error { return s.manyCallers(ctx, b.plan.callers, b.plan.span) }); err != nil {
 		return err
 	}
 	return b.allTensors(ctx, progress)
+}
+
+// of is the bench with some of its subjects.
+func (b *bench) of(which func(*subject) bool) *bench {
+	part := *b
+	part.subjects = slices.DeleteFunc(slices.Clone(b.subjects), func(s *subject) bool { return !which(s) })
+	return &part
 }
 
 // each lets every subject do something.

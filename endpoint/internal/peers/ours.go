@@ -16,7 +16,15 @@ type echoed struct{ Data []byte }
 
 // ours is package endpoint. The functions are registered without a cache: equal calls run again, as they do elsewhere.
 func ours() peer {
-	return peer{name: "endpoint", serve: serveOurs, dial: dialOurs}
+	return peer{name: "endpoint", serve: serveOurs, dial: func(socket string, _ int) (client, error) { return dialOurs(socket, "take") }}
+}
+
+// oursReading is the same with a function that reads the tensor it gets.
+func oursReading() peer {
+	return peer{
+		name: "endpoint, read", serve: serveOurs, onlyTensors: true,
+		dial: func(socket string, _ int) (client, error) { return dialOurs(socket, "read") },
+	}
 }
 
 type closers []io.Closer
@@ -37,7 +45,10 @@ func serveOurs(socket string) (io.Closer, error) {
 	r := endpoint.NewRegistry()
 	err = errors.Join(
 		endpoint.Register(r, "echo", func(_ context.Context, in echoed) (echoed, error) { return in, nil }, endpoint.NoCache()),
-		endpoint.Register(r, "send", func(_ context.Context, in *tensor.Tensor) (uint64, error) {
+		endpoint.Register(r, "take", func(_ context.Context, in *tensor.Tensor) (uint64, error) {
+			return uint64(in.Bytes()), nil
+		}, endpoint.NoCache()),
+		endpoint.Register(r, "read", func(_ context.Context, in *tensor.Tensor) (uint64, error) {
 			data, err := tensor.Data[uint8](in)
 			if err != nil {
 				return 0, err
@@ -58,10 +69,11 @@ func serveOurs(socket string) (io.Closer, error) {
 
 type oursClient struct {
 	*endpoint.Client
-	dev driver.Device
+	dev    driver.Device
+	sendTo string // the function that gets tensors
 }
 
-func dialOurs(socket string, _ int) (client, error) {
+func dialOurs(socket, send string) (client, error) {
 	dev, err := host.Open()
 	if err != nil {
 		return nil, err
@@ -71,7 +83,7 @@ func dialOurs(socket string, _ int) (client, error) {
 		dev.Close()
 		return nil, err
 	}
-	return oursClient{c, dev}, nil
+	return oursClient{c, dev, send}, nil
 }
 
 func (c oursClient) echo(ctx context.Context, data []byte) ([]byte, error) {
@@ -80,7 +92,7 @@ func (c oursClient) echo(ctx context.Context, data []byte) ([]byte, error) {
 }
 
 func (c oursClient) send(ctx context.Context, arg argument) (uint64, error) {
-	return endpoint.Call[uint64](ctx, c.Client, "send", arg.tensor)
+	return endpoint.Call[uint64](ctx, c.Client, c.sendTo, arg.tensor)
 }
 
 func (c oursClient) Close() error { return closers{c.Client, c.dev}.Close() }

@@ -18,6 +18,8 @@ type peer struct {
 	// mostBytes is the largest argument that it can carry, 0 for any. why says what the limit is.
 	mostBytes int64
 	why       string
+	// onlyTensors tells that it is measured with tensors only.
+	onlyTensors bool
 	// copies is how many times the argument's size the two processes hold between them while they carry it.
 	copies int64
 }
@@ -26,7 +28,7 @@ type peer struct {
 type client interface {
 	// echo returns what it is given.
 	echo(ctx context.Context, data []byte) ([]byte, error)
-	// send passes an argument to a function that returns its sign.
+	// send passes an argument to a function that returns its sign, or its size if it does not read it.
 	send(ctx context.Context, arg argument) (uint64, error)
 	Close() error
 }
@@ -42,9 +44,9 @@ func sign(data []byte) uint64 {
 	return uint64(len(data))<<16 | uint64(data[0])<<8 | uint64(data[len(data)-1])
 }
 
-// peers are all of them, the one that is measured first and the floor last.
+// peers are all of them.
 func peers() []peer {
-	return []peer{ours(), grpcPeer(), ttrpcPeer(), netRPC(), jsonRPC(), bare()}
+	return []peer{ours(), oursReading(), grpcPeer(), ttrpcPeer(), netRPC(), jsonRPC(), bare()}
 }
 
 // find returns the peer of that name.

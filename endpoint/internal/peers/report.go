@@ -21,6 +21,8 @@ type report struct {
 	Sizes    []int64      `json:"sizes"`
 	Peers    []peerFigure `json:"peers"`
 	Targets  []target     `json:"targets"`
+	// ReadRatio is what the largest tensor takes of which both ends are read, in times the smallest.
+	ReadRatio float64 `json:"read_ratio"`
 }
 
 // peerFigure is one peer's row. Times are in nanoseconds.
@@ -58,6 +60,8 @@ func (b *bench) report() report {
 		r.Peers = append(r.Peers, s.figure(b.plan.sizes))
 	}
 	r.Targets = b.targets()
+	reading := b.subject("endpoint, read").tensors
+	r.ReadRatio = ratio(reading[b.plan.sizes[len(b.plan.sizes)-1]], reading[b.plan.sizes[0]])
 	return r
 }
 
@@ -144,7 +148,11 @@ func (r report) writeTable(w io.Writer) error {
 	fmt.Fprintln(t)
 	var notes []string
 	for _, p := range r.Peers {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.1f\t%.0f/s\t", p.Name, short(p.CallP50), short(p.CallP99), p.Allocs, p.Rate)
+		if p.CallP50 > 0 {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%.1f\t%.0f/s\t", p.Name, short(p.CallP50), short(p.CallP99), p.Allocs, p.Rate)
+		} else {
+			fmt.Fprintf(t, "%s\t\t\t\t\t", p.Name)
+		}
 		for _, size := range p.Tensors {
 			cell := short(size.P50)
 			if why := p.Skipped[byteSize(size.Bytes)]; why != "" {
@@ -169,7 +177,8 @@ func (r report) writeTable(w io.Writer) error {
 		}
 		fmt.Fprintf(w, "%-6s  %s %g: %.2f\n", met, t.What, t.Limit, t.Got)
 	}
-	return nil
+	_, err := fmt.Fprintf(w, "        the same of a tensor of which both ends are read: %.2f\n", r.ReadRatio)
+	return err
 }
 
 // short is a duration with three digits.

@@ -113,7 +113,7 @@ func (s *subject) sendTensors(ctx context.Context, arg argument, n int) error {
 			return err
 		}
 		turn = append(turn, time.Since(start))
-		if got != want {
+		if got != want && got != uint64(len(arg.bytes)) {
 			return fmt.Errorf("the function saw %#x, not %#x", got, want)
 		}
 	}
