@@ -120,7 +120,8 @@ func removeStale(path string) error {
 	return nil
 }
 
-// close stops listening, removes the socket file if it is still the one that listen made, and lets go of the lock.
+// close stops listening, removes the socket file if it is still the one that listen made, and lets go of the lock. It is called once; what
+// accepts meanwhile finds the listener closed.
 func (s *socket) close() error {
 	var err error
 	if s.listener != nil {
@@ -128,11 +129,9 @@ func (s *socket) close() error {
 		if info, statErr := os.Lstat(s.path); statErr == nil && s.inode != 0 && inodeOf(info) == s.inode {
 			os.Remove(s.path)
 		}
-		s.listener = nil
 	}
 	if s.lock != nil {
 		s.lock.Close()
-		s.lock = nil
 	}
 	return err
 }

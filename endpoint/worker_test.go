@@ -20,7 +20,6 @@ import (
 type worker struct {
 	dev      driver.Device
 	server   *endpoint.Server
-	served   chan error
 	client   *endpoint.Client
 	handles  map[string]*endpoint.Handle
 	watchers map[string]*endpoint.Watcher
@@ -90,8 +89,8 @@ func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
 		if err != nil {
 			return a, err
 		}
-		w.served = make(chan error, 1)
-		go func() { w.served <- w.server.Serve() }()
+		server := w.server
+		go server.Serve()
 		a.ID = w.server.ID()
 	case "publish":
 		sd, err := synthetic(w.dev, do)
