@@ -19,8 +19,9 @@ type Receiver struct {
 	conn     *Conn
 	dispatch func(Frame) error
 
-	turn  chan struct{} // holds the turn while nobody has it
-	waits atomic.Uint64 // calls of Wait so far
+	turn      chan struct{} // holds the turn while nobody has it
+	waits     atomic.Uint64 // calls of Wait so far
+	interrupt *interrupt    // of the last read; who has the turn uses it
 
 	once sync.Once
 	done chan struct{} // closed when err is set
@@ -52,6 +53,7 @@ func (r *Receiver) Run() error {
 			return r.err
 		case <-r.turn:
 		}
+		r.forget() // nobody has waited for a while
 		before := r.waits.Load()
 		for r.waits.Load() == before || r.conn.Buffered() {
 			if !r.step() {
@@ -102,26 +104,26 @@ func (r *Receiver) read(ctx context.Context, answer <-chan Frame) (f Frame, ok b
 		return f, ok, nil
 	default:
 	}
-	interrupted := r.interruptible(ctx)
+	interrupt := r.interruptible(ctx)
 	for {
 		if ctx.Err() != nil {
 			break
 		}
 		if !r.step() {
-			interrupted()
+			interrupt.end()
 			return awaitAnswer(ctx, answer) // the turn is lost, with the connection
 		}
 		select {
 		case f, ok = <-answer:
 			for r.conn.Buffered() && r.step() {
 			}
-			interrupted()
+			interrupt.end()
 			r.turn <- struct{}{}
 			return f, ok, nil
 		default:
 		}
 	}
-	interrupted()
+	interrupt.end()
 	r.turn <- struct{}{}
 	return awaitAnswer(ctx, answer)
 }
@@ -141,21 +143,26 @@ func awaitAnswer(ctx context.Context, answer <-chan Frame) (Frame, bool, error) 
 	}
 }
 
-// interruptible makes the end of ctx interrupt the read in progress, until the returned function is called.
-func (r *Receiver) interruptible(ctx context.Context) (stop func()) {
-	if ctx.Done() == nil {
-		return func() {}
+// interruptible makes the end of ctx interrupt the reads of the caller, who has the turn, until the returned interrupt ends; nil
+// for a context that does not end.
+func (r *Receiver) interruptible(ctx context.Context) *interrupt {
+	done := ctx.Done()
+	if done == nil {
+		return nil
 	}
-	set := make(chan struct{})
-	stopAfter := context.AfterFunc(ctx, func() {
-		defer close(set)
-		r.conn.SetReadDeadline(time.Unix(1, 0)) // long ago
-	})
-	return func() {
-		if !stopAfter() {
-			<-set
-			r.conn.SetReadDeadline(time.Time{})
-		}
+	if r.interrupt == nil || r.interrupt.done != done {
+		r.forget()
+		r.interrupt = newInterrupt(ctx, r.conn)
+	}
+	r.interrupt.begin()
+	return r.interrupt
+}
+
+// forget gives up the context of the last read. The caller has the turn.
+func (r *Receiver) forget() {
+	if r.interrupt != nil {
+		r.interrupt.stop()
+		r.interrupt = nil
 	}
 }
 
@@ -170,6 +177,7 @@ func (r *Receiver) step() bool {
 	if err == nil {
 		return true
 	}
+	r.forget() // the turn is nobody's any more
 	r.once.Do(func() {
 		r.err = err
 		close(r.done)

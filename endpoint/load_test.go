@@ -1,0 +1,178 @@
+package endpoint_test
+
+import (
+	"context"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+func TestTenThousandCallsInFlightOnOneConnection(t *testing.T) {
+	drivertest.Leaks(t)
+	_, c := loadOwner(t)
+	before := statsOf(t, c)
+	const n = 10_000
+	for range 2 { // the second time everything that grew is there
+		var calls sync.WaitGroup
+		for range n {
+			calls.Go(func() { // no call returns before all of them have begun
+				if got, err := endpoint.Call[int](context.Background(), c, "meet", n); err != nil || got != n {
+					t.Error(got, err)
+				}
+			})
+		}
+		calls.Wait()
+	}
+	settled(t, c, before)
+}
+
+func TestMoreCallsThanTheLimitAreRefusedNotQueued(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	s := serve(t, endpoint.ServerOptions{
+		Registry: loadRegistry(new(loadCounts)), Limits: endpoint.Limits{Requests: 10}, Logger: discard(),
+	})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer c.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	var calls sync.WaitGroup
+	refused := make(chan error, 20)
+	for range 20 {
+		calls.Go(func() {
+			if err := c.Call(ctx, "meet", 1000, nil); ctx.Err() == nil {
+				refused <- err
+			}
+		})
+	}
+	for range 10 {
+		require.ErrorIs(t, <-refused, endpoint.ErrLimit)
+	}
+	_, err = c.Ping(ctx)
+	require.NoError(t, err, "what is short is answered all the same")
+	cancel()
+	calls.Wait()
+	eventually(t, waitLimit, "there is room again", func() bool { return c.Call(context.Background(), "next", 1, nil) == nil })
+}
+
+func TestAThousandClientsAtOnce(t *testing.T) {
+	o, c := loadOwner(t)
+	before := statsOf(t, c)
+	const clients = 1000
+	const processes = 4
+	var all [processes]*exec.Cmd
+	var starting sync.WaitGroup
+	for i := range all {
+		starting.Go(func() {
+			var err error
+			if all[i], err = loadProcess(strconv.Itoa(clients/processes), c.Socket()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	starting.Wait()
+	defer func() {
+		for _, p := range all {
+			if p != nil {
+				crash(p)
+			}
+		}
+	}()
+	require.False(t, t.Failed())
+	models, err := c.List(context.Background())
+	require.NoError(t, err)
+	require.Len(t, models[0].Versions[0].Holders, clients)
+	t.Logf("%d clients: the owner has %d KiB of its own memory", clients, residentBytes(t, o)>>10)
+	for i, p := range all {
+		crash(p)
+		all[i] = nil
+	}
+	eventually(t, waitLimit, "all leases are back", func() bool {
+		models, err := c.List(context.Background())
+		return err == nil && len(models[0].Versions[0].Holders) == 0
+	})
+	settled(t, c, before)
+}
+
+// TestClientsThatAreKilledLeaveNothing kills one process after the other that holds the model. Nothing that an owner has may grow with
+// their number.
+func TestClientsThatAreKilledLeaveNothing(t *testing.T) {
+	o, c := loadOwner(t)
+	cycle := func(n int) {
+		var workers sync.WaitGroup
+		turns := make(chan struct{}, n)
+		for range n {
+			turns <- struct{}{}
+		}
+		close(turns)
+		for range runtime.GOMAXPROCS(0) + 1 {
+			workers.Go(func() {
+				for range turns {
+					p, err := loadProcess("1", c.Socket())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					crash(p)
+				}
+			})
+		}
+		workers.Wait()
+	}
+	cycles := count(t, 300, 10_000)
+	cycle(50) // until what grows once has grown
+	before, memory := statsOf(t, c), residentBytes(t, o)
+	start := time.Now()
+	cycle(cycles)
+	eventually(t, waitLimit, "all leases are back", func() bool {
+		models, err := c.List(context.Background())
+		return err == nil && len(models[0].Versions[0].Holders) == 0
+	})
+	settled(t, c, before)
+	after := statsOf(t, c)
+	grown := residentBytes(t, o) - memory
+	t.Logf("%d cycles in %v: heap %d KiB before and %d KiB after, RSS grew by %d KiB, descriptors %d and %d, mappings %d and %d, goroutines %d and %d",
+		cycles, time.Since(start).Round(time.Millisecond), before.Heap>>10, after.Heap>>10, grown>>10,
+		before.Files, after.Files, before.Maps, after.Maps, before.Goroutines, after.Goroutines)
+	require.Less(t, after.Heap, before.Heap+1<<20)
+	require.Less(t, grown, int64(16<<20))
+}
+
+func TestShutdownUnderLoadEndsWithinItsContext(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	counts := new(loadCounts)
+	s := serve(t, endpoint.ServerOptions{Registry: loadRegistry(counts), Logger: discard()})
+	var load sync.WaitGroup
+	for range 8 {
+		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
+		require.NoError(t, err)
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		for range 4 {
+			load.Go(func() {
+				l, stop := context.WithCancel(ctx)
+				defer stop()
+				for c.Call(l, "next", 1, nil) == nil {
+				}
+			})
+			load.Go(func() { c.Call(ctx, "wait", false, nil) })
+		}
+	}
+	eventually(t, waitLimit, "functions wait", func() bool { return counts.started.Load() == 32 })
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded)
+	require.Less(t, time.Since(start), 2*time.Second)
+	require.EqualValues(t, 32, counts.stopped.Load(), "the functions were told to stop")
+}
