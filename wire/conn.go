@@ -78,22 +78,31 @@ func (c *Conn) Flush() error {
 	return nil
 }
 
-// flushBeforeRead runs within Receive, so it must not close the reader. If the peer is gone, the read will say so, after
-// the last frames that it sent.
+// flushBeforeRead runs within Receive, so it must not close the reader.
 func (c *Conn) flushBeforeRead() error {
-	if fatal, err := c.writer.flush(); fatal && !peerGone(err) {
-		return fmt.Errorf("send: %w", err)
+	fatal, err := c.writer.flush()
+	switch {
+	case !fatal:
+		return nil
+	case peerGone(err):
+		c.endReading()
+		return nil
 	}
-	return nil
+	return fmt.Errorf("send: %w", err)
 }
 
-// writeFailed ends the connection after a write that failed within a frame. If the peer has closed its end, Receive still
-// gets what it sent before, and then the end.
+// writeFailed ends the connection after a write that failed within a frame.
 func (c *Conn) writeFailed(err error) {
-	if !peerGone(err) {
-		c.Close()
+	if peerGone(err) {
+		c.endReading()
+		return
 	}
+	c.Close()
 }
+
+// endReading lets Receive get what a peer sent before it stopped reading, and then the end, also from a peer that has not closed
+// its end altogether: nobody could answer what else it sends.
+func (c *Conn) endReading() { c.conn.CloseRead() }
 
 func peerGone(err error) bool { return errors.Is(err, syscall.EPIPE) }
 

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -366,4 +367,30 @@ func TestNewConnRefusesOtherSockets(t *testing.T) {
 	require.NoError(t, err)
 	_, err = NewConn(c, Limits{})
 	require.ErrorIs(t, err, os.ErrInvalid)
+}
+
+// A peer that reads no more but keeps its end open is at an end all the same: what it sent before is received, and no more is waited
+// for.
+func TestAPeerThatStopsReadingIsAtItsEnd(t *testing.T) {
+	requireSameDescriptors(t)
+	for _, later := range []bool{false, true} {
+		a, b := pipe(t, Limits{})
+		require.NoError(t, b.Send(KindRequest, 1, body48))
+		require.NoError(t, b.conn.CloseRead())
+		require.NoError(t, b.Send(KindRequest, 2, body48))
+		if later {
+			require.NoError(t, a.SendLater(KindResponse, 1, body48))
+		} else {
+			require.ErrorIs(t, a.Send(KindResponse, 1, body48), syscall.EPIPE)
+		}
+		for id := range uint64(2) {
+			f, err := a.Receive()
+			require.NoError(t, err)
+			require.Equal(t, id+1, f.ID)
+		}
+		_, err := a.Receive()
+		require.ErrorIs(t, err, io.EOF)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	}
 }

@@ -1,0 +1,120 @@
+package endpoint_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// accustom makes an owner believe that calls of an endpoint are short, so that the goroutine that reads runs them itself.
+func accustom(t *testing.T, c *endpoint.Client, name string, in any) {
+	t.Helper()
+	for range 300 {
+		require.NoError(t, c.Call(context.Background(), name, in, nil))
+	}
+}
+
+func TestCancellationReachesTheFunction(t *testing.T) {
+	for _, accustomed := range []bool{false, true} {
+		drivertest.Leaks(t)
+		_, c := loadOwner(t)
+		if accustomed {
+			accustom(t, c, "wait", true)
+		}
+		before := statsOf(t, c)
+		ctx, cancel := context.WithCancel(context.Background())
+		const n = 100
+		var calls sync.WaitGroup
+		for range n {
+			calls.Go(func() {
+				if err := c.Call(ctx, "wait", false, nil); ctx.Err() == nil {
+					t.Error(err)
+				}
+			})
+		}
+		eventually(t, waitLimit, "the functions wait", func() bool { return statsOf(t, c).Started == n })
+		cancel()
+		calls.Wait()
+		eventually(t, waitLimit, "they were told to stop", func() bool { return statsOf(t, c).Stopped == n })
+		settled(t, c, before)
+	}
+}
+
+func TestDeadlinesStopTheFunction(t *testing.T) {
+	drivertest.Leaks(t)
+	_, c := loadOwner(t)
+	accustom(t, c, "wait", true)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, c.Call(ctx, "wait", false, nil), context.DeadlineExceeded)
+	eventually(t, waitLimit, "it was stopped", func() bool { return statsOf(t, c).Stopped == 1 })
+}
+
+// A call that is long although all before it were short holds up those behind it on the same connection for a moment, not for as long as
+// it lasts.
+func TestACallThatIsUnexpectedlyLongHoldsUpNobody(t *testing.T) {
+	drivertest.Leaks(t)
+	_, c := loadOwner(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	for i := range int64(20) {
+		accustom(t, c, "wait", true)
+		waiting.Go(func() { c.Call(ctx, "wait", false, nil) })
+		eventually(t, waitLimit, "it waits", func() bool { return statsOf(t, c).Started == i+1 })
+		got, err := endpoint.Call[int](context.Background(), c, "next", 1)
+		require.NoError(t, err)
+		require.Equal(t, 2, got)
+	}
+	require.Zero(t, statsOf(t, c).Stopped)
+}
+
+// A function that ends its goroutine ends the one that reads, if that runs it; another goes on reading.
+func TestAFunctionThatEndsItsGoroutineEndsNoConnection(t *testing.T) {
+	drivertest.Leaks(t)
+	_, c := loadOwner(t)
+	before := statsOf(t, c)
+	for range 5 {
+		accustom(t, c, "leave", false)
+		require.ErrorContains(t, c.Call(context.Background(), "leave", true, nil), "Goexit")
+	}
+	settled(t, c, before)
+}
+
+// Calls of an accustomed endpoint that come together with others are all answered, whatever order they come in.
+func TestShortAndLongCallsMix(t *testing.T) {
+	drivertest.Leaks(t)
+	_, c := loadOwner(t)
+	before := statsOf(t, c)
+	ctx, cancel := context.WithCancel(context.Background())
+	var waiting, calling sync.WaitGroup
+	for i := range 16 {
+		calling.Go(func() {
+			for n := range 300 {
+				if n%50 == i {
+					waiting.Go(func() { c.Call(ctx, "wait", false, nil) })
+				}
+				if got, err := endpoint.Call[int](context.Background(), c, "next", n); err != nil || got != n+1 {
+					t.Error(got, err)
+					return
+				}
+				if err := c.Call(context.Background(), "wait", true, nil); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	calling.Wait()
+	cancel()
+	waiting.Wait()
+	settled(t, c, before)
+}

@@ -1,0 +1,267 @@
+package endpoint_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// cutter stands between one client and its owner, passes on bytes and descriptors, and closes both connections after a number of bytes
+// in one direction.
+type cutter struct {
+	socket   string
+	upstream string
+	listener *net.UnixListener
+	toOwner  bool // the direction
+	after    int  // -1 for never
+
+	passed [2][]byte // to the client, and to the owner
+	cut    chan struct{}
+	once   sync.Once
+	work   sync.WaitGroup
+}
+
+func startCutter(t testing.TB, socket, upstream string, toOwner bool, after int) *cutter {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+	require.NoError(t, err)
+	c := &cutter{socket: socket, upstream: upstream, listener: l, toOwner: toOwner, after: after, cut: make(chan struct{})}
+	c.work.Go(c.serve)
+	return c
+}
+
+// serve passes one connection on. There is no second one.
+func (c *cutter) serve() {
+	client, err := c.listener.AcceptUnix()
+	c.listener.Close()
+	if err != nil {
+		return
+	}
+	owner, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.upstream})
+	if err != nil {
+		client.Close()
+		return
+	}
+	hangUp := func() {
+		c.once.Do(func() { close(c.cut) })
+		client.Close()
+		owner.Close()
+	}
+	c.work.Go(func() { defer hangUp(); c.pass(client, owner, true) })
+	c.work.Go(func() { defer hangUp(); c.pass(owner, client, false) })
+}
+
+// pass passes on what comes from src, until the end or the cut.
+func (c *cutter) pass(src, dst *net.UnixConn, toOwner bool) {
+	buf, control := make([]byte, 4096), make([]byte, 4096)
+	seen, way := 0, 0
+	if toOwner {
+		way = 1
+	}
+	for {
+		room := len(buf)
+		if c.after >= 0 && toOwner == c.toOwner {
+			if room = min(room, c.after-seen); room == 0 {
+				return
+			}
+		}
+		n, controlBytes, _, _, err := src.ReadMsgUnix(buf[:room], control)
+		if err != nil || n == 0 {
+			return
+		}
+		seen += n
+		c.passed[way] = append(c.passed[way], buf[:n]...)
+		_, _, err = dst.WriteMsgUnix(buf[:n], control[:controlBytes], nil)
+		closeRights(control[:controlBytes])
+		if err != nil {
+			return
+		}
+	}
+}
+
+// closeRights closes the descriptors in control data.
+func closeRights(control []byte) {
+	messages, _ := syscall.ParseSocketControlMessage(control)
+	for _, m := range messages {
+		fds, _ := syscall.ParseUnixRights(&m)
+		for _, fd := range fds {
+			syscall.Close(fd)
+		}
+	}
+}
+
+func (c *cutter) close() {
+	c.listener.Close()
+	c.work.Wait()
+}
+
+// cutOwner is an owner with all that a conversation needs.
+func cutOwner(t *testing.T) (*endpoint.Server, driver.Device) {
+	dev := testDevice(t)
+	r := loadRegistry(new(loadCounts))
+	require.NoError(t, endpoint.RegisterStream(r, "items", func(_ context.Context, n int) iter.Seq2[*tensor.Tensor, error] {
+		return func(yield func(*tensor.Tensor, error) bool) {
+			for i := range n {
+				if !yield(tensor.FromSlice(dev, tensor.Shape{1}, []float32{float32(i)})) {
+					return
+				}
+			}
+		}
+	}))
+	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard()})
+	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 3, Bytes: 1 << 14})
+	require.NoError(t, err)
+	_, err = s.Publish(context.Background(), "m", sd)
+	require.NoError(t, err)
+	return s, dev
+}
+
+// conversation does one of everything.
+func conversation(ctx context.Context, socket string, dev driver.Device) error {
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: discard()})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	h, err := c.Acquire(ctx, "m")
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	x, err := tensor.FromSlice(dev, tensor.Shape{2}, []float32{1, 2})
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	y, err := endpoint.Call[*tensor.Tensor](ctx, c, "same", x)
+	if err != nil {
+		return err
+	}
+	y.Close()
+	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 1 << 13})
+	if err != nil {
+		return err
+	}
+	defer sd.Close()
+	if _, err := c.Publish(ctx, "published", sd); err != nil {
+		return err
+	}
+	for item, err := range endpoint.Stream[*tensor.Tensor](ctx, c, "items", 20) {
+		if err != nil {
+			return err
+		}
+		item.Close()
+	}
+	_, err = c.Ping(ctx)
+	return err
+}
+
+// TestAConnectionThatIsCutAnywhereLeavesNothing cuts a conversation at every boundary of its frames and around it, in both directions; in full
+// at every byte.
+func TestAConnectionThatIsCutAnywhereLeavesNothing(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	s, dev := cutOwner(t)
+	dir := socketPath(t)
+	number := 0
+	run := func(toOwner bool, after int) (*cutter, error) {
+		number++
+		c := startCutter(t, fmt.Sprintf("%s%d", dir, number), s.Socket(), toOwner, after)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		ended := make(chan struct{})
+		var watching sync.WaitGroup
+		watching.Go(func() { // once it is cut there is nobody to wait for
+			select {
+			case <-c.cut:
+				cancel()
+			case <-ended:
+			}
+		})
+		err := conversation(ctx, c.socket, dev)
+		close(ended)
+		watching.Wait()
+		c.close()
+		if err := s.Withdraw("published"); err != nil {
+			require.ErrorIs(t, err, endpoint.ErrNotFound)
+		}
+		return c, err
+	}
+	whole, err := run(true, -1)
+	require.NoError(t, err)
+
+	before := drivertest.TakeSnapshot()
+	for _, toOwner := range []bool{true, false} {
+		stream := whole.passed[0]
+		if toOwner {
+			stream = whole.passed[1]
+		}
+		cuts := cutsOf(t, stream)
+		if count(t, 0, len(stream)) > 0 {
+			cuts = cuts[:0]
+			for i := range stream {
+				cuts = append(cuts, i)
+			}
+		}
+		for _, at := range cuts {
+			_, err := run(toOwner, at)
+			if err != nil && !errors.Is(err, context.Canceled) {
+				require.ErrorIs(t, err, endpoint.ErrUnavailable, "cut after byte %d of %d, to the owner: %v", at, len(stream), toOwner)
+			}
+		}
+		t.Logf("%d cuts of %d bytes, to the owner: %v", len(cuts), len(stream), toOwner)
+	}
+	require.Empty(t, before.WaitNone(waitLimit))
+	require.Len(t, s.List(), 1)
+	require.Empty(t, s.List()[0].Versions[0].Holders)
+}
+
+// cutsOf are the boundaries of the frames in a stream, and places around them.
+func cutsOf(t testing.TB, stream []byte) []int {
+	var cuts []int
+	for at := 0; at < len(stream); {
+		require.GreaterOrEqual(t, len(stream)-at, wire.HeaderBytes)
+		end := at + wire.HeaderBytes + int(binary.BigEndian.Uint32(stream[at:]))
+		cuts = append(cuts, at, at+1, at+wire.HeaderBytes-1, at+wire.HeaderBytes, at+wire.HeaderBytes+1, end-1)
+		at = end
+	}
+	slices.Sort(cuts)
+	return slices.Compact(cuts)
+}
+
+// TestCallsInFlightFailAtOnceWhenTheOwnerIsKilled has many calls wait when the owner's process ends.
+func TestCallsInFlightFailAtOnceWhenTheOwnerIsKilled(t *testing.T) {
+	drivertest.Leaks(t)
+	o, c := loadOwner(t)
+	other, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: c.Socket()})
+	require.NoError(t, err)
+	defer other.Close()
+	const n = 200
+	failures := make(chan error, n)
+	for range n {
+		go func() { failures <- other.Call(context.Background(), "wait", false, nil) }()
+	}
+	eventually(t, waitLimit, "all of them wait", func() bool { return statsOf(t, c).Started == n })
+	start := time.Now()
+	crash(o)
+	for range n {
+		require.ErrorIs(t, <-failures, endpoint.ErrUnavailable)
+	}
+	require.Less(t, time.Since(start), time.Second)
+}

@@ -1,0 +1,193 @@
+package endpoint_test
+
+import (
+	"context"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// impatient is an owner in this process that waits a moment, not ten seconds, for clients that do not read.
+func impatient(t *testing.T, requests int) *endpoint.Server {
+	t.Helper()
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	return serve(t, endpoint.ServerOptions{
+		Registry: loadRegistry(new(loadCounts)), Logger: discard(),
+		Limits: endpoint.Limits{Requests: requests, Wire: wire.Limits{WriteTimeout: 200 * time.Millisecond}},
+	})
+}
+
+// bystander is a client whose calls nothing must hold up. It calls until the returned function is called, which fails the test if one call
+// took much longer than any should.
+func bystander(t *testing.T, socket string) (stop func()) {
+	t.Helper()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
+	require.NoError(t, err)
+	done := make(chan struct{})
+	var calling sync.WaitGroup
+	var slowest time.Duration
+	calls := 0
+	calling.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			start := time.Now()
+			if _, err := endpoint.Call[int](context.Background(), c, "next", 1); err != nil {
+				t.Error(err)
+				return
+			}
+			slowest = max(slowest, time.Since(start))
+			calls++
+		}
+	})
+	return func() {
+		t.Helper()
+		close(done)
+		calling.Wait()
+		c.Close()
+		t.Logf("%d calls beside it, the slowest took %v", calls, slowest)
+		require.Less(t, slowest, waitLimit)
+		require.Positive(t, calls)
+	}
+}
+
+// cutOff waits until the owner has only the given number of clients.
+func cutOff(t *testing.T, s *endpoint.Server, left int) {
+	t.Helper()
+	eventually(t, waitLimit, "the client that does not read is cut off", func() bool {
+		info, err := s.ServerInfo(context.Background())
+		require.NoError(t, err)
+		return len(info.Sessions) == left
+	})
+}
+
+func TestAClientThatReadsNoResultsIsCutOff(t *testing.T) {
+	const requests, size = 32, 256 << 10
+	s := impatient(t, requests)
+	stop := bystander(t, s.Socket())
+	slow := politePeer(t, s.Socket())
+	var before runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	args, err := wire.Marshal(size)
+	require.NoError(t, err)
+	body, err := wire.MarshalPayload(wire.Call{Endpoint: "bytes", Args: args})
+	require.NoError(t, err)
+	request := wire.AppendRequest(nil, wire.Request{Op: wire.OpCall, Body: body})
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for id := range uint64(20_000) {
+			if slow.conn.Send(wire.KindRequest, id+1, request) != nil {
+				return // as it must
+			}
+		}
+		t.Error("the owner took everything")
+	})
+	cutOff(t, s, 1)
+	asking.Wait()
+	slow.conn.Close()
+	stop()
+	var after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.HeapAlloc, before.HeapAlloc+4<<20)
+	require.Less(t, after.Sys, before.Sys+64<<20, "what waited was never more than the requests that may be in flight")
+}
+
+func TestAClientThatReadsNoEventsIsCutOff(t *testing.T) {
+	s := impatient(t, 0)
+	dev := testDevice(t)
+	watching, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer watching.Close()
+	w, err := watching.Watch(context.Background(), "m")
+	require.NoError(t, err)
+	stop := bystander(t, s.Socket())
+	slow := politePeer(t, s.Socket())
+	_, err = slow.send(wire.OpWatch, wire.Watch{})
+	require.NoError(t, err)
+
+	var version uint64
+	start := time.Now()
+	eventually(t, waitLimit, "the client that does not read is cut off", func() bool {
+		sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 1, Bytes: 1})
+		require.NoError(t, err)
+		version, err = s.Publish(context.Background(), "m", sd)
+		require.NoError(t, err)
+		info, err := s.ServerInfo(context.Background())
+		require.NoError(t, err)
+		return len(info.Sessions) == 2
+	})
+	t.Logf("%d publications took %v", version, time.Since(start))
+	for e, err := w.Next(context.Background()); e.Version != version; e, err = w.Next(context.Background()) {
+		require.NoError(t, err, "who reads hears of the newest")
+	}
+	stop()
+}
+
+// TestHalfOpenConnections has clients that are there by half: they stay or go, and cost nobody anything.
+func TestHalfOpenConnections(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spoil func(t *testing.T, raw *net.UnixConn, conn *wire.Conn)
+		stays bool
+	}{
+		{"it says half a frame and no more", func(t *testing.T, raw *net.UnixConn, _ *wire.Conn) {
+			_, err := raw.Write([]byte{0, 0, 1, 0, 0, 2})
+			require.NoError(t, err)
+		}, true},
+		{"it says a header and half a body", func(t *testing.T, raw *net.UnixConn, _ *wire.Conn) {
+			_, err := raw.Write([]byte{0, 16, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 0xa1, 1})
+			require.NoError(t, err)
+		}, true},
+		{"it says half a frame and hangs up", func(t *testing.T, raw *net.UnixConn, conn *wire.Conn) {
+			_, err := raw.Write([]byte{0, 0, 1, 0, 0, 2})
+			require.NoError(t, err)
+			conn.Close()
+		}, false},
+		{"it closes its writing side", func(t *testing.T, raw *net.UnixConn, _ *wire.Conn) {
+			require.NoError(t, raw.CloseWrite())
+		}, false},
+		{"it closes its reading side, which shows when it is answered", func(t *testing.T, raw *net.UnixConn, conn *wire.Conn) {
+			require.NoError(t, raw.CloseRead())
+			ping := wire.AppendRequest(nil, wire.Request{Op: wire.OpPing})
+			require.NoError(t, conn.Send(wire.KindRequest, 1, ping))
+			conn.Send(wire.KindRequest, 2, ping) // fails if the first did its work already
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := impatient(t, 0)
+			stop := bystander(t, s.Socket())
+			raw, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.Socket()})
+			require.NoError(t, err)
+			conn, err := wire.NewConn(raw, wire.Limits{})
+			require.NoError(t, err)
+			defer conn.Close()
+			_, err = wire.ClientHandshake(conn, wire.Hello{})
+			require.NoError(t, err)
+			c.spoil(t, raw, conn)
+			left := 1
+			if c.stays {
+				left = 2
+			}
+			cutOff(t, s, left)
+			stop()
+			start := time.Now()
+			require.NoError(t, s.Close())
+			require.Less(t, time.Since(start), waitLimit, "it does not hold up the end of the owner")
+		})
+	}
+}
