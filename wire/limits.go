@@ -17,6 +17,10 @@ type Limits struct {
 	// HandshakeTimeout is how long [ServerHandshake] and [ClientHandshake] wait for the peer; default 5 s. Negative
 	// means no limit.
 	HandshakeTimeout time.Duration
+	// BusyPoll is how long a Receive that finds nothing may look again and again before it sleeps; default 30 µs. That is tried
+	// where answers came as quickly before, by few goroutines of a process at a time, and never on one processor. It makes small
+	// calls in a row several times as fast. Negative means never, for processes whose processor time is rationed.
+	BusyPoll time.Duration
 }
 
 // Defaults of [Limits].
@@ -30,6 +34,7 @@ const (
 const (
 	defaultWriteTimeout     = 10 * time.Second
 	defaultHandshakeTimeout = 5 * time.Second
+	defaultBusyPoll         = 30 * time.Microsecond
 )
 
 func (l Limits) withDefaults() Limits {
@@ -42,6 +47,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.WriteTimeout == 0 {
 		l.WriteTimeout = defaultWriteTimeout
+	}
+	if l.BusyPoll == 0 {
+		l.BusyPoll = defaultBusyPoll
 	}
 	if l.HandshakeTimeout == 0 {
 		l.HandshakeTimeout = defaultHandshakeTimeout

@@ -40,6 +40,7 @@ type reader struct {
 	// that the next read brings.
 	start, end int
 	pos        uint64
+	frames     int // complete ones since the last read
 
 	// batches are descriptors that no frame has taken yet. Two are the most an honest sender can cause: one whose frame
 	// has not all of its header yet, and one of the read that completed that header.
@@ -133,6 +134,7 @@ func (r *reader) next() (Frame, error) {
 		return Frame{}, err
 	}
 	r.inFrame = false
+	r.frames++
 	f := Frame{Kind: r.current.kind, ID: r.current.id, Body: body}
 	if r.ahead != nil {
 		f.Files = newFiles(r.ahead)
@@ -255,7 +257,9 @@ func (r *reader) read(dst []byte) (int, error) {
 	if err := r.flush(); err != nil {
 		return 0, err
 	}
-	n, fds, err := r.src.read(dst)
+	crowd := r.frames > 1
+	r.frames = 0
+	n, fds, err := r.src.read(dst, crowd)
 	if len(fds) > 0 {
 		if r.pending == len(r.batches) {
 			closeDescriptors(fds)

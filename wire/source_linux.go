@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,8 +30,11 @@ var buffers = sync.Pool{New: func() any { return &buffer{control: make([]byte, c
 type source struct {
 	raw   syscall.RawConn
 	ready func(fd uintptr) bool
+	look  func() bool
+	poll  busyPoll
 
 	buf   *buffer // nil while nothing is to be read
+	fd    int
 	dst   []byte
 	n     int
 	ctl   int
@@ -39,15 +43,17 @@ type source struct {
 	msg   message
 }
 
-func (s *source) init(raw syscall.RawConn) {
+func (s *source) init(raw syscall.RawConn, poll time.Duration) {
 	s.raw = raw
 	s.ready = s.readReady
+	s.look = s.readNow
+	s.poll.limit = poll
 }
 
 // read waits until there are bytes and returns how many went to dst, or to buf.data if dst is nil, and the descriptors,
-// owned, that came with them. The end of the stream is io.EOF. Descriptors are returned also with an error.
-func (s *source) read(dst []byte) (n int, fds []int, err error) {
-	s.dst = dst
+// owned, that came with them. crowd tells that the last read brought several frames. The end of the stream is io.EOF. Descriptors are returned also with an error.
+func (s *source) read(dst []byte, crowd bool) (n int, fds []int, err error) {
+	s.dst, s.poll.crowd = dst, crowd
 	err = s.raw.Read(s.ready)
 	s.dst = nil
 	if err != nil {
@@ -70,23 +76,28 @@ func (s *source) read(dst []byte) (n int, fds []int, err error) {
 
 // readReady reads once. It is called when the socket may be readable and answers whether it was.
 func (s *source) readReady(fd uintptr) bool {
+	if s.dst == nil && s.buf == nil {
+		s.buf = buffers.Get().(*buffer)
+	}
+	s.fd = int(fd)
+	if s.readNow() || s.poll.until(s.look) {
+		return true
+	}
+	s.releaseIfIdle(s.dst)
+	return false
+}
+
+// readNow reads once if there is anything to be read, and answers whether there was.
+func (s *source) readNow() bool {
 	dst := s.dst
 	if dst == nil {
-		if s.buf == nil {
-			s.buf = buffers.Get().(*buffer)
-		}
 		dst = s.buf.data[:]
 	}
 	for {
-		s.n, s.ctl, s.flags, s.errno = s.msg.receive(int(fd), dst, s.buf.control, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
-		switch s.errno {
-		case unix.EINTR:
-			continue
-		case unix.EAGAIN:
-			s.releaseIfIdle(s.dst)
-			return false
+		s.n, s.ctl, s.flags, s.errno = s.msg.receive(s.fd, dst, s.buf.control, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+		if s.errno != unix.EINTR {
+			return s.errno != unix.EAGAIN
 		}
-		return true
 	}
 }
 

@@ -1,0 +1,90 @@
+package wire
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// requirePollers skips a test where nobody may look again and again.
+func requirePollers(t *testing.T) {
+	t.Helper()
+	if pollers() == 0 {
+		t.Skip("one processor")
+	}
+}
+
+func TestBusyPollFindsWhatComesSoon(t *testing.T) {
+	requirePollers(t)
+	p := busyPoll{limit: time.Minute, vain: 7}
+	n := 0
+	require.True(t, p.until(func() bool { n++; return n == 3*looksBetweenYields }))
+	require.Equal(t, 3*looksBetweenYields, n)
+	require.Zero(t, p.vain)
+	require.Zero(t, polling.Load())
+}
+
+func TestBusyPollIsRareWhereItIsInVain(t *testing.T) {
+	requirePollers(t)
+	p := busyPoll{limit: 200 * time.Microsecond}
+	looked := 0
+	const reads = 1000
+	for range reads {
+		before := looked
+		require.False(t, p.until(func() bool { looked++; time.Sleep(time.Millisecond); return false }))
+		require.LessOrEqual(t, looked-before, 1)
+	}
+	require.LessOrEqual(t, looked, 7+reads/maxVain)
+	require.GreaterOrEqual(t, p.vain, uint8(maxVain))
+	require.Zero(t, polling.Load())
+	for p.passed > 0 {
+		p.until(func() bool { return false })
+	}
+	require.True(t, (&busyPoll{limit: time.Minute}).until(func() bool { return true }))
+}
+
+func TestBusyPollIsLeftOut(t *testing.T) {
+	never := func() bool { t.Error("it looked"); return true }
+	require.False(t, (&busyPoll{limit: -1}).until(never), "by the limit")
+	require.False(t, (&busyPoll{limit: time.Minute, crowd: true}).until(never), "where frames come together")
+	polling.Add(pollers())
+	defer polling.Add(-pollers())
+	require.False(t, (&busyPoll{limit: time.Minute}).until(never), "where others do it")
+}
+
+// A connection whose peer answers at once is not put to sleep between frames; one that is idle is.
+func TestReceiveLooksAgainBeforeItSleeps(t *testing.T) {
+	requirePollers(t)
+	requireSameDescriptors(t)
+	a, b := pipe(t, Limits{BusyPoll: time.Minute})
+	go func() {
+		for polling.Load() == 0 {
+			runtime.Gosched()
+		}
+		b.Send(KindRequest, 1, body48)
+	}()
+	_, err := a.Receive()
+	require.NoError(t, err)
+	require.Zero(t, a.reader.src.poll.vain)
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+}
+
+// What comes together makes the next read sleep at once: to wait a moment longer lets more come together.
+func TestReceiveSleepsAtOnceAfterACrowd(t *testing.T) {
+	a, b := pipe(t, Limits{BusyPoll: time.Minute})
+	require.NoError(t, b.SendLater(KindRequest, 1, body48))
+	require.NoError(t, b.Send(KindRequest, 2, body48))
+	for range 2 {
+		_, err := a.Receive()
+		require.NoError(t, err)
+	}
+	require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Millisecond)))
+	_, err := a.Receive()
+	require.Error(t, err)
+	require.True(t, a.reader.src.poll.crowd)
+	require.NoError(t, a.Close())
+	require.NoError(t, b.Close())
+}
