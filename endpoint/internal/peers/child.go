@@ -8,8 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
-	"strings"
+	"syscall"
+	"time"
 )
 
 // childEnv names the peer that this process serves; it is set in children only. socketEnv is where.
@@ -18,8 +18,8 @@ const (
 	socketEnv = "PEERS_SOCKET"
 )
 
-// server is a process that serves one peer. It answers each line on its standard input with the number of objects that it has
-// allocated so far, and ends when that input does, so it outlives nobody.
+// server is a process that serves one peer. It answers each line on its standard input with what it has spent so far, and ends when
+// that input does, so it outlives nobody.
 type server struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -47,22 +47,19 @@ func startServer(p peer, socket string) (*server, error) {
 		return nil, err
 	}
 	s := &server{cmd: cmd, in: in, out: bufio.NewReader(out)}
-	if _, err := s.allocations(); err != nil {
+	if _, err := s.spent(); err != nil {
 		return nil, errors.Join(fmt.Errorf("start the server of %s: %w", p.name, err), s.Close())
 	}
 	return s, nil
 }
 
-// allocations is how many objects the process has allocated so far.
-func (s *server) allocations() (uint64, error) {
+// spent is what the process has spent so far.
+func (s *server) spent() (e expense, err error) {
 	if _, err := io.WriteString(s.in, "\n"); err != nil {
-		return 0, err
+		return e, err
 	}
-	line, err := s.out.ReadString('\n')
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseUint(strings.TrimSpace(line), 10, 64)
+	_, err = fmt.Fscanln(s.out, &e.objects, &e.processor)
+	return e, err
 }
 
 // Close ends the process.
@@ -83,14 +80,30 @@ func serveChild() error {
 	}
 	defer served.Close()
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		fmt.Println(mallocs())
+		e := spent()
+		fmt.Println(e.objects, int64(e.processor))
 	}
 	return nil
 }
 
-// mallocs is how many objects this process has allocated so far.
-func mallocs() uint64 {
+// expense is what a process has spent: objects that it allocated, and time of all its processors, in the kernel too.
+type expense struct {
+	objects   uint64
+	processor time.Duration
+}
+
+// spent is what this process has spent so far.
+func spent() expense {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err) // it knows of no failure for these arguments
+	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return m.Mallocs
+	return expense{objects: m.Mallocs, processor: time.Duration(u.Utime.Nano() + u.Stime.Nano())}
+}
+
+// since is what was spent after an earlier time.
+func (e expense) since(then expense) expense {
+	return expense{objects: e.objects - then.objects, processor: e.processor - then.processor}
 }

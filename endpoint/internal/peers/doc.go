@@ -6,7 +6,8 @@
 // Each peer serves in a process of its own, which is this program started again. The cases are done in rounds, every peer
 // in every round, so that whatever else the machine does falls on all of them. What is measured:
 //
-//   - call: 64 bytes there and back, one caller; median, 99th percentile, and the allocations of both processes together
+//   - call: 64 bytes there and back, one caller; median, 99th percentile, and the allocations and the processor time of both
+//     processes together. endpoint looks at its socket again for a moment before it sleeps; the row "endpoint, sleeping" is without that.
 //   - tensor: a tensor as argument. endpoint passes a handle to memory that is already shared, and the function finds it mapped; the
 //     others have nothing of the kind, and carry the bytes. In the row "endpoint, read" the function also reads the first and
 //     the last byte: what that adds is the kernel's, which maps pages when they are first touched and takes longer

@@ -18,7 +18,7 @@ type plan struct {
 	rounds  int           // how often every peer has its turn in each case
 	warm    int           // calls before anything is measured
 	calls   int           // small calls a turn
-	allocs  int           // small calls over which allocations are counted
+	costs   int           // small calls over which allocations and processor time are counted
 	callers int           // how many call at once in the last case
 	span    time.Duration // how long they do so a turn
 	sizes   []int64       // of the tensors
@@ -28,7 +28,7 @@ type plan struct {
 
 func fullPlan() plan {
 	return plan{
-		rounds: 20, warm: 500, calls: 500, allocs: 5000, callers: 64, span: 250 * time.Millisecond,
+		rounds: 20, warm: 500, calls: 500, costs: 20_000, callers: 64, span: 250 * time.Millisecond,
 		sizes: []int64{1 << 10, 1 << 20, 1 << 30}, copying: 256 << 20, passing: 50,
 	}
 }
@@ -36,7 +36,7 @@ func fullPlan() plan {
 // quickPlan is enough to see that everything works.
 func quickPlan() plan {
 	return plan{
-		rounds: 2, warm: 20, calls: 50, allocs: 200, callers: 8, span: 20 * time.Millisecond,
+		rounds: 2, warm: 20, calls: 50, costs: 200, callers: 8, span: 20 * time.Millisecond,
 		sizes: []int64{1 << 10, 1 << 20}, copying: 4 << 20, passing: 10,
 	}
 }
@@ -52,8 +52,9 @@ type subject struct {
 
 	calls   []samples // of each round
 	tensors map[int64][]samples
-	rates   []float64 // calls a second with many callers, of each round
-	allocs  float64   // objects a call, of both processes
+	rates   []float64     // calls a second with many callers, of each round
+	allocs  float64       // objects a call, of both processes
+	cost    time.Duration // processor time a call, of both processes
 	skipped map[int64]string
 }
 
@@ -121,7 +122,7 @@ func (b *bench) run(ctx context.Context, progress func(string)) error {
 	if err := small.rounds(func(s *subject, _ int) error { return s.smallCalls(ctx, b.plan.calls) }); err != nil {
 		return err
 	}
-	if err := small.each(func(s *subject) error { return s.countAllocations(ctx, b.plan.allocs) }); err != nil {
+	if err := small.each(func(s *subject) error { return s.countCosts(ctx, b.plan.costs) }); err != nil {
 		return err
 	}
 	progress(fmt.Sprintf("%d callers", b.plan.callers))
@@ -197,22 +198,24 @@ func (s *subject) smallCalls(ctx context.Context, n int) error {
 	return nil
 }
 
-// countAllocations counts what both processes allocate in n calls.
-func (s *subject) countAllocations(ctx context.Context, n int) error {
-	theirs, err := s.server.allocations()
+// countCosts counts what both processes spend on n calls, one after the other.
+func (s *subject) countCosts(ctx context.Context, n int) error {
+	theirs, err := s.server.spent()
 	if err != nil {
 		return err
 	}
-	mine := mallocs()
+	mine := spent()
 	if err := s.warmUp(ctx, n); err != nil {
 		return err
 	}
-	sum := mallocs() - mine
-	now, err := s.server.allocations()
+	ours := spent().since(mine)
+	now, err := s.server.spent()
 	if err != nil {
 		return err
 	}
-	s.allocs = float64(sum+now-theirs) / float64(n)
+	theirs = now.since(theirs)
+	s.allocs = float64(ours.objects+theirs.objects) / float64(n)
+	s.cost = (ours.processor + theirs.processor) / time.Duration(n)
 	return nil
 }
 

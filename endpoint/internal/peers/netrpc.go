@@ -39,7 +39,15 @@ func serveNetRPC(socket string) (io.Closer, error) {
 	if err := s.Register(NetRPC{}); err != nil {
 		return nil, err
 	}
-	go s.Accept(l)
+	go func() { // not s.Accept, which logs that l was closed
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go s.ServeConn(c)
+		}
+	}()
 	return l, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // echoed is the message of the peers that carry Go structs.
@@ -16,14 +17,26 @@ type echoed struct{ Data []byte }
 
 // ours is package endpoint. The functions are registered without a cache: equal calls run again, as they do elsewhere.
 func ours() peer {
-	return peer{name: "endpoint", serve: serveOurs, dial: func(socket string, _ int) (client, error) { return dialOurs(socket, "take") }}
+	return peer{
+		name: "endpoint", serve: func(socket string) (io.Closer, error) { return serveOurs(socket, wire.Limits{}) },
+		dial: func(socket string, _ int) (client, error) { return dialOurs(socket, "take", wire.Limits{}) },
+	}
+}
+
+// oursSleeping is the same without looking again before it sleeps, as the other peers do it.
+func oursSleeping() peer {
+	sleeping := wire.Limits{BusyPoll: -1}
+	return peer{
+		name: "endpoint, sleeping", onlySmall: true, serve: func(socket string) (io.Closer, error) { return serveOurs(socket, sleeping) },
+		dial: func(socket string, _ int) (client, error) { return dialOurs(socket, "take", sleeping) },
+	}
 }
 
 // oursReading is the same with a function that reads the tensor it gets.
 func oursReading() peer {
 	return peer{
-		name: "endpoint, read", serve: serveOurs, onlyTensors: true,
-		dial: func(socket string, _ int) (client, error) { return dialOurs(socket, "read") },
+		name: "endpoint, read", onlyTensors: true, serve: ours().serve,
+		dial: func(socket string, _ int) (client, error) { return dialOurs(socket, "read", wire.Limits{}) },
 	}
 }
 
@@ -37,7 +50,7 @@ func (c closers) Close() error {
 	return errors.Join(errs...)
 }
 
-func serveOurs(socket string) (io.Closer, error) {
+func serveOurs(socket string, limits wire.Limits) (io.Closer, error) {
 	dev, err := host.Open()
 	if err != nil {
 		return nil, err
@@ -59,7 +72,9 @@ func serveOurs(socket string) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: r})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{
+		Socket: socket, Devices: []driver.Device{dev}, Registry: r, Limits: endpoint.Limits{Wire: limits},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -73,12 +88,12 @@ type oursClient struct {
 	sendTo string // the function that gets tensors
 }
 
-func dialOurs(socket, send string) (client, error) {
+func dialOurs(socket, send string, limits wire.Limits) (client, error) {
 	dev, err := host.Open()
 	if err != nil {
 		return nil, err
 	}
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Limits: limits})
 	if err != nil {
 		dev.Close()
 		return nil, err

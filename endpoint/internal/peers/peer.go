@@ -18,8 +18,8 @@ type peer struct {
 	// mostBytes is the largest argument that it can carry, 0 for any. why says what the limit is.
 	mostBytes int64
 	why       string
-	// onlyTensors tells that it is measured with tensors only.
-	onlyTensors bool
+	// onlyTensors and onlySmall tell that it is measured with nothing else.
+	onlyTensors, onlySmall bool
 	// copies is how many times the argument's size the two processes hold between them while they carry it.
 	copies int64
 }
@@ -46,7 +46,7 @@ func sign(data []byte) uint64 {
 
 // peers are all of them.
 func peers() []peer {
-	return []peer{ours(), oursReading(), grpcPeer(), ttrpcPeer(), netRPC(), jsonRPC(), bare()}
+	return []peer{ours(), oursSleeping(), oursReading(), grpcPeer(), ttrpcPeer(), netRPC(), jsonRPC(), bare()}
 }
 
 // find returns the peer of that name.

@@ -31,6 +31,7 @@ type peerFigure struct {
 	CallP50 time.Duration     `json:"call_p50_ns"`
 	CallP99 time.Duration     `json:"call_p99_ns"`
 	Allocs  float64           `json:"allocations_per_call"`
+	Cost    time.Duration     `json:"processor_per_call_ns"`
 	Rate    float64           `json:"calls_per_second"`
 	Tensors []tensorFigure    `json:"tensors"`
 	Skipped map[string]string `json:"skipped,omitempty"`
@@ -67,7 +68,7 @@ func (b *bench) report() report {
 
 func (s *subject) figure(sizes []int64) peerFigure {
 	f := peerFigure{
-		Name: s.name, CallP50: pooled(s.calls, 0.5), CallP99: pooled(s.calls, 0.99), Allocs: s.allocs, Rate: quantile(s.rates, 0.5),
+		Name: s.name, CallP50: pooled(s.calls, 0.5), CallP99: pooled(s.calls, 0.99), Allocs: s.allocs, Cost: s.cost, Rate: quantile(s.rates, 0.5),
 	}
 	for _, size := range sizes {
 		t := tensorFigure{Bytes: size, P50: pooled(s.tensors[size], 0.5)}
@@ -141,7 +142,7 @@ func (r report) writeJSON(w io.Writer) error {
 func (r report) writeTable(w io.Writer) error {
 	fmt.Fprintf(w, "%s, %s, %d CPUs; %s\n\n", r.Go, r.System, r.CPUs, strings.Join(r.Versions, ", "))
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "\tcall p50\tp99\tallocations\t%d callers\t", r.Callers)
+	fmt.Fprintf(t, "\tcall p50\tp99\tallocations\tprocessor\t%d callers\t", r.Callers)
 	for _, size := range r.Sizes {
 		fmt.Fprintf(t, "%s tensor\t", byteSize(size))
 	}
@@ -149,12 +150,15 @@ func (r report) writeTable(w io.Writer) error {
 	var notes []string
 	for _, p := range r.Peers {
 		if p.CallP50 > 0 {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%.1f\t%.0f/s\t", p.Name, short(p.CallP50), short(p.CallP99), p.Allocs, p.Rate)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%.1f\t%s\t%.0f/s\t", p.Name, short(p.CallP50), short(p.CallP99), p.Allocs, short(p.Cost), p.Rate)
 		} else {
-			fmt.Fprintf(t, "%s\t\t\t\t\t", p.Name)
+			fmt.Fprintf(t, "%s\t\t\t\t\t\t", p.Name)
 		}
 		for _, size := range p.Tensors {
 			cell := short(size.P50)
+			if size.Calls == 0 {
+				cell = ""
+			}
 			if why := p.Skipped[byteSize(size.Bytes)]; why != "" {
 				cell = "-"
 				notes = append(notes, fmt.Sprintf("%s, tensor of %s: %s", p.Name, byteSize(size.Bytes), why))

@@ -59,7 +59,7 @@ func (b *bench) allTensors(ctx context.Context, progress func(string)) error {
 		args[size] = arg
 	}
 	progress("tensors as arguments")
-	return b.rounds(func(s *subject, round int) error {
+	return b.of(func(s *subject) bool { return !s.onlySmall }).rounds(func(s *subject, round int) error {
 		for _, size := range b.plan.sizes {
 			if round == 0 {
 				s.refuse(size)
