@@ -41,6 +41,7 @@ func (c *Client) openStream(ctx context.Context, name string, in any) (*stream, 
 	if s.id, err = l.start(ask.call, s.finished); err != nil {
 		return nil, err
 	}
+	l.receiver.Listen(1)
 	return s, nil
 }
 
@@ -133,6 +134,7 @@ func (s *stream) close() {
 	s.items = nil
 	s.mu.Unlock()
 	s.link.ignore(s.id)
+	s.link.receiver.Listen(-1)
 	if running {
 		s.link.conn.Send(wire.KindCancel, s.id, nil)
 	}

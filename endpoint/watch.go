@@ -115,6 +115,7 @@ func (w *Watcher) begin(ctx context.Context, l *link) error {
 		return err
 	}
 	frame.Files.Close()
+	l.receiver.Listen(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil { // closed meanwhile
@@ -128,6 +129,7 @@ func (w *Watcher) begin(ctx context.Context, l *link) error {
 // unwatch ends a watch without waiting for the answer.
 func (l *link) unwatch(id uint64) {
 	l.ignore(id)
+	l.receiver.Listen(-1)
 	l.send(call{op: wire.OpUnwatch, body: wire.Unwatch{Watch: id}})
 }
 

@@ -21,6 +21,8 @@ type Receiver struct {
 
 	turn      chan struct{} // holds the turn while nobody has it
 	waits     atomic.Uint64 // calls of Wait so far
+	listeners atomic.Int64
+	heard     chan struct{} // has something while Run does not know that listeners came
 	interrupt *interrupt    // of the last read; who has the turn uses it
 
 	once sync.Once
@@ -28,15 +30,20 @@ type Receiver struct {
 	err  error
 }
 
-// quietTime is how long nobody must have waited before Run reads again. Until then an event that comes right behind an
-// answer may lie in the socket. A shorter time makes the clock wake a processor more often than calls do.
-const quietTime = 10 * time.Millisecond
+// How long nobody must have waited before Run reads again. Until then what comes right behind an answer may lie in the socket.
+const (
+	// quietTime is for connections from which nothing is expected but answers and their end. A shorter one makes the clock wake a
+	// processor more often than calls do.
+	quietTime = 10 * time.Millisecond
+	// listeningTime is for those where somebody waits for events.
+	listeningTime = time.Millisecond
+)
 
 // NewReceiver receives on c, which it borrows; nobody else may call its Receive or set its read deadline from then on.
 // dispatch takes each frame, in order, and must not wait. It is called by one goroutine at a time; an error from it ends
 // the receiver.
 func NewReceiver(c *Conn, dispatch func(Frame) error) *Receiver {
-	r := &Receiver{conn: c, dispatch: dispatch, turn: make(chan struct{}, 1), done: make(chan struct{})}
+	r := &Receiver{conn: c, dispatch: dispatch, turn: make(chan struct{}, 1), heard: make(chan struct{}, 1), done: make(chan struct{})}
 	r.turn <- struct{}{}
 	return r
 }
@@ -63,10 +70,12 @@ func (r *Receiver) Run() error {
 		r.turn <- struct{}{}
 		for {
 			before = r.waits.Load()
-			quiet.Reset(quietTime)
+			quiet.Reset(r.quietTime())
 			select {
 			case <-r.done:
 				return r.err
+			case <-r.heard:
+				continue
 			case <-quiet.C:
 			}
 			if r.waits.Load() == before {
@@ -74,6 +83,23 @@ func (r *Receiver) Run() error {
 			}
 		}
 	}
+}
+
+// Listen says that so many more, or fewer, wait for events, which Run then takes less time to see while others call.
+func (r *Receiver) Listen(more int) {
+	if r.listeners.Add(int64(more)) == int64(more) && more > 0 {
+		select {
+		case r.heard <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (r *Receiver) quietTime() time.Duration {
+	if r.listeners.Load() > 0 {
+		return listeningTime
+	}
+	return quietTime
 }
 
 // Wait waits until dispatch has put the caller's answer into answer, which must have room for it, or has closed it,

@@ -238,3 +238,33 @@ func TestReceiverPrefersAnAnswerToTheTurn(t *testing.T) {
 		b.Close()
 	}
 }
+
+// Where somebody waits for events, one that comes a moment behind an answer is seen sooner than elsewhere.
+func TestReceiverHurriesForListeners(t *testing.T) {
+	c, peer, _ := startCaller(t)
+	seen := func(id uint64) time.Duration {
+		var answering sync.WaitGroup
+		answering.Go(func() {
+			_, err := peer.Receive()
+			if err != nil || peer.Send(KindResponse, id, body48) != nil {
+				t.Error(err)
+			}
+		})
+		_, _, err := c.call(context.Background(), id, make(chan Frame, 1))
+		require.NoError(t, err)
+		answering.Wait()
+		start := time.Now()
+		require.NoError(t, peer.Send(KindEvent, 1, body48))
+		<-c.events
+		return time.Since(start)
+	}
+	var idle, listening time.Duration
+	for id := range uint64(10) {
+		idle += seen(id << 1)
+		c.receiver.Listen(1)
+		listening += seen(id<<1 | 1)
+		c.receiver.Listen(-1)
+	}
+	require.Less(t, listening, idle)
+	t.Logf("%v, with listeners %v", idle/10, listening/10)
+}
