@@ -7,16 +7,24 @@ import (
 )
 
 // latency is a histogram of durations: each power of two of nanoseconds in eight steps, so that a quantile is off by at most an
-// eighth. Adding costs two atomic operations.
+// eighth. Adding costs a few atomic operations. The steps of a power take memory when the first duration falls into it: those of an
+// endpoint fall into few.
 type latency struct {
-	count   atomic.Uint64
-	failed  atomic.Uint64
-	buckets [64 * latencySteps]atomic.Uint32
+	count  atomic.Uint64
+	failed atomic.Uint64
+	total  atomic.Uint64 // in nanoseconds; enough for 584 years
+	powers [latencyPowers]atomic.Pointer[latencyRow]
 }
 
-const latencySteps = 8
+const (
+	latencySteps  = 8
+	latencyPowers = 61 // the first has the durations below 8 ns, the last those of the longest time.Duration
+)
 
-// bucketOf is the bucket of a duration in nanoseconds.
+// latencyRow counts the durations of one power of two.
+type latencyRow [latencySteps]atomic.Uint64
+
+// bucketOf is the bucket of a duration in nanoseconds, which is one that a time.Duration can have.
 func bucketOf(ns uint64) int {
 	if ns < latencySteps {
 		return int(ns)
@@ -36,24 +44,46 @@ func bucketLimit(bucket int) time.Duration {
 
 // add notes one run.
 func (l *latency) add(d time.Duration, failed bool) {
+	ns := uint64(max(d, 0))
 	l.count.Add(1)
 	if failed {
 		l.failed.Add(1)
 	}
-	l.buckets[bucketOf(uint64(max(d, 0)))].Add(1)
+	l.total.Add(ns)
+	bucket := bucketOf(ns)
+	l.row(bucket / latencySteps)[bucket%latencySteps].Add(1)
 }
 
-// quantiles are the durations within which the given parts of all runs were, in rising order of the parts.
+// row has the steps of a power.
+func (l *latency) row(power int) *latencyRow {
+	p := &l.powers[power]
+	if row := p.Load(); row != nil {
+		return row
+	}
+	p.CompareAndSwap(nil, new(latencyRow)) // else another was faster
+	return p.Load()
+}
+
+// quantiles are the durations within which the given parts of all runs were, in rising order of the parts; 0 where there was no run.
 func (l *latency) quantiles(parts ...float64) []time.Duration {
+	var counts [latencyPowers * latencySteps]uint64
 	var sum uint64
-	for i := range l.buckets {
-		sum += uint64(l.buckets[i].Load())
+	for power := range l.powers {
+		row := l.powers[power].Load()
+		if row == nil {
+			continue
+		}
+		for step := range row {
+			n := row[step].Load()
+			counts[power*latencySteps+step] = n
+			sum += n
+		}
 	}
 	out := make([]time.Duration, len(parts))
 	var seen uint64
 	next := 0
-	for i := range l.buckets {
-		seen += uint64(l.buckets[i].Load())
+	for i, n := range counts {
+		seen += n
 		for next < len(parts) && sum > 0 && float64(seen) >= parts[next]*float64(sum) {
 			out[next] = bucketLimit(i)
 			next++

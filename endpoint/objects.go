@@ -195,8 +195,8 @@ func (s *Server) sessionsOf(ids []uint64) []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []*session
-	for ses := range s.sessions {
-		if slices.Contains(ids, ses.id) {
+	for _, id := range ids {
+		if ses := s.sessions[id]; ses != nil {
 			list = append(list, ses)
 		}
 	}

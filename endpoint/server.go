@@ -49,7 +49,7 @@ type Server struct {
 	directID atomic.Uint64
 
 	mu       sync.Mutex
-	sessions map[*session]struct{}
+	sessions map[uint64]*session
 	nextID   uint64
 	ownRefs  map[*reference]struct{} // of this process
 	directs  int                     // requests of this process in flight
@@ -83,7 +83,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	}
 	s := &Server{
 		opts: opts, log: opts.Logger, id: newID(), started: time.Now(), devices: devices,
-		sessions: map[*session]struct{}{}, done: make(chan struct{}), registry: opts.Registry,
+		sessions: map[uint64]*session{}, done: make(chan struct{}), registry: opts.Registry,
 	}
 	s.results = cache.New(cache.Options[*result]{
 		Entries: opts.Results.Entries, Bytes: opts.Results.Bytes, TTL: opts.Results.TTL,
@@ -182,7 +182,7 @@ func (s *Server) admit(c *net.UnixConn) {
 	s.nextID++
 	ses := newSession(s, conn, s.nextID)
 	ses.surplus = len(s.sessions) >= s.opts.Limits.Clients
-	s.sessions[ses] = struct{}{}
+	s.sessions[ses.id] = ses
 	go ses.run()
 }
 
@@ -193,7 +193,7 @@ const turnedAway = 64
 func (s *Server) forget(ses *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.sessions, ses)
+	delete(s.sessions, ses.id)
 	s.finishIfIdleLocked()
 }
 
@@ -268,7 +268,7 @@ func (s *Server) beginClose() []*session {
 	}
 	s.finishIfIdleLocked()
 	list := make([]*session, 0, len(s.sessions))
-	for ses := range s.sessions {
+	for _, ses := range s.sessions {
 		list = append(list, ses)
 	}
 	return list

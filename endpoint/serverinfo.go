@@ -57,7 +57,7 @@ func (s *Server) describeEndpoints() []wire.EndpointStats {
 func (s *Server) describeSessions() []wire.SessionInfo {
 	s.mu.Lock()
 	list := make([]wire.SessionInfo, 0, len(s.sessions))
-	for ses := range s.sessions {
+	for _, ses := range s.sessions {
 		list = append(list, ses.describe())
 	}
 	s.mu.Unlock()
