@@ -58,6 +58,8 @@ type asker interface {
 	fetch(ctx context.Context, f fetch, out any) error
 	// hold is fetch that keeps the reference; nil where none comes.
 	hold(ctx context.Context, f fetch, out any) (*reference, error)
+	// given ends the references of this process that the rows say were given back.
+	given(rows []wire.ObjectReleased)
 	// serverID names the server that answers.
 	serverID(ctx context.Context) (string, error)
 	// stream starts a stream. The caller closes it.

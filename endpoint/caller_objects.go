@@ -9,9 +9,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Release gives one reference to a managed object back. It is false, and nothing happens, where the object is gone or this session has
-// no reference to it: nobody gives back what is another's. A [Ref] gives its own reference back; this is for ids that were kept
-// apart from their values.
+// Release gives one reference to a managed object back, the oldest that this session has. It is false, and nothing happens, where the object
+// is gone or this session has no reference to it: nobody gives back what is another's. A [Ref] gives its own reference back, and no other;
+// this is for ids that were kept apart from their values. A Ref whose reference went this way is [ErrClosed], and its Close only
+// closes the value.
 func (c *caller) Release(ctx context.Context, objectID string) (bool, error) {
 	released, err := c.release(ctx, []string{objectID})
 	if err != nil {
@@ -49,6 +50,7 @@ func (c *caller) release(ctx context.Context, ids []string) ([]wire.ObjectReleas
 	if len(got.Objects) != len(ids) {
 		return nil, fmt.Errorf("%w: %d answers for %d objects", ErrProtocol, len(got.Objects), len(ids))
 	}
+	c.to.given(got.Objects)
 	return got.Objects, nil
 }
 

@@ -17,7 +17,7 @@ func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
 	}
 	got, err := c.fetchOn(ctx, l, f, out)
 	if err == nil && got.Object != nil {
-		l.releaseObject(got.Object.ID)
+		l.releaseObject(got.Object.ID, got.Object.Token)
 	}
 	return err
 }
@@ -134,7 +134,7 @@ func (c *Client) takeResult(l *link, frame wire.Frame, out any) (wire.Returned, 
 	}
 	if err := c.decodeValue(got.Value, got.Handles, frame.Files, out); err != nil {
 		if got.Object != nil {
-			l.releaseObject(got.Object.ID)
+			l.releaseObject(got.Object.ID, got.Object.Token)
 		}
 		return got, err
 	}
@@ -176,11 +176,20 @@ func (l *link) dropResult(frame wire.Frame) {
 	defer frame.Files.Close()
 	var got wire.Returned
 	if frame.Kind == wire.KindResponse && wire.UnmarshalPayload(frame.Body, &got) == nil && got.Object != nil {
-		l.releaseObject(got.Object.ID)
+		l.releaseObject(got.Object.ID, got.Object.Token)
 	}
 }
 
 // releaseObject gives a reference back without waiting for the answer.
-func (l *link) releaseObject(id string) {
-	l.send(call{op: wire.OpObjectRelease, body: wire.ReleaseObjects{IDs: []string{id}}})
+func (l *link) releaseObject(id string, token uint64) {
+	l.send(call{op: wire.OpObjectRelease, body: releaseOne(id, token)})
+}
+
+// releaseOne asks to take one reference back; token 0 is for servers that do not tell them apart.
+func releaseOne(id string, token uint64) wire.ReleaseObjects {
+	ask := wire.ReleaseObjects{IDs: []string{id}}
+	if token != 0 {
+		ask.Tokens = []uint64{token}
+	}
+	return ask
 }

@@ -121,7 +121,7 @@ func (c *Client) hold(ctx context.Context, f fetch, out any) (*reference, error)
 // keepReference makes the reference that came over l known to the client. Where the connection has ended meanwhile, and the reference with it,
 // it is taken again.
 func (c *Client) keepReference(l *link, obj *wire.ObjectRef) *reference {
-	r := newReference(c, obj.ID, obj.Server)
+	r := newReference(c, obj)
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -158,15 +158,15 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 	c.mu.Lock()
 	delete(c.refs, r)
 	c.mu.Unlock()
-	l := r.heldOn()
+	l, token := r.held()
 	switch {
 	case l == nil: // it went with its connection
 		return false, nil
 	case !wait:
-		l.releaseObject(r.id)
+		l.releaseObject(r.id, token)
 		return true, nil
 	}
-	_, frame, err := l.roundTrip(ctx, call{op: wire.OpObjectRelease, body: wire.ReleaseObjects{IDs: []string{r.id}}})
+	_, frame, err := l.roundTrip(ctx, call{op: wire.OpObjectRelease, body: releaseOne(r.id, token)})
 	if err != nil {
 		return false, fmt.Errorf("release object %s: %w", r.id, err)
 	}
@@ -176,6 +176,18 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 		return false, err
 	}
 	return len(got.Objects) == 1 && got.Objects[0].Released, nil
+}
+
+// given implements asker.
+func (c *Client) given(rows []wire.ObjectReleased) {
+	spent := tokensOf(rows)
+	for _, r := range c.references() {
+		if r.isOneOf(spent) && r.end(errReleased) {
+			c.mu.Lock()
+			delete(c.refs, r)
+			c.mu.Unlock()
+		}
+	}
 }
 
 // referencesLost tells the references of a connection that it has ended. Where its owner has said that it is leaving, their objects are gone too.
@@ -213,9 +225,14 @@ func (c *Client) resumeReferences(ctx context.Context, l *link) error {
 		case err != nil:
 			return err
 		}
+		var again wire.ObjectInfo
+		err = decodeAnswer(frame, &again)
 		frame.Files.Close()
-		if !r.attach(l) {
-			l.releaseObject(r.id)
+		if err != nil {
+			return err
+		}
+		if !r.attach(l, again.Token) {
+			l.releaseObject(r.id, again.Token)
 		}
 	}
 	return nil

@@ -126,16 +126,13 @@ func (s *Server) dropAnswer(answer localAnswer) {
 // dropReference gives the reference back that came with a reply.
 func (s *Server) dropReference(r reply) {
 	if r.returned.Object != nil {
-		s.releaseOwn(r.returned.Object.ID)
+		s.releaseOwn(r.returned.Object.ID, r.returned.Object.Token)
 	}
 }
 
 // releaseOwn gives a reference of this process back.
-func (s *Server) releaseOwn(id string) bool {
-	obj, left, err := s.objects.release(id, s.self.id)
-	if err == nil && left == 0 {
-		s.letGo(obj)
-	}
+func (s *Server) releaseOwn(id string, token uint64) bool {
+	_, err := s.releaseReference(id, token, s.self.id)
 	return err == nil
 }
 
@@ -173,7 +170,7 @@ func (s *Server) ask(ctx context.Context, op wire.Op, name string, in, out any) 
 func (s *Server) fetch(ctx context.Context, f fetch, out any) error {
 	return s.fetchValue(ctx, f, out, func(got wire.Returned) {
 		if got.Object != nil {
-			s.releaseOwn(got.Object.ID)
+			s.releaseOwn(got.Object.ID, got.Object.Token)
 		}
 	})
 }
@@ -229,7 +226,7 @@ func (s *Server) hold(ctx context.Context, f fetch, out any) (ref *reference, er
 
 // keepReference makes a reference of this process known, so that it hears of the object's end.
 func (s *Server) keepReference(obj *wire.ObjectRef) *reference {
-	r := newReference(s, obj.ID, obj.Server)
+	r := newReference(s, obj)
 	s.mu.Lock()
 	if s.ownRefs == nil {
 		s.ownRefs = map[*reference]struct{}{}
@@ -263,7 +260,20 @@ func (s *Server) returnReference(_ context.Context, r *reference, _ bool) (bool,
 	s.mu.Lock()
 	delete(s.ownRefs, r)
 	s.mu.Unlock()
-	return s.releaseOwn(r.id), nil
+	_, token := r.held()
+	return s.releaseOwn(r.id, token), nil
+}
+
+// given implements asker.
+func (s *Server) given(rows []wire.ObjectReleased) {
+	spent := tokensOf(rows)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := range s.ownRefs {
+		if r.isOneOf(spent) && r.end(errReleased) {
+			delete(s.ownRefs, r)
+		}
+	}
 }
 
 // enter begins a request of this process, which Shutdown waits for.

@@ -20,10 +20,16 @@ type object struct {
 	created  time.Time
 
 	// Guarded by objects.mu.
-	outcomes []*outcome     // of the tasks whose result it is
-	refs     map[uint64]int // by session
+	outcomes []*outcome         // of the tasks whose result it is
+	refs     map[uint64]holding // by session
 	total    int
 	accessed time.Time
+}
+
+// holding is what a session has of an object: at least one reference.
+type holding struct {
+	tokens []uint64 // of the references, ascending
+	since  time.Time
 }
 
 // objects are a server's managed objects.
@@ -32,46 +38,45 @@ type objects struct {
 	byID map[string]*object
 	of   map[*result]*object
 	held map[uint64]int // references by session
+	last uint64         // the token that was given out last
 }
 
-// refer returns the object of a result, made if there is none yet, with one reference more for the session. The caller has a reference
-// to the result. limit is how many references the session may have.
-func (o *objects) refer(r *result, d *definition, key cache.Key, cached bool, of *outcome, session uint64, limit int) (*object, error) {
+// refer returns the object of a result, made if there is none yet, with one reference more for the session, and the token of that. The
+// caller has a reference to the result. limit is how many references the session may have.
+func (o *objects) refer(r *result, d *definition, key cache.Key, cached bool, of *outcome, session uint64, limit int) (*object, uint64, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.byID == nil {
 		o.byID, o.of, o.held = map[string]*object{}, map[*result]*object{}, map[uint64]int{}
 	}
 	if err := o.roomLocked(session, limit); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	obj := o.of[r]
 	if obj == nil {
 		obj = &object{
-			id: newID(), endpoint: d.name, key: key, cached: cached, result: r.retain(), created: time.Now(), refs: map[uint64]int{},
+			id: newID(), endpoint: d.name, key: key, cached: cached, result: r.retain(), created: time.Now(), refs: map[uint64]holding{},
 		}
 		o.byID[obj.id], o.of[r] = obj, obj
 	}
 	if of != nil && !slices.Contains(obj.outcomes, of) {
 		obj.outcomes = append(obj.outcomes, of)
 	}
-	o.addLocked(obj, session)
-	return obj, nil
+	return obj, o.addLocked(obj, session), nil
 }
 
-// referAgain gives the session one reference more to an object that there is.
-func (o *objects) referAgain(id string, session uint64, limit int) error {
+// referAgain gives the session one reference more to an object that there is, and returns its token.
+func (o *objects) referAgain(id string, session uint64, limit int) (uint64, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	obj := o.byID[id]
 	if obj == nil {
-		return fmt.Errorf("object %q: %w", id, ErrStale)
+		return 0, fmt.Errorf("object %q: %w", id, ErrStale)
 	}
 	if err := o.roomLocked(session, limit); err != nil {
-		return err
+		return 0, err
 	}
-	o.addLocked(obj, session)
-	return nil
+	return o.addLocked(obj, session), nil
 }
 
 func (o *objects) roomLocked(session uint64, limit int) error {
@@ -81,17 +86,47 @@ func (o *objects) roomLocked(session uint64, limit int) error {
 	return nil
 }
 
-func (o *objects) addLocked(obj *object, session uint64) {
-	obj.refs[session]++
+// addLocked gives the session one reference more and returns its token.
+func (o *objects) addLocked(obj *object, session uint64) uint64 {
+	now := time.Now()
+	o.last++
+	h := obj.refs[session]
+	if len(h.tokens) == 0 {
+		h.since = now
+	}
+	h.tokens = append(h.tokens, o.last)
+	obj.refs[session] = h
 	obj.total++
-	obj.accessed = time.Now()
+	obj.accessed = now
 	o.held[session]++
+	return o.last
 }
 
-// takeLocked takes n references of the session back.
-func (o *objects) takeLocked(obj *object, session uint64, n int) {
+// takeLocked takes the reference at a place among those of the session back, and returns its token.
+func (o *objects) takeLocked(obj *object, session uint64, at int) uint64 {
+	h := obj.refs[session]
+	token := h.tokens[at]
+	if at == 0 { // as a rule; then nothing is moved
+		h.tokens = h.tokens[1:]
+	} else {
+		h.tokens = slices.Delete(h.tokens, at, at+1)
+	}
+	o.keepLocked(obj, session, h, 1)
+	return token
+}
+
+// takeAllLocked takes all references of the session back and tells whether there were any.
+func (o *objects) takeAllLocked(obj *object, session uint64) bool {
+	n := len(obj.refs[session].tokens)
+	o.keepLocked(obj, session, holding{}, n)
+	return n > 0
+}
+
+// keepLocked notes what the session still has of an object after n references were taken back.
+func (o *objects) keepLocked(obj *object, session uint64, h holding, n int) {
 	obj.total -= n
-	if obj.refs[session] -= n; obj.refs[session] == 0 {
+	obj.refs[session] = h
+	if len(h.tokens) == 0 {
 		delete(obj.refs, session)
 	}
 	if o.held[session] -= n; o.held[session] == 0 {
@@ -99,21 +134,33 @@ func (o *objects) takeLocked(obj *object, session uint64, n int) {
 	}
 }
 
-// release takes one reference of the session back and returns how many are left in all. With none the object is gone, and the caller lets
-// go of it. A session that has no reference is refused: nobody gives back what is another's.
-func (o *objects) release(id string, session uint64) (obj *object, left int, err error) {
+// released is a reference that was taken back.
+type released struct {
+	object *object
+	token  uint64
+	left   int // references of all sessions
+}
+
+// release takes a reference of the session back: that with the token, or for 0 the oldest. With none left the object is gone, and the caller
+// lets go of it. A session that does not have the reference is refused: nobody gives back what is another's, or was given back before.
+func (o *objects) release(id string, token, session uint64) (released, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	obj = o.byID[id]
+	obj := o.byID[id]
 	if obj == nil {
-		return nil, 0, fmt.Errorf("object %q: %w", id, ErrStale)
+		return released{}, fmt.Errorf("object %q: %w", id, ErrStale)
 	}
-	if obj.refs[session] == 0 {
-		return nil, 0, fmt.Errorf("%w: this session has no reference to object %q", ErrPermission, id)
+	tokens := obj.refs[session].tokens
+	at, found := 0, len(tokens) > 0
+	if token != 0 {
+		at, found = slices.BinarySearch(tokens, token)
 	}
-	o.takeLocked(obj, session, 1)
+	if !found {
+		return released{}, fmt.Errorf("%w: this session has no such reference to object %q", ErrPermission, id)
+	}
+	token = o.takeLocked(obj, session, at)
 	o.dropLocked(obj)
-	return obj, obj.total, nil
+	return released{obj, token, obj.total}, nil
 }
 
 // info describes an object to a session.
@@ -125,7 +172,7 @@ func (o *objects) info(id string, session uint64) (wire.ObjectInfo, error) {
 		return wire.ObjectInfo{}, fmt.Errorf("object %q: %w", id, ErrStale)
 	}
 	info := wire.ObjectInfo{
-		ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(obj.total), Mine: uint64(obj.refs[session]),
+		ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(obj.total), Mine: uint64(len(obj.refs[session].tokens)),
 		Bytes: uint64(obj.result.payload.bytes()), CreatedAt: obj.created.UnixNano(), AccessedAt: obj.accessed.UnixNano(),
 	}
 	if obj.cached {
@@ -149,11 +196,8 @@ func (o *objects) releaseSession(session uint64) (gone []*object) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, obj := range o.byID {
-		if n := obj.refs[session]; n > 0 {
-			o.takeLocked(obj, session, n)
-			if o.dropLocked(obj) {
-				gone = append(gone, obj)
-			}
+		if o.takeAllLocked(obj, session) && o.dropLocked(obj) {
+			gone = append(gone, obj)
 		}
 	}
 	return gone
@@ -166,9 +210,9 @@ func (o *objects) destroy(id string) (obj *object, sessions []uint64, err error)
 	if obj = o.byID[id]; obj == nil {
 		return nil, nil, fmt.Errorf("object %q: %w", id, ErrStale)
 	}
-	for session, n := range obj.refs {
+	for session := range obj.refs {
 		sessions = append(sessions, session)
-		o.takeLocked(obj, session, n)
+		o.takeAllLocked(obj, session)
 	}
 	o.dropLocked(obj)
 	return obj, sessions, nil

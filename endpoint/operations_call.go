@@ -69,12 +69,12 @@ func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cache
 	}
 	out.Cached = cached
 	if d.options.managed && !res.empty() {
-		obj, err := s.objects.refer(res, d, key, keyed, of, r.session.id, s.opts.Limits.Objects)
+		obj, token, err := s.objects.refer(res, d, key, keyed, of, r.session.id, s.opts.Limits.Objects)
 		if err != nil {
 			res.release()
 			return reply{}, err
 		}
-		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id}
+		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id, Token: token}
 	}
 	return reply{result: res, returned: out, files: files}, nil
 }

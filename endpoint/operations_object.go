@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -24,20 +25,32 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
+	if len(in.Tokens) > 0 && len(in.Tokens) != len(in.IDs) {
+		return reply{}, fmt.Errorf("%w: %d tokens for %d objects", ErrInvalid, len(in.Tokens), len(in.IDs))
+	}
 	s := r.session.server
 	var out wire.ObjectsReleased
-	for _, id := range in.IDs {
+	for i, id := range in.IDs {
 		row := wire.ObjectReleased{ID: id}
-		obj, left, err := s.objects.release(id, r.session.id)
-		if err == nil {
-			row.Released, row.Destroyed, row.Refs = true, left == 0, uint64(left)
-			if row.Destroyed {
-				s.letGo(obj)
-			}
+		var token uint64
+		if len(in.Tokens) > 0 {
+			token = in.Tokens[i]
+		}
+		if was, err := s.releaseReference(id, token, r.session.id); err == nil {
+			row.Released, row.Destroyed, row.Refs, row.Token = true, was.left == 0, uint64(was.left), was.token
 		}
 		out.Objects = append(out.Objects, row)
 	}
 	return reply{body: out}, nil
+}
+
+// releaseReference takes a reference of a session back, and lets go of an object that nobody refers to any more.
+func (s *Server) releaseReference(id string, token, session uint64) (released, error) {
+	was, err := s.objects.release(id, token, session)
+	if err == nil && was.left == 0 {
+		s.letGo(was.object)
+	}
+	return was, err
 }
 
 // doObjectWatch makes the session hear of objects that the server destroys.
@@ -53,13 +66,14 @@ func doObjectRefer(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	s := r.session.server
-	if err := s.objects.referAgain(in.ID, r.session.id, s.opts.Limits.Objects); err != nil {
+	token, err := s.objects.referAgain(in.ID, r.session.id, s.opts.Limits.Objects)
+	if err != nil {
 		return reply{}, err
 	}
 	info, err := s.objects.info(in.ID, r.session.id)
 	if err != nil {
 		return reply{}, err
 	}
-	info.Server = s.id
+	info.Server, info.Token = s.id, token
 	return reply{body: info}, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // reference is one reference to a managed object: what a [Ref] is without its type.
@@ -12,9 +14,10 @@ type reference struct {
 	id, server string
 	done       chan struct{} // closed when err is set
 
-	mu   sync.Mutex
-	link *link // of a client: on which the session has the reference; nil while there is none
-	err  error // why it is of no use any more
+	mu    sync.Mutex
+	link  *link  // of a client: on which the session has the reference; nil while there is none
+	token uint64 // tells it apart from the others of the session
+	err   error  // why it is of no use any more
 }
 
 // keeper is who has the references of this process at a server: a client, or the server itself.
@@ -23,8 +26,8 @@ type keeper interface {
 	returnReference(ctx context.Context, r *reference, wait bool) (bool, error)
 }
 
-func newReference(k keeper, id, server string) *reference {
-	return &reference{keeper: k, id: id, server: server, done: make(chan struct{})}
+func newReference(k keeper, obj *wire.ObjectRef) *reference {
+	return &reference{keeper: k, id: obj.ID, server: obj.Server, token: obj.Token, done: make(chan struct{})}
 }
 
 var errReleased = fmt.Errorf("reference to an object: %w", ErrClosed)
@@ -60,6 +63,30 @@ func (r *reference) heldOn() *link {
 	return r.link
 }
 
+// held tells on which link the session has the reference, and by which token.
+func (r *reference) held() (*link, uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.link, r.token
+}
+
+// isOneOf tells whether the reference has one of the tokens.
+func (r *reference) isOneOf(tokens map[uint64]string) bool {
+	_, token := r.held()
+	return token != 0 && tokens[token] == r.id
+}
+
+// tokensOf are the references that were given back, by token, with their objects.
+func tokensOf(rows []wire.ObjectReleased) map[uint64]string {
+	tokens := make(map[uint64]string, len(rows))
+	for _, row := range rows {
+		if row.Released && row.Token != 0 {
+			tokens[row.Token] = row.ID
+		}
+	}
+	return tokens
+}
+
 // moveTo notes the link on which the session has the reference now; nil for none.
 func (r *reference) moveTo(l *link) {
 	r.mu.Lock()
@@ -67,14 +94,14 @@ func (r *reference) moveTo(l *link) {
 	r.link = l
 }
 
-// attach notes a reference that was taken on a link. It is false when the reference is of no use any more, or is held on that link: the
+// attach notes a reference that was taken on a link, and its token. It is false when the reference is of no use any more, or is held on that link: the
 // caller gives this one back.
-func (r *reference) attach(l *link) bool {
+func (r *reference) attach(l *link, token uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err != nil || r.link == l {
 		return false
 	}
-	r.link = l
+	r.link, r.token = l, token
 	return true
 }

@@ -45,5 +45,11 @@ func callSamples() []sample {
 		{"stream-item", KindEvent, OpStream, 1, &StreamItem{Value: value, Handles: handles}},
 		{"stream-more", KindRequest, OpStreamMore, 0, &StreamMore{Stream: 12, Items: 8}},
 		{"stream-more-done", KindResponse, OpStreamMore, 0, &StreamMoreDone{}},
+		{"returned-token", KindResponse, OpCall, 0, &Returned{Value: value, Object: &ObjectRef{ID: "a1", Server: "8c1f", Token: 17}}},
+		{"object-info-token", KindResponse, OpObjectRefer, 0, &ObjectInfo{ID: "a1", Server: "8c1f", Endpoint: "load", Refs: 1, Mine: 1,
+			CreatedAt: 1_700_000_000_000_000_000, AccessedAt: 1_700_000_000_000_000_004, Token: 18}},
+		{"release-objects-tokens", KindRequest, OpObjectRelease, 0, &ReleaseObjects{IDs: []string{"a1", "b2"}, Tokens: []uint64{17, 0}}},
+		{"objects-released-tokens", KindResponse, OpObjectRelease, 0, &ObjectsReleased{Objects: []ObjectReleased{
+			{ID: "a1", Released: true, Refs: 1, Token: 17}, {ID: "b2", Released: true, Destroyed: true, Token: 9}}}},
 	}
 }

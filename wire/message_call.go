@@ -29,6 +29,9 @@ type ObjectRef struct {
 	ID string `cbor:"1,keyasint"`
 	// Server is the server that has it.
 	Server string `cbor:"2,keyasint"`
+	// Token is the reference that the session got with the answer: another one for each, within the server's life. 0 from a server
+	// that does not tell its references apart.
+	Token uint64 `cbor:"3,keyasint,omitempty"`
 }
 
 // Endpoints asks which endpoints there are.

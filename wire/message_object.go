@@ -26,12 +26,17 @@ type ObjectInfo struct {
 	CreatedAt int64 `cbor:"8,keyasint"`
 	// AccessedAt is when a reference was last given out, in nanoseconds since 1970, UTC.
 	AccessedAt int64 `cbor:"9,keyasint"`
+	// Token is the reference that [OpObjectRefer] gave; 0 in other answers.
+	Token uint64 `cbor:"10,keyasint,omitempty"`
 }
 
 // ReleaseObjects gives one reference back for each id; an id may stand more than once.
 type ReleaseObjects struct {
 	// IDs are the objects.
 	IDs []string `cbor:"1,keyasint"`
+	// Tokens, if there are any, are as many as IDs: which reference is meant, 0 for the oldest that the session has. A reference
+	// that was given back before is not there any more, so asking twice is the same as asking once.
+	Tokens []uint64 `cbor:"2,keyasint,omitempty"`
 }
 
 // ObjectsReleased answers [OpObjectRelease], one row an id, in order.
@@ -50,6 +55,8 @@ type ObjectReleased struct {
 	Destroyed bool `cbor:"3,keyasint,omitempty"`
 	// Refs is how many references are left.
 	Refs uint64 `cbor:"4,keyasint,omitempty"`
+	// Token is the reference that was given back.
+	Token uint64 `cbor:"5,keyasint,omitempty"`
 }
 
 // WatchObjects asks to be told of objects that are destroyed while this session has references to them.

@@ -1,0 +1,108 @@
+package endpoint_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// references is how many references there are to an object.
+func references(t *testing.T, through endpoint.Caller, id string) uint64 {
+	t.Helper()
+	info, err := through.ObjectInfo(context.Background(), id)
+	require.NoError(t, err)
+	return info.Refs
+}
+
+func TestAReferenceGivesNoOtherBack(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	s := serve(t, endpoint.ServerOptions{Registry: numbers(t)})
+	for name, through := range map[string]endpoint.Caller{"another process": c, "this process": s} {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			var refs []*endpoint.Ref[int]
+			for range 4 {
+				ref, err := endpoint.CallManaged[int](ctx, through, "number", modelIn{Size: 7})
+				require.NoError(t, err)
+				refs = append(refs, ref)
+			}
+			id := refs[0].ID()
+			released, err := through.Release(ctx, id)
+			require.NoError(t, err)
+			require.True(t, released)
+			require.ErrorIs(t, refs[0].Err(), endpoint.ErrClosed, "the oldest was taken")
+			require.NoError(t, refs[0].Close())
+			released, err = refs[0].Release(ctx)
+			require.NoError(t, err)
+			require.False(t, released)
+			require.EqualValues(t, 3, references(t, through, id), "it had nothing left to give back")
+
+			released, err = refs[2].Release(ctx)
+			require.NoError(t, err)
+			require.True(t, released)
+			many, err := through.ReleaseMany(ctx, id, id, id)
+			require.NoError(t, err)
+			require.True(t, many[id])
+			_, err = through.ObjectInfo(ctx, id)
+			require.ErrorIs(t, err, endpoint.ErrStale)
+			for _, ref := range refs {
+				require.ErrorIs(t, ref.Err(), endpoint.ErrClosed)
+				require.NoError(t, ref.Close())
+			}
+		})
+	}
+}
+
+// numbers is a registry with one endpoint whose results are objects.
+func numbers(t *testing.T) *endpoint.Registry {
+	t.Helper()
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "number", func(_ context.Context, in modelIn) (int, error) { return in.Size, nil },
+		endpoint.Managed()))
+	return r
+}
+
+// What a client says of references is not believed: tokens of others, tokens twice, lists that do not fit.
+func TestTokensOfReferencesAreChecked(t *testing.T) {
+	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Logger: discard()})
+	holder, thief := politePeer(t, s.Socket()), politePeer(t, s.Socket())
+	hold := func(p *peer) wire.ObjectRef {
+		args, err := wire.Marshal(map[string]int{"size": 1})
+		require.NoError(t, err)
+		frame, err := p.send(wire.OpCall, wire.Call{Endpoint: "number", Args: args})
+		require.NoError(t, err)
+		got, err := wire.ParseReturned(frame.Body)
+		require.NoError(t, err)
+		return *got.Object
+	}
+	release := func(p *peer, ask wire.ReleaseObjects) []wire.ObjectReleased {
+		frame, err := p.send(wire.OpObjectRelease, ask)
+		require.NoError(t, err)
+		require.Equal(t, wire.KindResponse, frame.Kind)
+		var got wire.ObjectsReleased
+		require.NoError(t, wire.Unmarshal(frame.Body, &got))
+		return got.Objects
+	}
+	first, second, other := hold(holder), hold(holder), hold(thief)
+	require.Equal(t, first.ID, other.ID)
+	require.NotEqual(t, first.Token, second.Token)
+	nothing := []wire.ObjectReleased{{ID: first.ID}}
+	one := func(token uint64) wire.ReleaseObjects {
+		return wire.ReleaseObjects{IDs: []string{first.ID}, Tokens: []uint64{token}}
+	}
+	require.Equal(t, nothing, release(thief, one(first.Token)))
+	require.Equal(t, nothing, release(holder, one(1<<60)))
+	require.Equal(t, []wire.ObjectReleased{{ID: first.ID, Released: true, Refs: 2, Token: second.Token}}, release(holder, one(second.Token)))
+	require.Equal(t, nothing, release(holder, one(second.Token)), "once")
+	require.Equal(t, []wire.ObjectReleased{{ID: first.ID, Released: true, Refs: 1, Token: first.Token}, {ID: first.ID}, {ID: "x"}},
+		release(holder, wire.ReleaseObjects{IDs: []string{first.ID, first.ID, "x"}}))
+	holder.refused(wire.CodeInvalidArgument, wire.OpObjectRelease, wire.ReleaseObjects{IDs: []string{"a", "b"}, Tokens: []uint64{1}})
+	holder.refused(wire.CodeInvalidArgument, wire.OpObjectRelease, wire.ReleaseObjects{IDs: []string{}, Tokens: []uint64{1}})
+	require.Equal(t, []wire.ObjectReleased{{ID: first.ID, Released: true, Destroyed: true, Token: other.Token}}, release(thief, one(0)))
+}
