@@ -39,10 +39,11 @@ type Client struct {
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
-	work sync.WaitGroup // dialing
+	work sync.WaitGroup // dialing, connections, and what takes leases again; added to under mu while not closed
 
 	mu       sync.Mutex
-	link     *link // nil while there is no connection
+	link     *link              // for requests; nil while there is no connection
+	links    map[*link]struct{} // that have not ended: link, and those whose owners have said goodbye and still answer
 	attempt  *attempt
 	failed   int // attempts in a row
 	handles  map[*Handle]struct{}
@@ -74,7 +75,7 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c := &Client{
 		opts: opts, log: opts.Logger, devices: devices,
 		handles: map[*Handle]struct{}{}, watchers: map[*Watcher]struct{}{},
-		refs: map[*reference]struct{}{},
+		refs: map[*reference]struct{}{}, links: map[*link]struct{}{},
 	}
 	c.caller.to = c
 	c.ctx, c.stop = context.WithCancel(context.Background())
@@ -98,8 +99,8 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	link := c.link
-	c.link = nil
+	links := c.links
+	c.link, c.links = nil, nil
 	watchers := c.watchers
 	c.watchers = nil
 	handles := c.handles
@@ -117,9 +118,8 @@ func (c *Client) Close() error {
 	for r := range refs {
 		r.end(errReleased)
 	}
-	if link != nil {
-		link.goodbye()
-		link.wait()
+	for l := range links {
+		l.hangUp()
 	}
 	c.work.Wait()
 	return nil

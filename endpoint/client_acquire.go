@@ -96,12 +96,14 @@ func (c *Client) register(h *Handle, l *link, lease, request uint64) {
 func (c *Client) retake(h *Handle) {
 	c.mu.Lock()
 	l := c.link
+	if l != nil { // then the client is not closed
+		c.work.Add(1)
+	}
 	c.mu.Unlock()
 	if l == nil {
 		c.keepTrying()
 		return
 	}
-	c.work.Add(1)
 	go func() {
 		defer c.work.Done()
 		c.resumeHandle(c.ctx, l, h)

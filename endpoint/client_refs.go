@@ -139,7 +139,7 @@ func (c *Client) keepReference(l *link, obj *wire.ObjectRef) *reference {
 	}
 	c.mu.Unlock()
 	switch {
-	case l.news.heardOf(r.id):
+	case l.news.heardOf(r.id), !live && l.left():
 		c.lose(r, StaleObjectMissing)
 	case live:
 	case next == nil:

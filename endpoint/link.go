@@ -27,6 +27,7 @@ type link struct {
 
 	news objectNews
 
+	over chan struct{} // closed when err is set
 	done chan struct{} // closed when the reading goroutine has ended
 }
 
@@ -76,7 +77,7 @@ func newLink(ctx context.Context, conn *wire.Conn, hello wire.Hello) (*link, err
 	}
 	l := &link{
 		conn: conn, server: agreed.Peer, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{},
-		done: make(chan struct{}),
+		over: make(chan struct{}), done: make(chan struct{}),
 	}
 	l.receiver = wire.NewReceiver(conn, l.dispatch)
 	return l, nil
@@ -116,7 +117,7 @@ func (l *link) dispatch(frame wire.Frame) error {
 		defer frame.Files.Close()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.err = errOwnerLeft
+		l.endLocked(errOwnerLeft)
 		return nil // answers to requests in flight still come
 	}
 	frame.Files.Close()
@@ -182,9 +183,7 @@ func (l *link) fail(err error) {
 	l.conn.Close()
 	var done []func(wire.Frame, error)
 	l.mu.Lock()
-	if l.err == nil {
-		l.err = lost(err)
-	}
+	l.endLocked(lost(err))
 	err = l.err
 	for _, w := range l.pending {
 		switch {
@@ -198,6 +197,14 @@ func (l *link) fail(err error) {
 	l.mu.Unlock()
 	for _, f := range done {
 		f(wire.Frame{}, err)
+	}
+}
+
+// endLocked notes why the link is of no use for new requests. The first reason stays.
+func (l *link) endLocked(err error) {
+	if l.err == nil {
+		l.err = err
+		close(l.over)
 	}
 }
 
@@ -383,14 +390,17 @@ func (l *link) sendError(err error) error {
 	return lost(err)
 }
 
-// goodbye ends the link in good order.
-func (l *link) goodbye() {
+// hangUp ends the link in good order and returns when nothing of it runs any more.
+func (l *link) hangUp() {
 	l.conn.Send(wire.KindGoodbye, 0, nil)
-	l.conn.Close()
+	l.cut()
 }
 
-// wait returns when nothing of the link runs any more.
-func (l *link) wait() { <-l.done }
+// cut ends the link and returns when nothing of it runs any more.
+func (l *link) cut() {
+	l.conn.Close()
+	<-l.done
+}
 
 // ended tells whether the link is of no use for new requests.
 func (l *link) ended() bool {

@@ -128,20 +128,22 @@ func (c *Client) settle(a *attempt) {
 	c.failed = 0
 	if c.closed {
 		c.mu.Unlock()
-		a.link.goodbye()
+		a.link.hangUp()
 		a.link, a.err = nil, fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
 		return
 	}
 	c.link = a.link
+	c.links[a.link] = struct{}{}
 	c.work.Add(1)
 	c.mu.Unlock()
 	go c.tend(a.link)
 }
 
-// tend reads the connection until it ends, and sees to it that handles and watchers get another.
+// tend sees to it that handles and watchers get another connection when this one is over, and waits for its end: an owner that has
+// said goodbye still answers what it was asked before.
 func (c *Client) tend(l *link) {
 	defer c.work.Done()
-	<-l.done
+	<-l.over
 	c.mu.Lock()
 	if c.link == l {
 		c.link = nil
@@ -150,6 +152,10 @@ func (c *Client) tend(l *link) {
 	c.ownerLost(l)
 	c.referencesLost(l)
 	c.keepTrying()
+	<-l.done
+	c.mu.Lock()
+	delete(c.links, l)
+	c.mu.Unlock()
 }
 
 // keepTrying starts an attempt if handles, watchers or references need a connection.
@@ -176,8 +182,7 @@ func (c *Client) open() (*link, error) {
 	}
 	go l.read()
 	if err := c.resume(ctx, l); err != nil {
-		l.conn.Close()
-		l.wait()
+		l.cut()
 		return nil, err
 	}
 	return l, nil

@@ -18,7 +18,7 @@ const (
 	EventPublished EventKind = iota + 1
 	// EventWithdrawn is a name that cannot be acquired any more.
 	EventWithdrawn
-	// EventOwnerLost is the connection to the owner that ended. The client dials again by itself.
+	// EventOwnerLost is the connection to the owner that ended, or its owner that said it is leaving. The client dials again by itself.
 	EventOwnerLost
 	// EventOwnerBack is the connection to an owner, the same or another, that was made again.
 	EventOwnerBack
@@ -59,8 +59,9 @@ type Watcher struct {
 	wake   chan struct{} // has room for one
 
 	mu      sync.Mutex
-	link    *link // on which events come; nil while there is none
-	request uint64
+	link    *link             // whose events count; nil while there is none
+	request uint64            // the request that they belong to; 0 until it is answered
+	began   bool              // some owner has answered: what becomes of it is news from then on
 	server  string            // whose versions seen are
 	seen    map[string]uint64 // the newest version that was heard of
 	pending map[string]Event  // by name; events of the owner under ownerKey
@@ -100,30 +101,47 @@ func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 
 // begin asks for events on a connection, if that was not done before.
 func (w *Watcher) begin(ctx context.Context, l *link) error {
-	w.mu.Lock()
-	if w.link == l {
-		w.mu.Unlock()
+	if !w.turnTo(l) {
 		return nil
 	}
+	// An owner that has said goodbye may still send events of its own versions when its successor is asked already.
+	ask := call{op: wire.OpWatch, body: wire.Watch{Names: w.names}, event: func(e wire.Event) { w.event(l, e) }}
+	id, frame, err := l.roundTrip(ctx, ask)
+	if err != nil {
+		w.lost(l)
+		return err
+	}
+	frame.Files.Close()
+	if !w.begun(l, id) { // closed meanwhile
+		l.unwatch(id)
+	}
+	return nil
+}
+
+// turnTo makes the events of a connection those that count. It is false if they are, or none do any more.
+func (w *Watcher) turnTo(l *link) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.link == l || w.err != nil {
+		return false
+	}
+	w.link, w.request = l, 0
 	if w.server != l.server.Server { // another owner counts versions anew
 		w.server = l.server.Server
 		clear(w.seen)
 	}
-	w.mu.Unlock()
-	id, frame, err := l.roundTrip(ctx, call{op: wire.OpWatch, body: wire.Watch{Names: w.names}, event: w.event})
-	if err != nil {
-		return err
-	}
-	frame.Files.Close()
-	l.receiver.Listen(1)
+	return true
+}
+
+// begun notes the request that was answered. It is false when nobody wants its events any more.
+func (w *Watcher) begun(l *link, id uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.err != nil { // closed meanwhile
-		l.unwatch(id)
-		return nil
+	if w.link == l {
+		w.request = id
 	}
-	w.link, w.request = l, id
-	return nil
+	w.began = true
+	return w.err == nil
 }
 
 // unwatch ends a watch without waiting for the answer.
@@ -136,7 +154,7 @@ func (l *link) unwatch(id uint64) {
 // resume asks for events again on a new connection.
 func (w *Watcher) resume(ctx context.Context, l *link) error {
 	w.mu.Lock()
-	w.putLocked(ownerKey, Event{Kind: EventOwnerBack, Server: l.server.Server})
+	w.ownerLocked(EventOwnerBack, l)
 	w.mu.Unlock()
 	return w.begin(ctx, l)
 }
@@ -144,18 +162,31 @@ func (w *Watcher) resume(ctx context.Context, l *link) error {
 // ownerKey is where pending keeps what happened to the owner: no name is like it.
 const ownerKey = "\x00owner"
 
-// lost notes that the connection ended.
+// lost notes that a connection is over.
 func (w *Watcher) lost(l *link) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.link != l { // there is another one already
+		return
+	}
 	w.link = nil
-	w.putLocked(ownerKey, Event{Kind: EventOwnerLost, Server: l.server.Server})
+	w.ownerLocked(EventOwnerLost, l)
+}
+
+// ownerLocked keeps news of the owner at the other end of l.
+func (w *Watcher) ownerLocked(kind EventKind, l *link) {
+	if w.began {
+		w.putLocked(ownerKey, Event{Kind: kind, Server: l.server.Server})
+	}
 }
 
 // event is called by whoever reads the connection.
-func (w *Watcher) event(e wire.Event) {
+func (w *Watcher) event(l *link, e wire.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.link != l {
+		return
+	}
 	switch e.Kind {
 	case wire.EventPublished:
 		if e.Version <= w.seen[e.Name] {
@@ -237,8 +268,8 @@ func (w *Watcher) end(err error) {
 	w.link, w.queue = nil, nil
 	clear(w.pending)
 	w.mu.Unlock()
-	close(w.wake) // nothing is put any more
-	if l != nil {
+	close(w.wake)            // nothing is put any more
+	if l != nil && id != 0 { // begin sees to a request that is not answered yet
 		l.unwatch(id)
 	}
 }

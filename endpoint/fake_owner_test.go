@@ -1,0 +1,146 @@
+package endpoint_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// fakeOwner is a socket behind which the test itself is the owner, frame by frame, so that it can say what no owner of ours would, when
+// none would. Behind one socket there may be several owners, one after the other.
+type fakeOwner struct {
+	t        testing.TB
+	socket   string
+	listener *net.UnixListener
+}
+
+func newFakeOwner(t testing.TB) *fakeOwner {
+	t.Helper()
+	path := socketPath(t)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return &fakeOwner{t: t, socket: path, listener: l}
+}
+
+// dial starts to connect a client, which goes on when the test has accepted it.
+func (o *fakeOwner) dial(opts endpoint.ClientOptions) <-chan *endpoint.Client {
+	opts.Socket, opts.Logger = o.socket, discard()
+	dialled := make(chan *endpoint.Client, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+		defer cancel()
+		c, err := endpoint.Dial(ctx, opts)
+		if err != nil {
+			o.t.Error(err)
+		}
+		dialled <- c
+	}()
+	return dialled
+}
+
+// connected is a client that is connected, and the owner's end of its connection.
+func (o *fakeOwner) connected(server string, devices ...driver.Device) (*endpoint.Client, *ownerEnd) {
+	o.t.Helper()
+	dialled := o.dial(endpoint.ClientOptions{Devices: devices})
+	end := o.greet(server)
+	c := <-dialled
+	require.NotNil(o.t, c)
+	o.t.Cleanup(func() { c.Close() })
+	return c, end
+}
+
+// accept takes the next connection, on which nothing was said.
+func (o *fakeOwner) accept() *ownerEnd {
+	o.t.Helper()
+	require.NoError(o.t, o.listener.SetDeadline(time.Now().Add(waitLimit)))
+	raw, err := o.listener.AcceptUnix()
+	require.NoError(o.t, err)
+	conn, err := wire.NewConn(raw, wire.Limits{})
+	require.NoError(o.t, err)
+	o.t.Cleanup(func() { conn.Close() })
+	return &ownerEnd{Conn: conn, t: o.t, raw: raw}
+}
+
+// greet takes the next connection as the owner with that id.
+func (o *fakeOwner) greet(server string) *ownerEnd {
+	o.t.Helper()
+	end := o.accept()
+	_, err := wire.ServerHandshake(end.Conn, wire.Hello{Server: server}, nil)
+	require.NoError(o.t, err)
+	return end
+}
+
+// ownerEnd is the owner's end of a connection.
+type ownerEnd struct {
+	*wire.Conn
+	t   testing.TB
+	raw *net.UnixConn
+}
+
+// receive returns the next frame, which has to come.
+func (e *ownerEnd) receive() wire.Frame {
+	e.t.Helper()
+	require.NoError(e.t, e.SetReadDeadline(time.Now().Add(waitLimit)))
+	frame, err := e.Receive()
+	require.NoError(e.t, err)
+	return frame
+}
+
+// asked takes the next frame, a request of that operation, decodes its body into in, if that is not nil, and returns its id.
+func (e *ownerEnd) asked(op wire.Op, in any) uint64 {
+	e.t.Helper()
+	frame := e.receive()
+	defer frame.Files.Close()
+	require.Equal(e.t, wire.KindRequest, frame.Kind)
+	request, err := wire.ParseRequest(frame.Body)
+	require.NoError(e.t, err)
+	require.Equal(e.t, op, request.Op)
+	if in != nil {
+		require.NoError(e.t, wire.UnmarshalPayload(request.Body, in))
+	}
+	return frame.ID
+}
+
+// say sends a frame.
+func (e *ownerEnd) say(kind wire.Kind, id uint64, body any) {
+	e.t.Helper()
+	if body == nil {
+		require.NoError(e.t, e.Send(kind, id, nil))
+		return
+	}
+	encoded, err := wire.MarshalPayload(body)
+	require.NoError(e.t, err)
+	require.NoError(e.t, e.Send(kind, id, encoded))
+}
+
+// ended waits for the end of the connection.
+func (e *ownerEnd) ended() {
+	e.t.Helper()
+	require.NoError(e.t, e.SetReadDeadline(time.Now().Add(waitLimit)))
+	for {
+		frame, err := e.Receive()
+		if err != nil {
+			require.NotErrorIs(e.t, err, context.DeadlineExceeded)
+			return
+		}
+		frame.Files.Close()
+	}
+}
+
+// next is the next event of a watcher.
+func next(t testing.TB, w *endpoint.Watcher) endpoint.Event {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+	defer cancel()
+	e, err := w.Next(ctx)
+	require.NoError(t, err)
+	return e
+}

@@ -1,0 +1,99 @@
+package endpoint_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// watching is a watcher whose request the owner has answered.
+func watching(t *testing.T, c *endpoint.Client, end *ownerEnd) (*endpoint.Watcher, uint64) {
+	t.Helper()
+	watchers := make(chan *endpoint.Watcher, 1)
+	go func() {
+		w, err := c.Watch(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		watchers <- w
+	}()
+	id := end.asked(wire.OpWatch, nil)
+	end.say(wire.KindResponse, id, wire.Watching{})
+	w := <-watchers
+	require.NotNil(t, w)
+	t.Cleanup(func() { w.Close() })
+	return w, id
+}
+
+func published(name string, version uint64) wire.Event {
+	return wire.Event{Kind: wire.EventPublished, Name: name, Version: version}
+}
+
+// TestAnOwnerThatDrainsWhileTheNextOneServes is a rolling restart: the old owner has said goodbye and finishes a request, the new one is
+// there already.
+func TestAnOwnerThatDrainsWhileTheNextOneServes(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	c, old := o.connected("old")
+	w, oldWatch := watching(t, c, old)
+	old.say(wire.KindEvent, oldWatch, published("m", 7))
+	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 7, Server: "old"}, next(t, w))
+	called := make(chan error, 1)
+	go func() { called <- c.Call(context.Background(), "slow", 1, nil) }()
+	call := old.asked(wire.OpCall, nil)
+
+	old.say(wire.KindGoodbye, 0, nil)
+	require.Equal(t, endpoint.Event{Kind: endpoint.EventOwnerLost, Server: "old"}, next(t, w), "it is told at the goodbye")
+	fresh := o.greet("new")
+	watch := fresh.asked(wire.OpWatch, nil)
+	fresh.say(wire.KindResponse, watch, wire.Watching{})
+	require.Equal(t, endpoint.Event{Kind: endpoint.EventOwnerBack, Server: "new"}, next(t, w))
+
+	// What the old owner still says of its versions is not taken for news of the new one's.
+	old.say(wire.KindEvent, oldWatch, published("m", 8))
+	old.say(wire.KindResponse, call, wire.Returned{})
+	require.NoError(t, <-called)
+	fresh.say(wire.KindEvent, watch, published("m", 1))
+	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 1, Server: "new"}, next(t, w))
+
+	old.Close()
+	fresh.say(wire.KindEvent, watch, published("m", 2))
+	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 2, Server: "new"}, next(t, w),
+		"the end of the old connection is no loss of the new owner")
+	fresh.Close()
+	require.Equal(t, endpoint.Event{Kind: endpoint.EventOwnerLost, Server: "new"}, next(t, w))
+}
+
+func TestClosingAClientDoesNotWaitForAnOwnerThatDrains(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	c, old := o.connected("old")
+	called := make(chan error, 1)
+	go func() { called <- c.Call(context.Background(), "slow", 1, nil) }()
+	old.asked(wire.OpCall, nil)
+	old.say(wire.KindGoodbye, 0, nil)
+	eventually(t, waitLimit, "the client has heard", func() bool { return c.ServerID() == "" })
+	pinged := make(chan error, 1)
+	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
+	fresh := o.greet("new")
+	fresh.say(wire.KindResponse, fresh.asked(wire.OpPing, nil), wire.Pong{})
+	require.NoError(t, <-pinged)
+
+	closed := make(chan error, 1)
+	go func() { closed <- c.Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(waitLimit):
+		require.Fail(t, "it waits for the old owner")
+	}
+	require.ErrorIs(t, <-called, endpoint.ErrUnavailable)
+	old.ended()
+	fresh.ended()
+}
