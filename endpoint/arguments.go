@@ -39,20 +39,27 @@ func (s *Server) newArguments(a *arguments, d *definition, in *wire.CallParts, f
 	if err != nil {
 		return fmt.Errorf("endpoint %q: argument: %w", d.name, err)
 	}
-	return a.decode(d, in.Args, storages)
+	return s.decodeArguments(a, d, in.Args, storages)
 }
 
-// decode decodes the arguments of a call; none at all are an empty map. It takes the storages.
-func (a *arguments) decode(d *definition, raw wire.RawMessage, storages []*tensor.Storage) error {
+// decodeArguments decodes the arguments of a call into a; none at all are an empty map. It takes the storages.
+func (s *Server) decodeArguments(a *arguments, d *definition, raw wire.RawMessage, storages []*tensor.Storage) (err error) {
 	if len(raw) == 0 {
 		raw = wire.RawMessage{0xa0}
 	}
+	decoded := false
+	defer func() {
+		if !decoded {
+			closeStorages(storages)
+		}
+	}()
+	defer s.recovered(&err, d, "argument: ")
 	value, made, err := d.decode(raw, storages)
 	if err != nil {
-		closeStorages(storages)
 		return fmt.Errorf("endpoint %q: argument: %w", d.name, err)
 	}
 	a.raw, a.storages, a.value, a.made = raw, storages, value, made
+	decoded = true
 	return nil
 }
 
@@ -63,6 +70,13 @@ func (a *arguments) claim() bool { return a.claimed.CompareAndSwap(false, true) 
 func (a *arguments) close() {
 	if !a.memory.CompareAndSwap(heldForAnswer, heldDone) {
 		a.free()
+	}
+}
+
+// drop closes arguments that nobody has claimed.
+func (a *arguments) drop() {
+	if a.claim() {
+		a.close()
 	}
 }
 

@@ -24,11 +24,17 @@ func decodePayload(value wire.RawMessage, storages []*tensor.Storage, out any, s
 		return nil, fmt.Errorf("%w: the payload is empty", wire.ErrEncoding)
 	}
 	d := &decoder{storages: storages, strict: strict}
+	decoded := false
+	defer func() { // also if a type that decodes itself panics
+		if !decoded {
+			closeAll(d.made)
+			reflect.ValueOf(out).Elem().SetZero() // it may hold what was closed
+		}
+	}()
 	if err := d.decode(value, reflect.ValueOf(out).Elem()); err != nil {
-		closeAll(d.made)
-		reflect.ValueOf(out).Elem().SetZero() // it may hold what was closed
 		return nil, err
 	}
+	decoded = true
 	return d.made, nil
 }
 

@@ -52,6 +52,12 @@ func encodePayload(v any) (payload, error) {
 		return payload{value: raw}, err
 	}
 	var e encoder
+	encoded := false
+	defer func() { // also if a type that encodes itself panics
+		if !encoded {
+			e.close()
+		}
+	}()
 	raw, err := e.encode(reflect.ValueOf(v))
 	if err == nil && (len(raw) > checkedBytes || e.deepest > checkedDepth) {
 		err = wire.CheckPayload(raw)
@@ -60,15 +66,17 @@ func encodePayload(v any) (payload, error) {
 		err = synchronize(e.storages)
 	}
 	if err != nil {
-		e.close()
 		return payload{}, err
 	}
-	e.value = raw
+	e.value, encoded = raw, true
 	return e.payload, nil
 }
 
 // appendPlain appends the encoding of a value that holds no tensors.
 func appendPlain(b []byte, v any) ([]byte, error) {
+	if err := checkNesting(reflect.ValueOf(v), 0); err != nil {
+		return b, err
+	}
 	at := len(b)
 	b, err := wire.AppendMarshal(b, v)
 	if err == nil && len(b)-at > checkedBytes {
@@ -107,13 +115,16 @@ func synchronize(storages []*tensor.Storage) error {
 func (e *encoder) encode(v reflect.Value) (wire.RawMessage, error) {
 	t := v.Type()
 	if !mayHold(t) {
+		if err := checkNesting(v, e.depth); err != nil {
+			return nil, err
+		}
 		return wire.Marshal(v.Interface())
 	}
 	e.depth++
 	defer func() { e.depth-- }()
 	e.deepest = max(e.deepest, e.depth)
 	if e.depth > maxDepth { // a value that holds itself would never end
-		return nil, fmt.Errorf("%w: nested too deep, or in itself", wire.ErrEncoding)
+		return nil, errTooDeep
 	}
 	switch {
 	case byValue(t):

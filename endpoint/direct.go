@@ -35,8 +35,7 @@ func (r request) prepareLocal() (*definition, *arguments, error) {
 		p.close()
 		return nil, nil, err
 	}
-	a := new(arguments)
-	return d, a, a.decode(d, p.value, p.storages)
+	return d, r.args, r.session.server.decodeArguments(r.args, d, p.value, p.storages)
 }
 
 // newLocal encodes an argument for a request within the process. What a frame could not carry is refused here too.
@@ -66,6 +65,9 @@ func (s *Server) direct(ctx context.Context, r request, op wire.Op, take func(re
 	}
 	s.requests.Add(1)
 	r.session, r.id = s.self, s.directID.Add(1)
+	if r.local != nil {
+		r.args = new(arguments)
+	}
 	inner, cancel := context.WithCancelCause(ctx)
 	unbind := context.AfterFunc(s.self.ctx, func() { cancel(context.Cause(s.self.ctx)) })
 	answers, gone := make(chan localAnswer), make(chan struct{})
@@ -82,7 +84,7 @@ func (s *Server) direct(ctx context.Context, r request, op wire.Op, take func(re
 				s.dropAnswer(answer)
 			}
 		}()
-		answer.reply, answer.err = operations[op].call(inner, r)
+		answer.reply, answer.err = operations[op].perform(inner, r)
 	}()
 	select {
 	case answer := <-answers:
@@ -104,13 +106,17 @@ func (r request) drop() error {
 func (s *Server) takeAnswer(answer localAnswer, take func(reply) error) error {
 	if answer.err != nil {
 		s.failures.Add(1)
-		return decodeError(encodeError(answer.err))
+		return decodeError(tellable(answer.err))
 	}
 	defer answer.reply.close()
+	taken := false
+	defer func() {
+		if !taken {
+			s.dropReference(answer.reply)
+		}
+	}()
 	err := take(answer.reply)
-	if err != nil {
-		s.dropReference(answer.reply)
-	}
+	taken = err == nil
 	return err
 }
 

@@ -38,7 +38,7 @@ func doCall(ctx context.Context, r request) (reply, error) {
 	}
 	s := r.session.server
 	if d.stream != nil {
-		a.close()
+		a.drop()
 		return reply{}, fmt.Errorf("%w: endpoint %q streams its results, ask for the stream", ErrInvalid, d.name)
 	}
 	if d.options.task {
@@ -114,7 +114,7 @@ func doInvalidateCall(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	defer a.close()
+	defer a.drop()
 	var out wire.Invalidated
 	if key, ok := d.key(a); ok && r.session.server.results.Invalidate(key) {
 		out.Count = 1

@@ -87,13 +87,14 @@ func doStream(ctx context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	if d.stream == nil {
-		a.close()
+		a.drop()
 		return reply{}, fmt.Errorf("%w: endpoint %q returns one result, call it", ErrInvalid, d.name)
 	}
 	flow := &credit{items: wire.StreamWindow, more: make(chan struct{}, 1)}
 	r.session.streams.put(r.id, flow)
 	defer r.session.streams.drop(r.id)
 	send := func(item any) error { return r.sendItem(ctx, d, flow, item) }
+	a.claim()
 	res, err := r.session.server.run(context.WithValue(ctx, sendKey{}, send), d, a)
 	if err != nil {
 		return reply{}, err

@@ -89,14 +89,12 @@ func (r request) submit(ctx context.Context, d *definition, a *arguments, then f
 		return o, nil
 	})
 	if err != nil {
-		a.close()
+		a.drop()
 		return nil, err
 	}
 	go func() {
 		<-t.Done()
-		if a.claim() { // cancelled before it ran
-			a.close()
-		}
+		a.drop() // cancelled before it ran
 	}()
 	return t, nil
 }
@@ -145,7 +143,7 @@ func doSubmit(ctx context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	if d.stream != nil {
-		a.close()
+		a.drop()
 		return reply{}, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", ErrInvalid, d.name)
 	}
 	t, err := r.submit(ctx, d, a, nil)
@@ -241,7 +239,7 @@ func encodeTask(s task.Status) wire.TaskInfo {
 		Done: s.Progress.Done, Total: s.Progress.Total, Message: s.Progress.Message,
 	}
 	if s.Err != nil {
-		out.Error = encodeError(s.Err)
+		out.Error = tellable(s.Err)
 	}
 	return out
 }

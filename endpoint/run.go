@@ -5,19 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"runtime/debug"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// ErrPanic is a function of an endpoint that panicked.
+// ErrPanic is a function of an endpoint that panicked, or a type of its arguments or results that did while it encoded or decoded itself.
 var ErrPanic = errors.New("panic")
 
 // obtain returns the result of a call, cached or made now, and whether it was cached. It takes the arguments. The caller releases the
 // result.
 func (s *Server) obtain(ctx context.Context, d *definition, a *arguments, key cache.Key, keyed bool) (_ *result, cached bool, err error) {
+	defer s.recovered(&err, d, "") // the function's error may panic when it is asked what it is
 	if !keyed {
 		a.claim()
 		r, err := s.run(ctx, d, a)
@@ -25,11 +25,7 @@ func (s *Server) obtain(ctx context.Context, d *definition, a *arguments, key ca
 	}
 	// A run belongs to all who wait for it. It may go on when the one whose arguments it has is gone, so the arguments go with the
 	// run, if there is one.
-	defer func() {
-		if a.claim() {
-			a.close()
-		}
-	}()
+	defer a.drop()
 	get := s.results.Get
 	if d.options.noSingleFlight {
 		get = s.results.GetAlone
@@ -76,18 +72,17 @@ func (s *Server) run(ctx context.Context, d *definition, a *arguments) (*result,
 	return r, err
 }
 
-// invoke calls the function and encodes what it returns.
-func (s *Server) invoke(ctx context.Context, d *definition, a *arguments) (*result, error) {
-	out, err := d.guarded(ctx, a.value)
+// invoke calls the function and encodes what it returns. A panic in either is an error.
+func (s *Server) invoke(ctx context.Context, d *definition, a *arguments) (r *result, err error) {
+	defer s.recovered(&err, d, "")
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("endpoint %q: %w", d.name, context.Cause(ctx))
+	}
+	out, err := d.invoke(ctx, a.value)
 	if err != nil {
-		var panicked *panicError
-		if errors.As(err, &panicked) {
-			s.log.Error("endpoint panicked", "endpoint", d.name, "value", panicked.value, "stack", string(panicked.stack))
-		}
 		return nil, fmt.Errorf("endpoint %q: %w", d.name, err)
 	}
-	r, err := s.encode(out)
-	if err != nil {
+	if r, err = s.encode(out); err != nil {
 		return nil, fmt.Errorf("endpoint %q: result: %w", d.name, err)
 	}
 	return r, nil
@@ -95,8 +90,8 @@ func (s *Server) invoke(ctx context.Context, d *definition, a *arguments) (*resu
 
 // encode makes a result of a value, of which it takes the tensors.
 func (s *Server) encode(value any) (*result, error) {
+	defer closeValue(value) // the payload has references of its own
 	p, err := encodePayload(value)
-	closeValue(value) // the payload has references of its own
 	if err != nil {
 		return nil, err
 	}
@@ -132,26 +127,16 @@ func (s *Server) fits(p *payload) error {
 	return nil
 }
 
-// guarded calls the function; a panic is an error.
-func (d *definition) guarded(ctx context.Context, in any) (out any, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &panicError{value: v, stack: debug.Stack()}
-		}
-	}()
-	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
-	}
-	return d.invoke(ctx, in)
-}
-
 // panicError is a panic of a function. The stack is for the owner's log, not for the caller.
 type panicError struct {
 	value any
 	stack []byte
 }
 
-func (e *panicError) Error() string { return fmt.Sprintf("%v: %v", ErrPanic, e.value) }
+func (e *panicError) Error() string { return ErrPanic.Error() + ": " + e.text() }
+
+// text is the value of the panic. Package fmt survives one that panics itself.
+func (e *panicError) text() string { return fmt.Sprint(e.value) }
 
 func (e *panicError) Is(target error) bool { return target == ErrPanic }
 

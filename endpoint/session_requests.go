@@ -25,7 +25,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	r := request{session: ses, id: frame.ID, body: req.Body, files: frame.Files}
 	if !op.long {
 		defer frame.Files.Close()
-		reply, err := op.call(ses.ctx, r)
+		reply, err := op.perform(ses.ctx, r)
 		// The reader sends what it has before it waits: answers to requests that came together go out together.
 		return true, ses.answer(r.id, reply, err, ses.conn.SendLater)
 	}
@@ -90,7 +90,7 @@ func (w *work) find() bool {
 // do runs the operation.
 func (w *work) do() (reply, error) {
 	start := time.Now()
-	reply, err := w.op.call(&w.callContext, w.r)
+	reply, err := w.op.perform(&w.callContext, w.r)
 	if w.r.callee != nil {
 		w.r.callee.pace.add(time.Since(start))
 	}
@@ -190,7 +190,7 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 // fail answers a request with an error.
 func (ses *session) fail(id uint64, err error) error {
 	ses.server.failures.Add(1)
-	body, encErr := wire.Marshal(encodeError(err))
+	body, encErr := wire.Marshal(tellable(err))
 	if encErr != nil {
 		return encErr
 	}

@@ -1,0 +1,54 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// An owner runs code of others beside the functions of its endpoints: what their types do to encode and decode themselves, with bytes
+// that a client chose, and what their errors do when they are asked what they are. None of it may end the process,
+// for the process has the memory of all.
+
+// recovered is deferred around such code. It makes a panic the error of what was done, with the endpoint's name if there is an endpoint,
+// and tells the log, which also gets the stack.
+func (s *Server) recovered(err *error, d *definition, part string) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	p := &panicError{value: v, stack: debug.Stack()}
+	if d == nil {
+		s.log.Error("a request panicked", "value", p.text(), "stack", string(p.stack))
+		*err = p
+		return
+	}
+	s.log.Error("endpoint panicked", "endpoint", d.name, "value", p.text(), "stack", string(p.stack))
+	*err = fmt.Errorf("endpoint %q: %s%w", d.name, part, p)
+}
+
+// perform runs the operation for a request.
+func (op operation) perform(ctx context.Context, r request) (_ reply, err error) {
+	ended := false
+	defer func() {
+		if !ended && r.args != nil {
+			r.args.drop()
+		}
+	}()
+	defer r.session.server.recovered(&err, r.callee, "")
+	out, err := op.call(ctx, r)
+	ended = true
+	return out, err
+}
+
+// tellable is encodeError for any error, also for one that panics when it is asked what it is.
+func tellable(err error) (out *wire.Error) {
+	defer func() {
+		if recover() != nil {
+			out = &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprint(err)} // fmt survives it
+		}
+	}()
+	return encodeError(err)
+}
