@@ -107,8 +107,8 @@ type Prober interface {
 // Identifier is memory that can be recognised when it is seen again, in whichever process.
 type Identifier interface {
 	Memory
-	// Identity is a name that no other memory of this host has while this one exists, and whether the memory is closed against
-	// new writers, so that equal identities also mean equal bytes as far as its owner keeps his word. ok is false where the
-	// system has no such name.
-	Identity() (id string, frozen, ok bool)
+	// Identity is a name that no other memory of this host has while this one exists; ok is true only where the system itself keeps
+	// everybody from writing to the memory ever again, this process included, so that equal identities mean equal bytes. Frozen
+	// memory ([Freezer]) is not enough: mappings from before the freeze can still be written.
+	Identity() (id string, ok bool)
 }

@@ -95,8 +95,8 @@ func (a *arguments) free() {
 	closeStorages(a.storages)
 }
 
-// key is the cache key of a call; false where its result must not be cached: an argument holds memory that has no name or that
-// somebody may still write, so that equal arguments would not mean equal bytes.
+// key is the cache key of a call; false where its result must not be cached: an argument holds memory that somebody may still write, so
+// that equal arguments would not mean equal bytes.
 func (d *definition) key(a *arguments) (cache.Key, bool) {
 	if d.options.noCache {
 		return cache.Key{}, false
@@ -112,8 +112,8 @@ func (d *definition) key(a *arguments) (cache.Key, bool) {
 		if !ok {
 			return cache.Key{}, false
 		}
-		id, frozen, ok := known.Identity()
-		if !ok || !frozen {
+		id, ok := known.Identity()
+		if !ok {
 			return cache.Key{}, false
 		}
 		fmt.Fprintf(h, "%d:%s", len(id), id)

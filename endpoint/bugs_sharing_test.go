@@ -77,53 +77,6 @@ func TestB03TheCacheKeyHasTheArguments(t *testing.T) {
 	}
 }
 
-func TestFrozenArgumentsAreCachedByIdentity(t *testing.T) {
-	c, dev, o := calling(t)
-	ctx := context.Background()
-	frozen := func() *tensor.Tensor {
-		x, err := filled(dev, 4, 3)
-		require.NoError(t, err)
-		f, ok := x.Storage().Memory().(interface{ Freeze() error })
-		if !ok {
-			t.Skip("memory of this device cannot be frozen")
-		}
-		if err := f.Freeze(); err != nil {
-			t.Skip(err)
-		}
-		return x
-	}
-	a, b := frozen(), frozen()
-	defer a.Close()
-	defer b.Close()
-	part, err := a.Narrow(0, 1, 2)
-	require.NoError(t, err)
-	defer part.Close()
-	if _, known, ok := identity(a); !ok || !known {
-		t.Skip("memory of this device has no name that other processes know")
-	}
-	for i, step := range []struct {
-		x    *tensor.Tensor
-		by   float32
-		sum  float64
-		runs uint64
-	}{{a, 0, 12, 1}, {a, 0, 12, 1}, {part, 0, 6, 2}, {b, 0, 12, 3}, {a, 1, 12, 4}, {a, 0, 12, 4}} {
-		sum, err := endpoint.Call[float64](ctx, c, "sum", scaleIn{X: step.x, By: step.by})
-		require.NoError(t, err)
-		require.Equal(t, step.sum, sum)
-		require.Equal(t, step.runs, ran(o, "sum"), "call %d", i)
-	}
-}
-
-func identity(x *tensor.Tensor) (string, bool, bool) {
-	id, ok := x.Storage().Memory().(interface {
-		Identity() (string, bool, bool)
-	})
-	if !ok {
-		return "", false, false
-	}
-	return id.Identity()
-}
-
 func TestB04ReferencesKnowTheirServerOnEveryPath(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)

@@ -10,20 +10,23 @@ import (
 
 var _ driver.Identifier = (*memory)(nil)
 
-// Identity implements [driver.Identifier]: the device and inode of the memfd, and the range of it that the memory is.
-func (m *memory) Identity() (id string, frozen, ok bool) {
+// Identity implements [driver.Identifier]: the device, inode and time of change of the memfd, and the range of it that the memory is. The
+// kernel grants the seal against writing only while no mapping can be written, so with it the bytes are final; the seal against future
+// writers that Freeze sets leaves the mappings that there are. The time tells memory from that of a later memfd with the same inode number,
+// which old kernels give out again.
+func (m *memory) Identity() (id string, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
-		return "", false, false
+		return "", false
+	}
+	seals, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_GET_SEALS, 0)
+	if err != nil || seals&unix.F_SEAL_WRITE == 0 {
+		return "", false
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(m.resources.fd, &st); err != nil {
-		return "", false, false
+		return "", false
 	}
-	seals, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_GET_SEALS, 0)
-	if err != nil {
-		return "", false, false
-	}
-	return fmt.Sprintf("memfd:%d:%d:%d:%d", st.Dev, st.Ino, m.span.fileOffset+int64(m.span.skip), m.span.bytes), seals&writeSeals != 0, true
+	return fmt.Sprintf("memfd:%d:%d:%d:%d:%d", st.Dev, st.Ino, st.Ctim.Nano(), m.span.fileOffset, m.span.bytes), true
 }

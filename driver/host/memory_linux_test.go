@@ -119,6 +119,43 @@ func TestImportForeignMemfd(t *testing.T) {
 	}
 }
 
+// TestIdentityIsOfFinalBytesOnly asks for the name of memory under each of the seals: only what nobody can write any more has one, and it is
+// the same in every mapping of the same bytes and in no other.
+func TestIdentityIsOfFinalBytesOnly(t *testing.T) {
+	drivertest.Leaks(t)
+	d := open(t).(*Device)
+	m := alloc(t, d, 100)
+	_, ok := m.Identity()
+	require.False(t, ok, "memory that anybody can write")
+	require.NoError(t, m.Freeze())
+	_, ok = m.Identity()
+	require.False(t, ok, "frozen memory can be written through the mappings from before")
+
+	sealed, another := foreignMemfd(t, 8192, sizeSeals|unix.F_SEAL_WRITE), foreignMemfd(t, 8192, sizeSeals|unix.F_SEAL_WRITE)
+	names := map[string]string{}
+	for _, of := range []struct {
+		what         string
+		file         *os.File
+		offset, size int64
+	}{{"a", sealed, 0, 4096}, {"a, part", sealed, 0, 2048}, {"a, middle", sealed, 2048, 2048}, {"a, end", sealed, 4096, 2048}, {"b", another, 0, 4096}} {
+		for range 2 {
+			h := driver.Handle{Kind: driver.Memfd, Device: d.info.UUID, Bytes: of.size, Offset: of.offset, File: of.file}
+			imported, err := d.Import(h, driver.ImportOptions{})
+			require.NoError(t, err)
+			id, ok := imported.(driver.Identifier).Identity()
+			require.True(t, ok)
+			if was, seen := names[id]; seen {
+				require.Equal(t, of.what, was)
+			}
+			names[id] = of.what
+			require.NoError(t, imported.Close())
+			_, ok = imported.(driver.Identifier).Identity()
+			require.False(t, ok, "closed")
+		}
+	}
+	require.Len(t, names, 5)
+}
+
 // TestImportReadOnlyDescriptor passes a descriptor that was opened for reading.
 func TestImportReadOnlyDescriptor(t *testing.T) {
 	drivertest.Leaks(t)

@@ -1,0 +1,85 @@
+package endpoint_test
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// sealed is a vector of n elements of that value in memory that the kernel lets nobody write any more.
+func sealed(t *testing.T, dev driver.Device, n int, value float32) *tensor.Tensor {
+	t.Helper()
+	hostOnly(t, "no other memory can be sealed")
+	source, err := filled(dev, n, value)
+	require.NoError(t, err)
+	defer source.Close()
+	raw, err := source.ReadBytes()
+	require.NoError(t, err)
+	fd, err := unix.MemfdCreate("sealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(fd), "sealed")
+	defer f.Close()
+	_, err = f.Write(raw)
+	require.NoError(t, err)
+	_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
+	require.NoError(t, err)
+	mem, err := dev.Import(driver.Handle{Kind: driver.Memfd, Device: dev.Info().UUID, Bytes: int64(len(raw)), File: f}, driver.ImportOptions{})
+	require.NoError(t, err)
+	s := tensor.NewStorage(mem)
+	defer s.Close()
+	x, err := tensor.New(s, source.Spec())
+	require.NoError(t, err)
+	t.Cleanup(func() { x.Close() })
+	return x
+}
+
+func TestSealedArgumentsAreCachedByIdentity(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, o := calling(t)
+	ctx := context.Background()
+	a, b := sealed(t, dev, 4, 3), sealed(t, dev, 4, 3)
+	part, err := a.Narrow(0, 1, 2)
+	require.NoError(t, err)
+	defer part.Close()
+	for i, step := range []struct {
+		x    *tensor.Tensor
+		by   float32
+		sum  float64
+		runs uint64
+	}{{a, 0, 12, 1}, {a, 0, 12, 1}, {part, 0, 6, 2}, {b, 0, 12, 3}, {a, 1, 12, 4}, {a, 0, 12, 4}} {
+		sum, err := endpoint.Call[float64](ctx, c, "sum", scaleIn{X: step.x, By: step.by})
+		require.NoError(t, err)
+		require.Equal(t, step.sum, sum)
+		require.Equal(t, step.runs, ran(o, "sum"), "call %d", i)
+	}
+}
+
+// TestFrozenArgumentsMayStillChange writes through a mapping from before the freeze: what was made of the bytes before is no answer then.
+func TestFrozenArgumentsMayStillChange(t *testing.T) {
+	drivertest.Leaks(t)
+	hostOnly(t, "no other memory can be frozen")
+	c, dev, _ := calling(t)
+	ctx := context.Background()
+	x, err := filled(dev, 4, 3)
+	require.NoError(t, err)
+	defer x.Close()
+	require.NoError(t, x.Storage().Memory().(driver.Freezer).Freeze())
+	for _, value := range []float32{3, 5} {
+		list, err := tensor.Data[float32](x)
+		require.NoError(t, err)
+		for i := range list {
+			list[i] = value
+		}
+		sum, err := endpoint.Call[float64](ctx, c, "sum", scaleIn{X: x})
+		require.NoError(t, err)
+		require.Equal(t, float64(4*value), sum)
+	}
+}
