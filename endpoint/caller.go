@@ -34,6 +34,10 @@ type Caller interface {
 	ReleaseMany(ctx context.Context, objectIDs ...string) (map[string]bool, error)
 	// ObjectInfo describes a managed object.
 	ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error)
+	// Objects lists the managed objects and who holds them.
+	Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo, error)
+	// Destroy takes all references to a managed object away.
+	Destroy(ctx context.Context, objectID string) (ObjectInfo, error)
 	// EnsureLive describes a managed object of a certain server, or says why it is stale.
 	EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error)
 	// InvalidateCall drops the cached result of a call.

@@ -64,6 +64,40 @@ func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, e
 	return decodeObject(got), nil
 }
 
+// Objects lists the managed objects of the endpoints, or all if none is given, with the sessions that hold them, in the order in which they were made.
+// The server is asked as often as it takes; an object that is made or goes meanwhile may be in the list or not.
+func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo, error) {
+	list := []ObjectInfo{}
+	for ask := (wire.Objects{Endpoints: endpoints}); ; {
+		var got wire.ObjectsListed
+		if err := c.to.request(ctx, call{op: wire.OpObjects, body: ask}, &got); err != nil {
+			return nil, fmt.Errorf("objects: %w", err)
+		}
+		for _, info := range got.Objects {
+			list = append(list, decodeObject(info))
+		}
+		if got.Next == 0 {
+			return list, nil
+		}
+		if got.Next <= ask.After {
+			return nil, fmt.Errorf("objects: %w: the list does not go on after %d", ErrProtocol, ask.After)
+		}
+		ask.After = got.Next
+	}
+}
+
+// Destroy drops a managed object whoever has references to it, and returns it as it was, with those who held it: their references become stale, and
+// they are told who did it. What they have mapped stays theirs. The owner's user and root may do that; others are [ErrPermission]. An
+// object that the server does not have is [ErrStale].
+func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
+	var got wire.ObjectInfo
+	ask := call{op: wire.OpObjectDestroy, body: wire.Object{ID: objectID}}
+	if err := c.to.request(ctx, ask, &got); err != nil {
+		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", objectID, err)
+	}
+	return decodeObject(got), nil
+}
+
 // EnsureLive describes a managed object that came from the server with that id, empty for any. One that is gone is a [*StaleError]
 // with the reason.
 func (c *caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {

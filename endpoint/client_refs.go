@@ -76,6 +76,7 @@ func (c *Client) objectGone(l *link, frame wire.Frame) error {
 	l.news.note(gone.ID) // before looking for references: those that are not found look here
 	for _, r := range c.references() {
 		if r.id == gone.ID && r.heldOn() == l {
+			r.stale(StaleObjectMissing, gone.Reason)
 			c.lose(r, StaleObjectMissing)
 		}
 	}
@@ -98,7 +99,7 @@ func (c *Client) lose(r *reference, reason StaleReason) {
 	c.mu.Lock()
 	delete(c.refs, r)
 	c.mu.Unlock()
-	r.stale(reason)
+	r.stale(reason, "")
 }
 
 // hold implements asker.

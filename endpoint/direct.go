@@ -239,14 +239,14 @@ func (s *Server) keepReference(obj *wire.ObjectRef) *reference {
 	}
 	s.ownRefs[r] = struct{}{}
 	s.mu.Unlock()
-	if _, err := s.objects.info(r.id, s.self.id); err != nil { // destroyed before it was known
-		s.loseReferences(r.id)
+	if !s.objects.has(r.id) { // destroyed before it was known
+		s.loseReferences(r.id, "")
 	}
 	return r
 }
 
-// loseReferences tells this process's references to an object, or to all if id is empty, that it is gone.
-func (s *Server) loseReferences(id string) {
+// loseReferences tells this process's references to an object, or to all if id is empty, that it is gone, and why if that is known.
+func (s *Server) loseReferences(id, why string) {
 	var lost []*reference
 	s.mu.Lock()
 	for r := range s.ownRefs {
@@ -257,7 +257,7 @@ func (s *Server) loseReferences(id string) {
 	}
 	s.mu.Unlock()
 	for _, r := range lost {
-		r.stale(StaleObjectMissing)
+		r.stale(StaleObjectMissing, why)
 	}
 }
 

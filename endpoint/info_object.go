@@ -3,6 +3,7 @@ package endpoint
 import (
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -23,11 +24,39 @@ type ObjectInfo struct {
 	// CreatedAt is when it was made, LastAccessedAt when a reference was last given out.
 	CreatedAt      time.Time `json:"created_at"`
 	LastAccessedAt time.Time `json:"last_accessed_at"`
+	// Devices are those that its memory is on.
+	Devices []DeviceInfo `json:"devices"`
+	// Holders are the sessions that have references, those that have had them longest first; at most a hundred. Sessions is how many there are.
+	Holders  []ObjectHolder `json:"holders"`
+	Sessions int            `json:"sessions"`
+}
+
+// ObjectHolder is a session that has references to a managed object.
+type ObjectHolder struct {
+	Process
+	// Session numbers the connection within the owner's life.
+	Session uint64 `json:"session"`
+	// Refs is how many references it has.
+	Refs uint64 `json:"refs"`
+	// Since is when it got the first of those that it has had without a break.
+	Since time.Time `json:"since"`
 }
 
 func decodeObject(in wire.ObjectInfo) ObjectInfo {
-	return ObjectInfo{
+	out := ObjectInfo{
 		ID: in.ID, ServerID: in.Server, Endpoint: in.Endpoint, CacheKey: in.CacheKey, Refs: in.Refs, Mine: in.Mine, Bytes: in.Bytes,
 		CreatedAt: fromNanos(in.CreatedAt), LastAccessedAt: fromNanos(in.AccessedAt),
+		Devices: []DeviceInfo{}, Holders: []ObjectHolder{}, Sessions: int(in.Sessions),
 	}
+	for _, d := range in.Devices {
+		out.Devices = append(out.Devices, DeviceInfo{
+			UUID: driver.UUID(d.UUID).String(), Type: driver.DeviceType(d.Type).String(), Index: int(d.Index), Name: d.Name,
+		})
+	}
+	for _, h := range in.Holders {
+		out.Holders = append(out.Holders, ObjectHolder{
+			Process: Process{PID: h.PID, UID: h.UID, Label: h.Label}, Session: h.Session, Refs: h.Refs, Since: fromNanos(h.Since),
+		})
+	}
+	return out
 }

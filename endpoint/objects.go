@@ -18,6 +18,7 @@ type object struct {
 	cached   bool
 	result   *result // the object has a reference
 	created  time.Time
+	number   uint64 // in the order in which objects were made
 
 	// Guarded by objects.mu.
 	outcomes []*outcome         // of the tasks whose result it is
@@ -55,7 +56,7 @@ func (o *objects) refer(r *result, d *definition, key cache.Key, cached bool, of
 	obj := o.of[r]
 	if obj == nil {
 		obj = &object{
-			id: newID(), endpoint: d.name, key: key, cached: cached, result: r.retain(), created: time.Now(), refs: map[uint64]holding{},
+			id: newID(), endpoint: d.name, key: key, cached: cached, result: r.retain(), created: time.Now(), number: o.last + 1, refs: map[uint64]holding{},
 		}
 		o.byID[obj.id], o.of[r] = obj, obj
 	}
@@ -163,24 +164,6 @@ func (o *objects) release(id string, token, session uint64) (released, error) {
 	return released{obj, token, obj.total}, nil
 }
 
-// info describes an object to a session.
-func (o *objects) info(id string, session uint64) (wire.ObjectInfo, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	obj := o.byID[id]
-	if obj == nil {
-		return wire.ObjectInfo{}, fmt.Errorf("object %q: %w", id, ErrStale)
-	}
-	info := wire.ObjectInfo{
-		ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(obj.total), Mine: uint64(len(obj.refs[session].tokens)),
-		Bytes: uint64(obj.result.payload.bytes()), CreatedAt: obj.created.UnixNano(), AccessedAt: obj.accessed.UnixNano(),
-	}
-	if obj.cached {
-		info.CacheKey = obj.key.String()
-	}
-	return info, nil
-}
-
 // dropLocked forgets an object without references.
 func (o *objects) dropLocked(obj *object) bool {
 	if obj.total > 0 {
@@ -203,35 +186,42 @@ func (o *objects) releaseSession(session uint64) (gone []*object) {
 	return gone
 }
 
-// destroy forgets an object whatever references there are, and returns the sessions that had some.
-func (o *objects) destroy(id string) (obj *object, sessions []uint64, err error) {
+// destroy forgets an object whatever references there are, and returns the sessions that had some, and what it was.
+func (o *objects) destroy(id string) (obj *object, sessions []uint64, was wire.ObjectInfo, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if obj = o.byID[id]; obj == nil {
-		return nil, nil, fmt.Errorf("object %q: %w", id, ErrStale)
+		return nil, nil, was, fmt.Errorf("object %q: %w", id, ErrStale)
 	}
+	was = obj.describeLocked(0)
 	for session := range obj.refs {
 		sessions = append(sessions, session)
 		o.takeAllLocked(obj, session)
 	}
 	o.dropLocked(obj)
-	return obj, sessions, nil
+	return obj, sessions, was, nil
 }
 
 // DestroyObject drops a managed object whatever references there are: they become stale, and their holders are told. What they
 // have mapped stays theirs. Errors: [ErrStale] for one that is not there.
 func (s *Server) DestroyObject(id string) error {
-	obj, holders, err := s.objects.destroy(id)
+	_, err := s.destroyObject(id, "")
+	return err
+}
+
+// destroyObject drops an object and says why to those who had references, if it knows. It returns the object as it was.
+func (s *Server) destroyObject(id, reason string) (wire.ObjectInfo, error) {
+	obj, holders, was, err := s.objects.destroy(id)
 	if err != nil {
-		return err
+		return was, err
 	}
 	s.letGo(obj)
 	for _, ses := range s.sessionsOf(holders) {
-		ses.objectGone(id)
+		ses.objectGone(id, reason)
 	}
-	s.loseReferences(id)
-	s.log.Info("object destroyed", "object", id, "endpoint", obj.endpoint, "sessions", len(holders))
-	return nil
+	s.loseReferences(id, reason)
+	s.log.Info("object destroyed", "object", id, "endpoint", obj.endpoint, "sessions", len(holders), "reason", reason)
+	return was, nil
 }
 
 // sessionsOf are the sessions with those numbers that there are.

@@ -92,6 +92,8 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpObjectRelease:      {call: doObjectRelease},
 		wire.OpObjectWatch:        {call: doObjectWatch},
 		wire.OpObjectRefer:        {call: doObjectRefer},
+		wire.OpObjects:            {call: doObjects, long: true},
+		wire.OpObjectDestroy:      {call: doObjectDestroy, long: true},
 
 		wire.OpSubmit:     {call: doSubmit, long: true},
 		wire.OpTask:       {call: doTask},

@@ -16,8 +16,53 @@ func doObjectInfo(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	info.Server = r.session.server.id
+	r.session.server.complete(&info)
 	return reply{body: info}, nil
+}
+
+// doObjects lists objects, as many as fit an answer.
+func doObjects(_ context.Context, r request) (reply, error) {
+	var in wire.Objects
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	return reply{body: r.session.server.listObjects(in, r.session.id)}, nil
+}
+
+// doObjectDestroy takes all references to an object away.
+func doObjectDestroy(_ context.Context, r request) (reply, error) {
+	var in wire.Object
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	if !r.session.ownerOrRoot() {
+		return reply{}, fmt.Errorf("%w: only the owner's user and root may destroy objects that others hold", ErrPermission)
+	}
+	s := r.session.server
+	info, err := s.destroyObject(in.ID, r.session.destroys())
+	if err != nil {
+		return reply{}, err
+	}
+	s.complete(&info)
+	return reply{body: info}, nil
+}
+
+// ownerOrRoot tells whether the peer runs as the owner's user or as root, by what the kernel says of it.
+func (ses *session) ownerOrRoot() bool {
+	if ses.conn == nil { // the owner itself
+		return true
+	}
+	peer := ses.conn.Peer()
+	return peer.SameUser() || peer.UID == 0
+}
+
+// destroys says to the holders of an object who took it away from them.
+func (ses *session) destroys() string {
+	who := ses.server.processes([]uint64{ses.id})[ses.id]
+	if who.Label == "" {
+		return fmt.Sprintf("destroyed by process %d", who.PID)
+	}
+	return fmt.Sprintf("destroyed by process %d (%s)", who.PID, who.Label)
 }
 
 func doObjectRelease(_ context.Context, r request) (reply, error) {
@@ -74,6 +119,7 @@ func doObjectRefer(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	info.Server, info.Token = s.id, token
+	info.Token = token
+	s.complete(&info)
 	return reply{body: info}, nil
 }

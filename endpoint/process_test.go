@@ -46,6 +46,7 @@ type command struct {
 	Bytes   int64    `json:"bytes,omitempty"`
 	Wait    bool     `json:"wait,omitempty"`
 	Millis  int64    `json:"millis,omitempty"`
+	UIDs    []uint32 `json:"uids,omitempty"`
 }
 
 // answer is what a child says.

@@ -44,9 +44,9 @@ func (r *reference) end(err error) bool {
 	return true
 }
 
-// stale ends the reference because its object is gone.
-func (r *reference) stale(reason StaleReason) bool {
-	return r.end(&StaleError{ObjectID: r.id, ServerID: r.server, Reason: reason})
+// stale ends the reference because its object is gone; detail is what the server said of that.
+func (r *reference) stale(reason StaleReason, detail string) bool {
+	return r.end(&StaleError{ObjectID: r.id, ServerID: r.server, Reason: reason, Detail: detail})
 }
 
 // reason is why the reference is of no use any more; nil while it is.

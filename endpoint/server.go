@@ -246,7 +246,7 @@ func (s *Server) Close() error {
 	case <-time.After(closeGrace):
 		s.log.Warn("functions of endpoints go on after the server has closed", "socket", s.opts.Socket)
 	}
-	s.loseReferences("")
+	s.loseReferences("", "")
 	for _, obj := range s.objects.releaseSession(s.self.id) {
 		s.letGo(obj)
 	}

@@ -18,8 +18,8 @@ type events struct {
 	waiting bool // something has happened since the pump last looked
 	stopped bool
 
-	objects uint64   // the request that gets news of destroyed objects; 0 for none
-	gone    []string // objects that were destroyed while the session had references, so at most as many as it had
+	objects uint64            // the request that gets news of destroyed objects; 0 for none
+	gone    []wire.ObjectGone // objects that were destroyed while the session had references, so at most as many as it had
 }
 
 // subscription passes events of some names on to one request of the client.
@@ -130,8 +130,8 @@ func (e *events) take() (subs []*subscription, gone []objectGone, more bool) {
 		return nil, nil, false
 	}
 	e.waiting = false
-	for _, id := range e.gone {
-		gone = append(gone, objectGone{watch: e.objects, id: id})
+	for _, news := range e.gone {
+		gone = append(gone, objectGone{watch: e.objects, news: news})
 	}
 	e.gone = nil
 	for _, sub := range e.subs {
@@ -145,7 +145,7 @@ func (e *events) take() (subs []*subscription, gone []objectGone, more bool) {
 // objectGone is news of a destroyed object, for a request.
 type objectGone struct {
 	watch uint64
-	id    string
+	news  wire.ObjectGone
 }
 
 // watchObjects makes a request get news of destroyed objects.
@@ -156,13 +156,13 @@ func (ses *session) watchObjects(request uint64) {
 	e.objects = request
 }
 
-// objectGone notes an object that was destroyed while the session had references to it. It returns at once.
-func (ses *session) objectGone(id string) {
+// objectGone notes an object that was destroyed while the session had references to it, and why if that is known. It returns at once.
+func (ses *session) objectGone(id, why string) {
 	e := &ses.events
 	e.mu.Lock()
 	watched := e.objects != 0
 	if watched {
-		e.gone = append(e.gone, id)
+		e.gone = append(e.gone, wire.ObjectGone{ID: id, Reason: why})
 	}
 	e.mu.Unlock()
 	if watched {
@@ -173,7 +173,7 @@ func (ses *session) objectGone(id string) {
 // reportGone sends news of destroyed objects.
 func (ses *session) reportGone(list []objectGone) error {
 	for _, gone := range list {
-		body, err := wire.Marshal(wire.ObjectGone{ID: gone.id})
+		body, err := wire.Marshal(gone.news)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,8 @@ type StaleError struct {
 	ServerID string
 	// Reason says what became of it.
 	Reason StaleReason
+	// Detail is what the server said about it, for people: who destroyed it. Mostly empty.
+	Detail string
 }
 
 // Error names the object, the server and the reason.
@@ -27,7 +29,11 @@ func (e *StaleError) Error() string {
 	case StaleServerMismatch:
 		return fmt.Sprintf("object %s: %v: its server %s was replaced by another", e.ObjectID, ErrStale, e.ServerID)
 	}
-	return fmt.Sprintf("object %s: %v: server %s does not have it any more", e.ObjectID, ErrStale, e.ServerID)
+	text := fmt.Sprintf("object %s: %v: server %s does not have it any more", e.ObjectID, ErrStale, e.ServerID)
+	if e.Detail != "" {
+		text += ": " + e.Detail
+	}
+	return text
 }
 
 // Is makes the error answer for [ErrStale].

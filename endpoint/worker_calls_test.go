@@ -24,6 +24,9 @@ func (w *worker) call(ctx context.Context, do command) (a answer, err error) {
 		if err := w.refs[do.Key].Err(); err != nil {
 			a.State = err.Error()
 		}
+	case "take away":
+		_, err := w.client.Destroy(ctx, do.Name)
+		return a, err
 	case "submit":
 		info, err := w.client.Submit(ctx, do.Name, in)
 		a.ID = info.ID

@@ -68,7 +68,7 @@ func (w *worker) do(do command) (answer, error) {
 		return answer{}, w.server.DestroyObject(do.Name)
 	case "serve", "publish", "withdraw", "books", "shutdown", "close server":
 		return w.own(ctx, do)
-	case "hold", "held", "submit":
+	case "hold", "held", "submit", "take away":
 		return w.call(ctx, do)
 	case "ran":
 		return answer{Version: w.counts.get(do.Key)}, nil
@@ -85,7 +85,7 @@ func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
 	switch do.Do {
 	case "serve":
 		w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name, Registry: testRegistry(w.dev, &w.counts),
-			Limits: endpoint.Limits{Wire: wire.Limits{Frame: do.Bytes}}})
+			AllowUIDs: do.UIDs, Limits: endpoint.Limits{Wire: wire.Limits{Frame: do.Bytes}}})
 		if err != nil {
 			return a, err
 		}
@@ -117,7 +117,7 @@ func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
 	start := time.Now()
 	switch do.Do {
 	case "dial":
-		w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Wait: do.Wait})
+		w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Wait: do.Wait, AllowUIDs: do.UIDs})
 	case "hang up":
 		err = w.client.Close()
 	case "ping":

@@ -20,6 +20,9 @@ func callSamples() []sample {
 			Objects: 3, Requests: 4}}}
 	object := ObjectInfo{ID: "a1", Server: "8c1f", Endpoint: "load", CacheKey: "load/model:768", Refs: 2, Mine: 1, Bytes: 4096,
 		CreatedAt: 1_700_000_000_000_000_000, AccessedAt: 1_700_000_000_000_000_004}
+	held := object
+	held.Sessions, held.Devices = 2, []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}}
+	held.Holders = []ObjectHolder{{Session: 3, Refs: 2, PID: 4243, UID: 1000, Label: "worker", Since: 1_700_000_000_000_000_001}, {Session: 4, Refs: 1}}
 	return []sample{
 		{"call", KindRequest, OpCall, 1, &Call{Endpoint: "load", Args: args, Handles: handles}},
 		{"call-least", KindRequest, OpCall, 0, &Call{Endpoint: "load"}},
@@ -45,6 +48,10 @@ func callSamples() []sample {
 		{"stream-item", KindEvent, OpStream, 1, &StreamItem{Value: value, Handles: handles}},
 		{"stream-more", KindRequest, OpStreamMore, 0, &StreamMore{Stream: 12, Items: 8}},
 		{"stream-more-done", KindResponse, OpStreamMore, 0, &StreamMoreDone{}},
+		{"objects", KindRequest, OpObjects, 0, &Objects{Endpoints: []string{"load", "build"}, After: 12, Limit: 100}},
+		{"objects-listed", KindResponse, OpObjects, 0, &ObjectsListed{Objects: []ObjectInfo{held, {ID: "b2", Endpoint: "load"}}, Next: 13}},
+		{"destroy-object", KindRequest, OpObjectDestroy, 0, &Object{ID: "a1"}},
+		{"object-gone-reason", KindEvent, OpObjectWatch, 0, &ObjectGone{ID: "a1", Reason: "destroyed by process 4244 (sharedtensor release)"}},
 		{"returned-token", KindResponse, OpCall, 0, &Returned{Value: value, Object: &ObjectRef{ID: "a1", Server: "8c1f", Token: 17}}},
 		{"object-info-token", KindResponse, OpObjectRefer, 0, &ObjectInfo{ID: "a1", Server: "8c1f", Endpoint: "load", Refs: 1, Mine: 1,
 			CreatedAt: 1_700_000_000_000_000_000, AccessedAt: 1_700_000_000_000_000_004, Token: 18}},

@@ -6,7 +6,7 @@ type Object struct {
 	ID string `cbor:"1,keyasint"`
 }
 
-// ObjectInfo answers [OpObjectInfo].
+// ObjectInfo answers [OpObjectInfo], and describes an object in other answers.
 type ObjectInfo struct {
 	// ID is the object.
 	ID string `cbor:"1,keyasint"`
@@ -28,6 +28,46 @@ type ObjectInfo struct {
 	AccessedAt int64 `cbor:"9,keyasint"`
 	// Token is the reference that [OpObjectRefer] gave; 0 in other answers.
 	Token uint64 `cbor:"10,keyasint,omitempty"`
+	// Holders are the sessions that have references, those that have had them longest first; of very many the first ones.
+	Holders []ObjectHolder `cbor:"11,keyasint,omitempty"`
+	// Sessions is how many sessions have references.
+	Sessions uint64 `cbor:"12,keyasint,omitempty"`
+	// Devices are the devices its memory is on, each once.
+	Devices []DeviceInfo `cbor:"13,keyasint,omitempty"`
+}
+
+// ObjectHolder is a session that has references to a managed object, as others see it.
+type ObjectHolder struct {
+	// Session numbers the holder's connection within the server's life.
+	Session uint64 `cbor:"1,keyasint"`
+	// Refs is how many references it has.
+	Refs uint64 `cbor:"2,keyasint"`
+	// PID is the process.
+	PID int32 `cbor:"3,keyasint,omitempty"`
+	// UID is its user.
+	UID uint32 `cbor:"4,keyasint,omitempty"`
+	// Label is its name for people.
+	Label string `cbor:"5,keyasint,omitempty"`
+	// Since is when it got the first of those that it has had without a break, in nanoseconds since 1970, UTC.
+	Since int64 `cbor:"6,keyasint,omitempty"`
+}
+
+// Objects asks for managed objects, in the order in which they were made.
+type Objects struct {
+	// Endpoints are the endpoints whose objects are asked for; none for all.
+	Endpoints []string `cbor:"1,keyasint,omitempty"`
+	// After is Next of the answer that is to be continued; 0 for the beginning.
+	After uint64 `cbor:"2,keyasint,omitempty"`
+	// Limit is how many are wanted at most; 0 for as many as the server sends at once.
+	Limit uint64 `cbor:"3,keyasint,omitempty"`
+}
+
+// ObjectsListed answers [OpObjects], with as many objects as fit one answer.
+type ObjectsListed struct {
+	// Objects are they. Cache keys of more than a kilobyte are cut.
+	Objects []ObjectInfo `cbor:"1,keyasint"`
+	// Next is After of the request that gets those that follow; 0 where none do.
+	Next uint64 `cbor:"2,keyasint,omitempty"`
 }
 
 // ReleaseObjects gives one reference back for each id; an id may stand more than once.
@@ -70,6 +110,8 @@ type WatchingObjects struct{}
 type ObjectGone struct {
 	// ID is the object.
 	ID string `cbor:"1,keyasint"`
+	// Reason is why, in a few words for people; it may be empty.
+	Reason string `cbor:"2,keyasint,omitempty"`
 }
 
 // InvalidateEndpoint drops all cached results of an endpoint.

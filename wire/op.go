@@ -62,6 +62,11 @@ const (
 	OpObjectWatch Op = 130
 	// OpObjectRefer gives the session one reference more to a managed object: [Object], [ObjectInfo].
 	OpObjectRefer Op = 131
+	// OpObjects lists managed objects and who holds them: [Objects], [ObjectsListed].
+	OpObjects Op = 132
+	// OpObjectDestroy takes all references to a managed object away, whoever has them: [Object], [ObjectInfo] as it was. It is for the
+	// server's own user and root; others are refused with [CodePermissionDenied].
+	OpObjectDestroy Op = 133
 
 	// OpStream calls an endpoint whose results come one by one: [Call]; each result is a [StreamItem] in an event frame,
 	// and the response, which is empty, is the end.
@@ -77,7 +82,8 @@ var opNames = [...]string{
 	OpSubmit: "submit", OpTask: "task", OpTaskWait: "wait for task", OpTaskResult: "task result", OpTaskCancel: "cancel task",
 	OpTasks: "tasks", OpInvalidateCall: "invalidate call", OpInvalidateEndpoint: "invalidate endpoint",
 	OpObjectInfo: "object info", OpObjectRelease: "release object",
-	OpObjectWatch: "watch objects", OpObjectRefer: "refer to object", OpStream: "stream", OpStreamMore: "stream more",
+	OpObjectWatch: "watch objects", OpObjectRefer: "refer to object",
+	OpObjects: "objects", OpObjectDestroy: "destroy object", OpStream: "stream", OpStreamMore: "stream more",
 }
 
 // String is the name of the operation, or its number in words.

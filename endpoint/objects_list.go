@@ -1,0 +1,172 @@
+package endpoint
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// Bounds of an answer that lists objects.
+const (
+	// listedHolders is how many holders of one object are named.
+	listedHolders = 100
+	// listedObjects is how many objects there are in one answer.
+	listedObjects = 1000
+	// listedKey is how many bytes of a cache key are listed.
+	listedKey = 1024
+	// listedBytes is how large an answer becomes at most, whatever a frame may have.
+	listedBytes = 1 << 20
+	// What the parts of a description have beside their texts, at most.
+	objectBytes, holderBytes, deviceBytes = 256, 64, 64
+)
+
+// info describes an object to a session.
+func (o *objects) info(id string, session uint64) (wire.ObjectInfo, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	obj := o.byID[id]
+	if obj == nil {
+		return wire.ObjectInfo{}, fmt.Errorf("object %q: %w", id, ErrStale)
+	}
+	return obj.describeLocked(session), nil
+}
+
+// has tells whether there is such an object.
+func (o *objects) has(id string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.byID[id] != nil
+}
+
+// describeLocked is what the books know of an object. The holders have numbers only: see complete.
+func (obj *object) describeLocked(session uint64) wire.ObjectInfo {
+	info := wire.ObjectInfo{
+		ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(obj.total), Mine: uint64(len(obj.refs[session].tokens)),
+		Bytes: uint64(obj.result.payload.bytes()), CreatedAt: obj.created.UnixNano(), AccessedAt: obj.accessed.UnixNano(),
+		Sessions: uint64(len(obj.refs)), Devices: obj.result.payload.devices(),
+	}
+	if obj.cached {
+		info.CacheKey = obj.key.String()
+	}
+	for session, h := range obj.refs {
+		info.Holders = append(info.Holders, wire.ObjectHolder{Session: session, Refs: uint64(len(h.tokens)), Since: h.since.UnixNano()})
+	}
+	slices.SortFunc(info.Holders, func(a, b wire.ObjectHolder) int {
+		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Session, b.Session))
+	})
+	info.Holders = info.Holders[:min(len(info.Holders), listedHolders)]
+	return info
+}
+
+// devices are the devices of the storages, each once.
+func (p *payload) devices() []wire.DeviceInfo {
+	var list []wire.DeviceInfo
+	seen := map[driver.UUID]bool{}
+	for _, s := range p.storages {
+		info := s.Memory().Device().Info()
+		if !seen[info.UUID] {
+			seen[info.UUID] = true
+			list = append(list, wire.DeviceInfo{UUID: wire.UUID(info.UUID), Type: int32(info.Type), Index: int32(info.Index), Name: info.Name})
+		}
+	}
+	return list
+}
+
+// list describes the objects that are asked for, as many as have a size of bytes together, but one at least.
+func (o *objects) list(in wire.Objects, session uint64, bytes int64) (out wire.ObjectsListed) {
+	limit := listedObjects
+	if in.Limit > 0 && in.Limit < listedObjects {
+		limit = int(in.Limit)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var found []*object
+	for _, obj := range o.byID {
+		if obj.number > in.After && (len(in.Endpoints) == 0 || slices.Contains(in.Endpoints, obj.endpoint)) {
+			found = append(found, obj)
+		}
+	}
+	slices.SortFunc(found, func(a, b *object) int { return cmp.Compare(a.number, b.number) })
+	for i, obj := range found {
+		info := obj.describeLocked(session)
+		if len(info.CacheKey) > listedKey {
+			info.CacheKey = cutText(info.CacheKey, listedKey)
+		}
+		bytes -= sizeOf(&info)
+		if i == limit || i > 0 && bytes < 0 {
+			out.Next = found[i-1].number
+			break
+		}
+		out.Objects = append(out.Objects, info)
+	}
+	return out
+}
+
+// sizeOf is how many bytes a description takes at most, with the labels that its holders may have.
+func sizeOf(info *wire.ObjectInfo) int64 {
+	n := objectBytes + len(info.Endpoint) + len(info.CacheKey) + len(info.Holders)*(holderBytes+labelBytes)
+	for _, d := range info.Devices {
+		n += deviceBytes + len(d.Name)
+	}
+	return int64(n)
+}
+
+// cutText is the beginning of a text that is too long, with a sign that it is not all.
+func cutText(text string, limit int) string {
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit] + "…"
+}
+
+// listObjects answers a session's question.
+func (s *Server) listObjects(in wire.Objects, session uint64) wire.ObjectsListed {
+	frame := s.opts.Limits.Wire.Frame
+	if frame <= 0 {
+		frame = wire.DefaultFrame
+	}
+	out := s.objects.list(in, session, min(frame-envelopeBytes, listedBytes))
+	infos := make([]*wire.ObjectInfo, len(out.Objects))
+	for i := range out.Objects {
+		infos[i] = &out.Objects[i]
+	}
+	s.complete(infos...)
+	return out
+}
+
+// complete says in descriptions which server they are of, and who the holders are. One that has gone meanwhile keeps its number.
+func (s *Server) complete(infos ...*wire.ObjectInfo) {
+	var sessions []uint64
+	for _, info := range infos {
+		for _, h := range info.Holders {
+			sessions = append(sessions, h.Session)
+		}
+	}
+	who := s.processes(sessions)
+	for _, info := range infos {
+		info.Server = s.id
+		for i := range info.Holders {
+			h := &info.Holders[i]
+			p := who[h.Session]
+			h.PID, h.UID, h.Label = p.PID, p.UID, p.Label
+		}
+	}
+}
+
+// processes says who is at the other end of sessions, this process for those within it.
+func (s *Server) processes(sessions []uint64) map[uint64]Process {
+	who := make(map[uint64]Process)
+	for _, ses := range s.sessionsOf(sessions) {
+		info := ses.describe()
+		who[ses.id] = Process{PID: info.PID, UID: info.UID, Label: info.Label}
+	}
+	if slices.Contains(sessions, s.self.id) {
+		who[s.self.id] = Process{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.opts.Label}
+	}
+	return who
+}
