@@ -72,6 +72,8 @@ type Freezer interface {
 	// Freeze lets nobody map or write the memory writable from now on. Mappings that exist stay as they are, this
 	// one too. Freezing twice is nil. Export of frozen memory gives handles that only import read-only.
 	Freeze() error
+	// Frozen tells whether that was done, here or in another process. Closed memory is not.
+	Frozen() bool
 }
 
 // Loader is memory that has a faster way to be filled from a file than ReadAt into a buffer and WriteAt out of it.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -45,85 +44,6 @@ func TestB41MisspeltWordsAreErrors(t *testing.T) {
 	err = endpoint.Register(r, "x", func(context.Context, modelIn) (int, error) { return 0, nil }, endpoint.CacheKey("{seize}"))
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
 	require.ErrorContains(t, err, `"seize"`)
-}
-
-// program is one program for all roles.
-func program(t testing.TB, opts endpoint.Options) (*endpoint.Node, func(context.Context, scaleIn) (nestedOut, error)) {
-	t.Helper()
-	dev := testDevice(t)
-	opts.Devices = driversOf(dev)
-	node, err := endpoint.Open(context.Background(), opts)
-	require.NoError(t, err)
-	t.Cleanup(func() { node.Close() })
-	double, err := endpoint.Share(node, "twice", func(_ context.Context, in scaleIn) (nestedOut, error) {
-		if in.X == nil {
-			return nestedOut{}, endpoint.ErrInvalid
-		}
-		x, err := tensor.Float32s(in.X)
-		if err != nil {
-			return nestedOut{}, err
-		}
-		y, err := filled(dev, len(x), x[0]*in.By)
-		return nestedOut{Sums: []float64{float64(len(x))}, Same: y}, err
-	})
-	require.NoError(t, err)
-	node.Ready()
-	return node, double
-}
-
-func TestB42AFunctionHasOneTypeInAllRoles(t *testing.T) {
-	drivertest.Leaks(t)
-	socket := socketPath(t)
-	for _, mode := range []endpoint.Mode{endpoint.ModeLocal, endpoint.ModeServer, endpoint.ModeClient} {
-		node, twice := program(t, endpoint.Options{Mode: mode, Socket: socket})
-		require.Equal(t, mode, node.Mode())
-		x, err := filled(testDevice(t), 3, 4)
-		require.NoError(t, err)
-		out, err := twice(context.Background(), scaleIn{X: x, By: 2})
-		require.NoError(t, err, mode)
-		require.Equal(t, []float64{3}, out.Sums, mode)
-		y := out.Same.(*tensor.Tensor)
-		require.Equal(t, []float32{8, 8, 8}, values(t, y), mode)
-		require.NoError(t, y.Close())
-		require.NoError(t, x.Close())
-		checkRole(t, node)
-	}
-}
-
-// checkRole is what holds in every role.
-func checkRole(t *testing.T, node *endpoint.Node) {
-	ctx := context.Background()
-	err := node.Call(ctx, "nothing", nil, nil)
-	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
-	require.ErrorIs(t, err, wire.CodeProvider)
-	err = node.Call(ctx, "twice", map[string]any{"by": 1, "zz": 1}, nil)
-	require.ErrorIs(t, err, wire.CodeSerialization)
-	require.ErrorContains(t, err, `"zz"`)
-	err = node.Call(ctx, "twice", scaleIn{}, nil)
-	require.ErrorIs(t, err, endpoint.ErrInvalid)
-	require.ErrorContains(t, err, `endpoint "twice": `)
-	require.ErrorIs(t, node.Call(ctx, "twice", tensor.Tensor{}, nil), endpoint.ErrInvalid)
-	require.ErrorContains(t, node.Call(ctx, "twice", make(chan int), nil), "argument")
-
-	info, err := node.Submit(ctx, "twice", scaleIn{})
-	require.NoError(t, err)
-	end, err := node.Wait(ctx, info.ID)
-	require.NoError(t, err)
-	require.Equal(t, endpoint.TaskFailed, end.State)
-	tasks, err := node.Tasks(ctx, endpoint.TaskFilter{Mine: true})
-	require.NoError(t, err)
-	require.Len(t, tasks, 1)
-	list, err := node.Endpoints(ctx)
-	require.NoError(t, err)
-	require.Len(t, list, 1)
-	require.Equal(t, "endpoint_test.scaleIn", list[0].In)
-	gone, cancel := context.WithCancel(ctx)
-	cancel()
-	require.ErrorIs(t, node.Call(gone, "twice", nil, nil), context.Canceled)
-	about, err := node.Info(ctx)
-	require.NoError(t, err)
-	require.Equal(t, node.Mode(), about.Mode)
-	require.Equal(t, node.Mode() != endpoint.ModeLocal, about.ServerReady)
 }
 
 func TestB43WhatTheProgramSaysGoesBeforeTheEnvironment(t *testing.T) {

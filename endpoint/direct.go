@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // A server's own process reaches its endpoints without a socket: the same operations run for a session that has no connection. Values
-// cross them encoded, so they are checked and cached like any others, but storages are handed over as they are, not exported and
-// imported. Errors are turned into codes and back: what can be told apart here can be told apart in a client.
+// cross them encoded, so they are checked and cached like any others, but storages are lent, not exported and imported. Errors are
+// turned into codes and back: what can be told apart here can be told apart in a client.
 
 // local is what a request within the process carries beside its body.
 type local struct {
@@ -30,12 +31,16 @@ type localAnswer struct {
 // prepareLocal is prepare for a request within the process.
 func (r request) prepareLocal() (*definition, *arguments, error) {
 	p := r.local.args
+	defer p.close()
 	d, err := r.session.server.registry.find(r.local.name)
 	if err != nil {
-		p.close()
 		return nil, nil, err
 	}
-	return d, r.args, r.session.server.decodeArguments(r.args, d, p.value, p.storages)
+	storages, err := lend(r.session.server.devices, p.storages, driver.ImportOptions{Writable: d.options.writable})
+	if err != nil {
+		return nil, nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
+	}
+	return d, r.args, r.session.server.decodeArguments(r.args, d, p.value, storages)
 }
 
 // newLocal encodes an argument for a request within the process. What a frame could not carry is refused here too.
@@ -47,6 +52,10 @@ func (s *Server) newLocal(name string, in any) (*local, error) {
 	if err := s.fits(&p); err != nil {
 		p.close()
 		return nil, fmt.Errorf("argument: %w", err)
+	}
+	if err := shareable(p.storages); err != nil {
+		p.close()
+		return nil, fmt.Errorf("share the argument: %w", err)
 	}
 	if in == nil {
 		p.value = nil
@@ -195,7 +204,7 @@ func (s *Server) fetchValue(ctx context.Context, f fetch, out any, then func(wir
 		return err
 	}
 	return s.direct(ctx, r, op, func(answer reply) error {
-		if err := decodeLocal(r.local.result, out); err != nil {
+		if err := s.decodeLocal(r.local.result, out); err != nil {
 			return err
 		}
 		then(answer.returned)
@@ -204,14 +213,19 @@ func (s *Server) fetchValue(ctx context.Context, f fetch, out any, then func(wir
 }
 
 // decodeLocal decodes a result into out, which may be nil: its tensors are views of the result's storages.
-func decodeLocal(res *result, out any) error {
+func (s *Server) decodeLocal(res *result, out any) error {
 	if out == nil {
 		return nil
 	}
 	if err := checkTarget(out); err != nil {
 		return err
 	}
-	if _, err := decodePayload(res.payload.value, res.payload.storages, out, false); err != nil {
+	storages, err := lend(s.devices, res.payload.storages, driver.ImportOptions{})
+	if err != nil {
+		return fmt.Errorf("result: %w", err)
+	}
+	defer closeStorages(storages) // what is made has references of its own
+	if _, err := decodePayload(res.payload.value, storages, out, false); err != nil {
 		return fmt.Errorf("result: %w", err)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 
 // localStream is a stream within the process. The function waits in yield until its item is taken.
 type localStream struct {
+	server *Server
 	items  chan *result
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when the stream has ended, and err is set
@@ -22,7 +23,7 @@ func (s *Server) stream(ctx context.Context, name string, in any) (items, error)
 	if err != nil {
 		return nil, err
 	}
-	st := &localStream{items: make(chan *result), done: make(chan struct{})}
+	st := &localStream{server: s, items: make(chan *result), done: make(chan struct{})}
 	l.yield = st.put
 	ctx, st.cancel = context.WithCancelCause(ctx)
 	go func() {
@@ -48,7 +49,7 @@ func (st *localStream) next(ctx context.Context, out any) error {
 	select {
 	case item := <-st.items:
 		defer item.release()
-		return decodeLocal(item, out)
+		return st.server.decodeLocal(item, out)
 	case <-st.done:
 		if st.err == nil {
 			return io.EOF

@@ -56,10 +56,7 @@ func doCall(ctx context.Context, r request) (reply, error) {
 // session. of is the outcome of the task that made it, if one did.
 func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cached bool, of *outcome) (reply, error) {
 	s := r.session.server
-	out, files, err := r.share(res)
-	if err == nil && !d.options.managed {
-		err = lasting(out.Handles)
-	}
+	out, files, err := r.share(res, d.options.managed)
 	if err != nil {
 		if keyed { // what cannot be shared is of no use to those who ask later
 			s.discard(key, res)
@@ -79,13 +76,17 @@ func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cache
 	return reply{result: res, returned: out, files: files}, nil
 }
 
-// share makes a result ready to be sent. The files are the result's.
-func (r request) share(res *result) (wire.Returned, []*os.File, error) {
+// share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the result's.
+func (r request) share(res *result, kept bool) (wire.Returned, []*os.File, error) {
 	if r.local != nil {
 		r.local.result = res
-		return wire.Returned{}, nil, nil
+		return wire.Returned{}, nil, res.shareable(kept)
 	}
-	return res.returned()
+	out, files, err := res.returned()
+	for i := 0; err == nil && i < len(out.Handles); i++ {
+		err = lasting(out.Handles[i].Kind, kept)
+	}
+	return out, files, err
 }
 
 func doEndpoints(_ context.Context, r request) (reply, error) {

@@ -110,16 +110,17 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 		return fmt.Errorf("item: %w", err)
 	}
 	if r.local != nil {
+		if err := res.shareable(false); err != nil {
+			res.release()
+			return err
+		}
 		return r.local.yield(ctx, res)
 	}
 	defer res.release()
 	if err := flow.take(ctx); err != nil {
 		return err
 	}
-	out, files, err := res.returned()
-	if err == nil {
-		err = lasting(out.Handles)
-	}
+	out, files, err := r.share(res, false)
 	if err != nil {
 		return err
 	}

@@ -68,16 +68,28 @@ func (r *result) returned() (wire.Returned, []*os.File, error) {
 // empty tells whether the result is nothing at all.
 func (r *result) empty() bool { return isNull(r.payload.value) }
 
-// lasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as long as nobody
-// frees it. A managed result is kept for its receivers, other kinds of memory keep themselves.
-func lasting(handles []wire.Handle) error {
-	for _, h := range handles {
-		if h.Kind == string(driver.CUDAIPC) {
-			return &driver.UnsupportedError{
-				Feature:  "a result in memory of kind " + h.Kind,
-				Requires: "a managed endpoint, or memory that outlives its owner (cuda-fd)",
-			}
+// shareable refuses a result that no other process could have. kept is as for lasting.
+func (r *result) shareable(kept bool) error {
+	for i, s := range r.payload.storages {
+		h, err := s.Shareable()
+		if err != nil {
+			return fmt.Errorf("share the result: storage %d: %w", i, err)
+		}
+		if err := lasting(string(h.Kind), kept); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// lasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as long as nobody
+// frees it. A managed result is kept for its receivers, other kinds of memory keep themselves.
+func lasting(kind string, kept bool) error {
+	if kept || kind != string(driver.CUDAIPC) {
+		return nil
+	}
+	return &driver.UnsupportedError{
+		Feature:  "a result in memory of kind " + kind,
+		Requires: "a managed endpoint, or memory that outlives its owner (cuda-fd)",
+	}
 }

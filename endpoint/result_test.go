@@ -5,14 +5,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 func TestMemoryThatEndsWithItsOwnerIsNoResult(t *testing.T) {
-	require.NoError(t, lasting(nil))
-	require.NoError(t, lasting([]wire.Handle{{Kind: "memfd"}, {Kind: "cuda-fd"}}))
-	err := lasting([]wire.Handle{{Kind: "memfd"}, {Kind: "cuda-ipc"}})
+	require.NoError(t, lasting("memfd", false))
+	require.NoError(t, lasting("cuda-fd", false))
+	require.NoError(t, lasting("cuda-ipc", true))
+	err := lasting("cuda-ipc", false)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "managed")
 }

@@ -13,10 +13,14 @@ var storageIDs atomic.Uint64
 // Storage is a counted reference to one [driver.Memory]. Tensors that share bytes share a Storage. Its methods are safe for
 // concurrent use.
 type Storage struct {
-	mem   driver.Memory
-	bytes int64
-	id    uint64
-	refs  atomic.Int64
+	mem    driver.Memory
+	bytes  int64
+	id     uint64
+	origin *Storage // whose references count; nil for a storage of its own
+
+	refs     atomic.Int64
+	readOnly atomic.Pointer[Storage]       // made when it is first asked for
+	handle   atomic.Pointer[driver.Handle] // without its descriptor; made when it is first asked for
 }
 
 // NewStorage takes mem and returns a storage with one reference, which is the caller's.
@@ -35,6 +39,7 @@ func (s *Storage) Retain() *Storage {
 
 // retain adds n references unless the storage is closed.
 func (s *Storage) retain(n int64) bool {
+	s = s.Origin()
 	for {
 		refs := s.refs.Load()
 		if refs == 0 {
@@ -49,6 +54,7 @@ func (s *Storage) retain(n int64) bool {
 // Close gives one reference back. The last one closes the memory and returns its error. Close without a reference is
 // [os.ErrClosed].
 func (s *Storage) Close() error {
+	s = s.Origin()
 	for {
 		refs := s.refs.Load()
 		if refs == 0 {
@@ -73,4 +79,46 @@ func (s *Storage) Bytes() int64 { return s.bytes }
 func (s *Storage) ID() uint64 { return s.id }
 
 // Refs is the number of references now; 0 means closed.
-func (s *Storage) Refs() int64 { return s.refs.Load() }
+func (s *Storage) Refs() int64 { return s.Origin().refs.Load() }
+
+// ReadOnly is the same storage, with the same memory and the same references, as those see it who must not write it: what tensors write
+// is refused with [driver.ErrReadOnly]. The memory itself is mapped as it was, so slices of its elements and kernels still can. It is
+// always the same one, and s itself where that cannot be written.
+func (s *Storage) ReadOnly() *Storage {
+	if !s.Writable() {
+		return s
+	}
+	if s.readOnly.Load() == nil {
+		s.readOnly.CompareAndSwap(nil, &Storage{mem: s.mem, bytes: s.bytes, id: s.id, origin: s})
+	}
+	return s.readOnly.Load()
+}
+
+// Origin is the storage that [Storage.ReadOnly] made s of; others are their own.
+func (s *Storage) Origin() *Storage {
+	if s.origin != nil {
+		return s.origin
+	}
+	return s
+}
+
+// Writable tells whether tensors of the storage may be written.
+func (s *Storage) Writable() bool { return s.origin == nil && s.mem.Writable() }
+
+// Shareable tells how other processes can have the memory: by the handle that it returns, without the descriptor that may belong to
+// it. The memory is exported for the first answer, the others cost nothing. Its errors are those of Export. The handle's Blob is
+// borrowed.
+func (s *Storage) Shareable() (driver.Handle, error) {
+	s = s.Origin()
+	if h := s.handle.Load(); h != nil {
+		return *h, nil
+	}
+	h, err := s.mem.Export()
+	if err != nil {
+		return driver.Handle{}, err
+	}
+	err = h.Close()
+	h.File = nil
+	s.handle.Store(&h)
+	return h, err
+}

@@ -54,6 +54,57 @@ func TestStorageCounts(t *testing.T) {
 	require.NoError(t, o.Close())
 }
 
+func TestReadOnlyStorage(t *testing.T) {
+	mem, err := openHost(t).Alloc(8)
+	require.NoError(t, err)
+	s := tensor.NewStorage(mem)
+	r := s.ReadOnly()
+	require.Same(t, r, s.ReadOnly())
+	require.Same(t, r, r.ReadOnly())
+	require.Same(t, s, r.Origin())
+	require.Same(t, s, s.Origin())
+	require.Equal(t, []any{s.ID(), s.Bytes(), s.Memory()}, []any{r.ID(), r.Bytes(), r.Memory()})
+	require.True(t, s.Writable())
+	require.False(t, r.Writable())
+
+	x, err := tensor.New(s, tensor.Spec{DType: tensor.Uint8, Shape: shape{8}})
+	require.NoError(t, err)
+	y, err := tensor.New(r, tensor.Spec{DType: tensor.Uint8, Shape: shape{8}})
+	require.NoError(t, err)
+	require.ErrorIs(t, y.CopyFrom(x), driver.ErrReadOnly)
+	require.NoError(t, s.Close())
+	require.EqualValues(t, 2, r.Refs(), "the two count together")
+	require.EqualValues(t, 2, s.Refs())
+	half, err := y.Narrow(0, 0, 4)
+	require.NoError(t, err)
+	for _, view := range []*tensor.Tensor{y, y.Clone(), half} {
+		require.ErrorIs(t, view.Zero(), driver.ErrReadOnly)
+		require.NoError(t, view.Close())
+	}
+	require.NoError(t, x.Zero())
+	require.NoError(t, x.Close())
+	require.Zero(t, r.Refs())
+	require.ErrorIs(t, r.Close(), os.ErrClosed)
+}
+
+func TestShareable(t *testing.T) {
+	mem, err := openHost(t).Alloc(8)
+	require.NoError(t, err)
+	s := tensor.NewStorage(mem)
+	h, err := s.ReadOnly().Shareable()
+	require.NoError(t, err)
+	require.Equal(t, driver.Handle{Kind: driver.Memfd, Device: mem.Device().Info().UUID, Bytes: 8}, h)
+	require.Zero(t, testing.AllocsPerRun(10, func() { s.Shareable() }))
+	require.NoError(t, s.Close())
+
+	other, err := openHost(t).Alloc(8)
+	require.NoError(t, err)
+	s = tensor.NewStorage(other)
+	require.NoError(t, s.Close())
+	_, err = s.Shareable()
+	require.ErrorIs(t, err, os.ErrClosed)
+}
+
 func TestNewViews(t *testing.T) {
 	dev := openHost(t)
 	var storages []*tensor.Storage

@@ -208,7 +208,7 @@ func (t *Tensor) copyHeld(src *Tensor) error {
 
 // overlap tells whether two tensors may touch the same bytes.
 func overlap(a, b *Tensor) bool {
-	if a.storage != b.storage {
+	if a.storage.Origin() != b.storage.Origin() {
 		return false
 	}
 	spanA, errA := a.spec.Extent()

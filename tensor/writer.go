@@ -42,7 +42,7 @@ func newWriter(t *Tensor) (*rowWriter, error) {
 
 // checkWritable tells why t cannot be written.
 func (t *Tensor) checkWritable() error {
-	if !t.storage.mem.Writable() {
+	if !t.storage.Writable() {
 		return fmt.Errorf("tensor %v%v: %w", t.spec.DType, t.spec.Shape, driver.ErrReadOnly)
 	}
 	if t.Contiguous() {

@@ -140,7 +140,9 @@ func testFreeze(t *testing.T, e *env, p process) {
 	}
 	earlier := imported(t, p, export(t, m), driver.ImportOptions{Writable: true})
 	old := export(t, m)
+	require.False(t, f.Frozen())
 	require.NoError(t, f.Freeze())
+	require.True(t, f.Frozen())
 	require.NoError(t, f.Freeze(), "a second Freeze")
 
 	for _, h := range []driver.Handle{old, export(t, m)} {

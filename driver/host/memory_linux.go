@@ -156,6 +156,14 @@ func (m *memory) Freeze() error {
 	return nil
 }
 
+// Frozen implements [driver.Freezer].
+func (m *memory) Frozen() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	seals, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_GET_SEALS, 0)
+	return err == nil && seals&writeSeals != 0
+}
+
 func freeze(fd int, writable bool) error {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	switch {

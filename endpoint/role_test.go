@@ -1,0 +1,201 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// program is one program for all roles.
+func program(t testing.TB, opts endpoint.Options) (*endpoint.Node, func(context.Context, scaleIn) (nestedOut, error)) {
+	t.Helper()
+	dev := testDevice(t)
+	opts.Devices = driversOf(dev)
+	node, err := endpoint.Open(context.Background(), opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { node.Close() })
+	double, err := endpoint.Share(node, "twice", func(_ context.Context, in scaleIn) (nestedOut, error) {
+		if in.X == nil {
+			return nestedOut{}, endpoint.ErrInvalid
+		}
+		x, err := tensor.Float32s(in.X)
+		if err != nil {
+			return nestedOut{}, err
+		}
+		y, err := filled(dev, len(x), x[0]*in.By)
+		return nestedOut{Sums: []float64{float64(len(x))}, Same: y}, err
+	})
+	require.NoError(t, err)
+	registerRole(t, node.Registry(), dev)
+	node.Ready()
+	return node, double
+}
+
+func TestB42AFunctionHasOneTypeInAllRoles(t *testing.T) {
+	drivertest.Leaks(t)
+	socket := socketPath(t)
+	for _, mode := range []endpoint.Mode{endpoint.ModeLocal, endpoint.ModeServer, endpoint.ModeClient} {
+		node, twice := program(t, endpoint.Options{Mode: mode, Socket: socket})
+		require.Equal(t, mode, node.Mode())
+		x, err := filled(testDevice(t), 3, 4)
+		require.NoError(t, err)
+		out, err := twice(context.Background(), scaleIn{X: x, By: 2})
+		require.NoError(t, err, mode)
+		require.Equal(t, []float64{3}, out.Sums, mode)
+		y := out.Same.(*tensor.Tensor)
+		require.Equal(t, []float32{8, 8, 8}, values(t, y), mode)
+		require.NoError(t, y.Close())
+		require.NoError(t, x.Close())
+		checkRole(t, node)
+	}
+}
+
+// checkRole is what holds in every role.
+func checkRole(t *testing.T, node *endpoint.Node) {
+	ctx := context.Background()
+	err := node.Call(ctx, "nothing", nil, nil)
+	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+	require.ErrorIs(t, err, wire.CodeProvider)
+	err = node.Call(ctx, "twice", map[string]any{"by": 1, "zz": 1}, nil)
+	require.ErrorIs(t, err, wire.CodeSerialization)
+	require.ErrorContains(t, err, `"zz"`)
+	err = node.Call(ctx, "twice", scaleIn{}, nil)
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
+	require.ErrorContains(t, err, `endpoint "twice": `)
+	require.ErrorIs(t, node.Call(ctx, "twice", tensor.Tensor{}, nil), endpoint.ErrInvalid)
+	require.ErrorContains(t, node.Call(ctx, "twice", make(chan int), nil), "argument")
+
+	info, err := node.Submit(ctx, "twice", scaleIn{})
+	require.NoError(t, err)
+	end, err := node.Wait(ctx, info.ID)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.TaskFailed, end.State)
+	tasks, err := node.Tasks(ctx, endpoint.TaskFilter{Mine: true})
+	require.NoError(t, err)
+	require.Len(t, tasks, 1)
+	list, err := node.Endpoints(ctx)
+	require.NoError(t, err)
+	require.Equal(t, "endpoint_test.scaleIn", list[slices.IndexFunc(list, func(e endpoint.EndpointInfo) bool { return e.Name == "twice" })].In)
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	require.ErrorIs(t, node.Call(gone, "twice", nil, nil), context.Canceled)
+	about, err := node.Info(ctx)
+	require.NoError(t, err)
+	require.Equal(t, node.Mode(), about.Mode)
+	require.Equal(t, node.Mode() != endpoint.ModeLocal, about.ServerReady)
+	checkMemory(t, node)
+}
+
+// oddMemory is memory that is exported in another way than others.
+type oddMemory struct {
+	driver.Memory
+	odd string
+}
+
+// Export fails, or names another device, or another kind of handle.
+func (m oddMemory) Export() (driver.Handle, error) {
+	if m.odd == "private" {
+		return driver.Handle{}, &driver.UnsupportedError{Feature: "sharing private memory"}
+	}
+	h, err := m.Memory.Export()
+	if err != nil {
+		return h, err
+	}
+	switch m.odd {
+	case "foreign":
+		h.Device[0] ^= 0xFF
+	case "ipc":
+		h.Close()
+		h = driver.Handle{Kind: driver.CUDAIPC, Device: h.Device, Bytes: h.Bytes, Blob: make([]byte, driver.CUDAIPC.BlobBytes())}
+	}
+	return h, nil
+}
+
+// oddTensor is a tensor in such memory.
+func oddTensor(dev driver.Device, odd string) (*tensor.Tensor, error) {
+	mem, err := dev.Alloc(16)
+	if err != nil {
+		return nil, err
+	}
+	s := tensor.NewStorage(oddMemory{mem, odd})
+	defer s.Close()
+	return tensor.New(s, tensor.Spec{DType: tensor.Float32, Shape: tensor.Shape{4}})
+}
+
+// oddIn asks for a tensor in odd memory.
+type oddIn struct{ Odd string }
+
+// registerRole registers what checkMemory calls.
+func registerRole(t testing.TB, r *endpoint.Registry, dev driver.Device) {
+	t.Helper()
+	clear := func(_ context.Context, in scaleIn) (bool, error) { return true, in.X.Zero() }
+	require.NoError(t, endpoint.Register(r, "clear", clear))
+	require.NoError(t, endpoint.Register(r, "clear in place", clear, endpoint.WritableArguments()))
+	odd := func(_ context.Context, in oddIn) (*tensor.Tensor, error) { return oddTensor(dev, in.Odd) }
+	require.NoError(t, endpoint.Register(r, "odd", odd))
+	require.NoError(t, endpoint.RegisterStream(r, "odd stream", func(ctx context.Context, in oddIn) iter.Seq2[*tensor.Tensor, error] {
+		return func(yield func(*tensor.Tensor, error) bool) { yield(oddTensor(dev, in.Odd)) }
+	}))
+}
+
+// checkMemory is what holds of memory in every role.
+func checkMemory(t *testing.T, node *endpoint.Node) {
+	ctx := context.Background()
+	dev := testDevice(t)
+	x, err := filled(dev, 4, 1)
+	require.NoError(t, err)
+	defer x.Close()
+
+	err = node.Call(ctx, "clear", scaleIn{X: x}, nil)
+	require.ErrorIs(t, err, driver.ErrReadOnly, "arguments are read-only")
+	require.ErrorIs(t, err, wire.CodePermissionDenied)
+	require.Equal(t, []float32{1, 1, 1, 1}, values(t, x))
+	require.NoError(t, node.Call(ctx, "clear in place", scaleIn{X: x}, nil))
+	require.Equal(t, []float32{0, 0, 0, 0}, values(t, x))
+	y, err := endpoint.Call[nestedOut](ctx, node, "twice", scaleIn{X: x, By: 1})
+	require.NoError(t, err)
+	result := y.Same.(*tensor.Tensor)
+	require.ErrorIs(t, result.Zero(), driver.ErrReadOnly, "results are read-only")
+	require.NoError(t, node.Call(ctx, "clear in place", scaleIn{X: result}, nil), "that is a courtesy as long as nobody froze the memory")
+	require.NoError(t, result.Close())
+	if f, ok := x.Storage().Memory().(driver.Freezer); ok {
+		require.NoError(t, f.Freeze())
+		err = node.Call(ctx, "clear in place", scaleIn{X: x}, nil)
+		require.ErrorIs(t, err, driver.ErrReadOnly)
+		require.ErrorContains(t, err, "frozen")
+	}
+
+	for odd, word := range map[string]string{"private": "sharing private memory", "foreign": "memory of device"} {
+		x, err := oddTensor(dev, odd)
+		require.NoError(t, err)
+		err = node.Call(ctx, "twice", scaleIn{X: x}, nil)
+		require.ErrorIs(t, err, errors.ErrUnsupported, odd)
+		require.ErrorContains(t, err, word)
+		_, err = node.Submit(ctx, "twice", scaleIn{X: x})
+		require.ErrorIs(t, err, errors.ErrUnsupported, odd)
+		_, err = node.InvalidateCall(ctx, "twice", scaleIn{X: x})
+		require.ErrorIs(t, err, errors.ErrUnsupported, odd)
+		require.NoError(t, x.Close())
+	}
+	for odd, word := range map[string]string{"private": "sharing private memory", "foreign": "memory of device", "ipc": "managed"} {
+		var got *tensor.Tensor
+		err := node.Call(ctx, "odd", oddIn{odd}, &got)
+		require.ErrorIs(t, err, errors.ErrUnsupported, odd)
+		require.ErrorContains(t, err, word)
+		require.Nil(t, got)
+		for _, err = range endpoint.Stream[*tensor.Tensor](ctx, node, "odd stream", oddIn{odd}) {
+		}
+		require.ErrorIs(t, err, errors.ErrUnsupported, odd)
+		require.ErrorContains(t, err, word)
+	}
+}
