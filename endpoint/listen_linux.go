@@ -3,6 +3,7 @@ package endpoint
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -134,6 +135,15 @@ func (s *socket) close() error {
 		s.lock.Close()
 	}
 	return err
+}
+
+// maxOpenFiles is how many descriptors this process may have.
+func maxOpenFiles() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 1024
+	}
+	return int(min(limit.Cur, math.MaxInt32)) // infinity is the largest number
 }
 
 func inodeOf(info os.FileInfo) uint64 {

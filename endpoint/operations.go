@@ -177,15 +177,26 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 	if err := checkName(in.Name); err != nil {
 		return reply{}, err
 	}
-	sd, err := importStateDict(s.devices, &in.Manifest, in.Handles, r.files)
+	c, err := newCharge(r.session.id, in.Handles, r.files)
+	if err == nil {
+		err = s.quotas.take(c, &s.opts.Limits)
+	}
 	if err != nil {
 		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)
 	}
+	sd, err := importStateDict(s.devices, &in.Manifest, in.Handles, r.files)
+	if err != nil {
+		s.quotas.giveBack(c)
+		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)
+	}
+	s.quotas.bind(c, sd)
 	if err := module.Freeze(sd); err != nil { // what is mapped read-only here can only be found frozen
+		s.quotas.drop(sd)
 		return reply{}, errors.Join(fmt.Errorf("publish %q: the publisher has to seal its memory against new writers: %w", in.Name, err), sd.Close())
 	}
 	version, err := s.publish(ctx, in.Name, sd, catalog.Origin{Source: in.Source, Publisher: r.session.holder()})
 	if err != nil {
+		s.quotas.drop(sd)
 		return reply{}, err
 	}
 	return reply{body: wire.Published{Version: version}}, nil

@@ -34,6 +34,7 @@ type Server struct {
 	devices deviceSet
 	books   *catalog.Catalog
 	exports exports
+	quotas  quotas
 
 	registry *Registry
 	results  *cache.Cache[*result]
@@ -103,6 +104,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 // freed is told by the books of a version whose memory was given back.
 func (s *Server) freed(name string, version uint64, sd *module.StateDict, err error) {
 	s.exports.drop(sd)
+	s.quotas.drop(sd)
 	if err != nil {
 		s.log.Warn("memory was not given back cleanly", "name", name, "version", version, "error", err)
 		return

@@ -49,6 +49,11 @@ type Limits struct {
 	Subscriptions int
 	// Objects is how many references to managed objects one client may have; 65536.
 	Objects int
+	// Publish is what one client may have published: 1024 versions, 4096 storages.
+	Publish PublishLimits
+	// PublishTotal is what all clients may have published together, those that have gone included: 8192 versions; 16384 storages, or half
+	// as many as the process may have open descriptors if that is less.
+	PublishTotal PublishLimits
 }
 
 // ResultOptions bound the cache of results. A zero field stands for its default.
@@ -85,5 +90,16 @@ func (l *Limits) defaults() {
 	}
 	if l.Objects <= 0 {
 		l.Objects = 65536
+	}
+	l.Publish.defaults(1024, 4096)
+	l.PublishTotal.defaults(8192, min(16384, maxOpenFiles()/2))
+}
+
+func (l *PublishLimits) defaults(versions, storages int) {
+	if l.Versions <= 0 {
+		l.Versions = versions
+	}
+	if l.Storages <= 0 {
+		l.Storages = storages
 	}
 }

@@ -52,6 +52,20 @@ func (f *Files) Take(i int) *os.File {
 	return os.NewFile(uintptr(fd), "received")
 }
 
+// Size is the size of the file behind descriptor i, in bytes; 0 where there is no such descriptor, it was taken or closed before, or it
+// has no size. A peer can say less of its memory than its descriptor keeps.
+func (f *Files) Size(i int) int64 {
+	if f == nil {
+		return 0
+	}
+	f.set.mu.Lock()
+	defer f.set.mu.Unlock()
+	if i < 0 || i >= len(f.set.fd) || f.set.fd[i] < 0 {
+		return 0
+	}
+	return sizeOf(f.set.fd[i])
+}
+
 // Close closes what was not taken. A second Close is nil.
 func (f *Files) Close() error {
 	if f == nil {

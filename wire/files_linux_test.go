@@ -19,6 +19,17 @@ func TestFiles(t *testing.T) {
 	file := f.Files.Take(1)
 	require.NotNil(t, file)
 	require.Nil(t, f.Files.Take(1), "taken before")
+	require.Zero(t, f.Files.Size(1), "taken")
+	require.Zero(t, f.Files.Size(-1))
+	require.Zero(t, f.Files.Size(3))
+	again := memfds(t, 1)
+	require.NoError(t, again[0].Truncate(12345))
+	require.NoError(t, a.Send(KindRequest, 2, item(10), again...))
+	second, err := b.Receive()
+	require.NoError(t, err)
+	require.EqualValues(t, 12345, second.Files.Size(0))
+	require.NoError(t, second.Files.Close())
+	require.Zero(t, second.Files.Size(0), "closed")
 	require.NoError(t, f.Files.Close())
 	require.NoError(t, f.Files.Close())
 	require.Nil(t, f.Files.Take(0), "closed")
@@ -28,6 +39,7 @@ func TestFiles(t *testing.T) {
 	var none *Files
 	require.Zero(t, none.Len())
 	require.Nil(t, none.Take(0))
+	require.Zero(t, none.Size(0))
 	require.NoError(t, none.Close())
 }
 

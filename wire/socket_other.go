@@ -30,5 +30,7 @@ func (c *Conn) init() error {
 
 func closeDescriptors([]int) error { return nil }
 
+func sizeOf(int) int64 { return 0 }
+
 // Pipe fails with [errors.ErrUnsupported]: passing descriptors is written for Linux.
 func Pipe(Limits) (a, b *Conn, err error) { return nil, nil, errLinuxOnly }

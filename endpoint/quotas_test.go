@@ -1,0 +1,108 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// scattered is a state dict of n storages of one page each.
+func scattered(t testing.TB, dev driver.Device, n int) *module.StateDict {
+	t.Helper()
+	sd := module.NewStateDict()
+	for i := range n {
+		x, err := tensor.FromSlice(dev, tensor.Shape{1}, []float32{float32(i)})
+		require.NoError(t, err)
+		require.NoError(t, sd.Set(fmt.Sprint(i), x))
+	}
+	return sd
+}
+
+// publisher is a client that publishes n storages of one page each under a name.
+func publisher(t testing.TB, s *endpoint.Server, dev driver.Device) (*endpoint.Client, func(name string, n int) error) {
+	t.Helper()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c, func(name string, n int) error {
+		sd := scattered(t, dev, n)
+		defer sd.Close()
+		_, err := c.Publish(context.Background(), name, sd)
+		return err
+	}
+}
+
+func TestWhatOneClientPublishesIsBounded(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	const page = 4096
+	for _, c := range []struct {
+		what   string
+		limits endpoint.PublishLimits
+		each   int // storages
+		fit    int // versions
+	}{
+		{"versions", endpoint.PublishLimits{Versions: 3}, 1, 3},
+		{"storages", endpoint.PublishLimits{Storages: 7}, 2, 3},
+		{"bytes", endpoint.PublishLimits{Bytes: 5 * page}, 2, 2},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: endpoint.Limits{Publish: c.limits}})
+			ctx := context.Background()
+			one, publish := publisher(t, s, dev)
+			for i := range c.fit {
+				require.NoError(t, publish(fmt.Sprint(i), c.each))
+			}
+			before := drivertest.TakeSnapshot()
+			for range 3 {
+				require.ErrorIs(t, publish("more", c.each), endpoint.ErrLimit)
+			}
+			require.Empty(t, before.WaitNone(waitLimit), "what was refused is not kept")
+			require.NoError(t, one.Withdraw(ctx, "0"))
+			require.NoError(t, publish("more", c.each), "there is room again")
+			require.ErrorIs(t, publish("yet more", c.each), endpoint.ErrLimit)
+
+			h, err := one.Acquire(ctx, "more")
+			require.NoError(t, err)
+			require.NoError(t, one.Withdraw(ctx, "more"))
+			require.ErrorIs(t, publish("yet more", c.each), endpoint.ErrLimit, "what somebody reads counts")
+			require.NoError(t, h.Close())
+			require.NoError(t, publish("yet more", c.each))
+
+			_, other := publisher(t, s, dev)
+			require.NoError(t, other("others", c.each), "another client has limits of its own")
+			_, err = s.Publish(ctx, "own", scattered(t, dev, 10))
+			require.NoError(t, err, "the owner has none")
+		})
+	}
+}
+
+func TestWhatAllClientsPublishIsBounded(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: endpoint.Limits{PublishTotal: endpoint.PublishLimits{Versions: 4, Storages: 6}}})
+	for i := range 3 {
+		c, publish := publisher(t, s, dev)
+		require.NoError(t, publish(fmt.Sprint(i), 1))
+		require.NoError(t, c.Close(), "it goes, and what it published stays")
+	}
+	last, publish := publisher(t, s, dev)
+	require.ErrorIs(t, publish("last", 4), endpoint.ErrLimit)
+	require.NoError(t, publish("last", 3))
+	require.ErrorIs(t, publish("one more", 1), endpoint.ErrLimit)
+	require.NoError(t, last.Withdraw(context.Background(), "1"))
+	require.ErrorIs(t, publish("two more", 2), endpoint.ErrLimit)
+	require.NoError(t, publish("one more", 1))
+	_, err := s.Publish(context.Background(), "own", scattered(t, dev, 10))
+	require.NoError(t, err)
+}
