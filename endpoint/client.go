@@ -48,7 +48,7 @@ type Client struct {
 	failed   int // attempts in a row
 	handles  map[*Handle]struct{}
 	watchers map[*Watcher]struct{}
-	refs     map[*reference]struct{}
+	refs     references
 	closed   bool
 }
 
@@ -75,7 +75,7 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c := &Client{
 		opts: opts, log: opts.Logger, devices: devices,
 		handles: map[*Handle]struct{}{}, watchers: map[*Watcher]struct{}{},
-		refs: map[*reference]struct{}{}, links: map[*link]struct{}{},
+		links: map[*link]struct{}{},
 	}
 	c.caller.to = c
 	c.ctx, c.stop = context.WithCancel(context.Background())
@@ -105,8 +105,8 @@ func (c *Client) Close() error {
 	c.watchers = nil
 	handles := c.handles
 	c.handles = nil
-	refs := c.refs
-	c.refs = nil
+	refs := c.refs.all()
+	c.refs = references{}
 	c.mu.Unlock()
 	c.stop()
 	for w := range watchers {
@@ -115,7 +115,7 @@ func (c *Client) Close() error {
 	for h := range handles {
 		h.orphan()
 	}
-	for r := range refs {
+	for _, r := range refs {
 		r.end(errReleased)
 	}
 	for l := range links {

@@ -88,15 +88,15 @@ func (c *Client) register(h *Handle, l *link, lease, request uint64) {
 	}
 	c.mu.Unlock()
 	if !live {
-		c.retake(h)
+		c.onNext(func(ctx context.Context, next *link) error { return c.resumeHandle(ctx, next, h) })
 	}
 }
 
-// retake takes the lease of a handle again on the connection that there is now, or leaves it to the next one.
-func (c *Client) retake(h *Handle) {
+// onNext takes something up again on the connection that there is now, or leaves it to the next one. An error is of the connection.
+func (c *Client) onNext(resume func(context.Context, *link) error) {
 	c.mu.Lock()
 	l := c.link
-	if l != nil { // then the client is not closed
+	if l != nil { // so the client is not closed
 		c.work.Add(1)
 	}
 	c.mu.Unlock()
@@ -106,7 +106,7 @@ func (c *Client) retake(h *Handle) {
 	}
 	go func() {
 		defer c.work.Done()
-		c.resumeHandle(c.ctx, l, h)
+		resume(c.ctx, l) // with the connection goes what could not be taken up, and the next one sees to it
 	}()
 }
 

@@ -144,3 +144,6 @@ func next(t testing.TB, w *endpoint.Watcher) endpoint.Event {
 	require.NoError(t, err)
 	return e
 }
+
+// timeout is how long a test waits for what must come.
+func timeout() <-chan time.Time { return time.After(waitLimit) }

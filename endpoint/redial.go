@@ -161,7 +161,7 @@ func (c *Client) tend(l *link) {
 // keepTrying starts an attempt if handles, watchers or references need a connection.
 func (c *Client) keepTrying() {
 	c.mu.Lock()
-	needed := !c.closed && len(c.handles)+len(c.watchers)+len(c.refs) > 0
+	needed := !c.closed && len(c.handles)+len(c.watchers)+c.refs.count > 0
 	c.mu.Unlock()
 	if needed {
 		c.linkOrAttempt(false)

@@ -1,0 +1,116 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// holding starts a call whose reference is kept.
+func holding(c *endpoint.Client) <-chan *endpoint.Ref[int] {
+	held := make(chan *endpoint.Ref[int], 1)
+	go func() {
+		ref, _ := endpoint.CallManaged[int](context.Background(), c, "object", 1)
+		held <- ref
+	}()
+	return held
+}
+
+func returned(id, server string) wire.Returned {
+	return wire.Returned{Value: wire.RawMessage{1}, Object: &wire.ObjectRef{ID: id, Server: server}}
+}
+
+// together sends two frames in one go, so that they are received in one too.
+func (e *ownerEnd) together(kind wire.Kind, id uint64, body any, kind2 wire.Kind, id2 uint64, body2 any) {
+	e.t.Helper()
+	encoded, err := wire.MarshalPayload(body)
+	require.NoError(e.t, err)
+	require.NoError(e.t, e.SendLater(kind, id, encoded))
+	e.say(kind2, id2, body2)
+}
+
+func TestAnObjectThatGoesAsItIsReferredToIsStale(t *testing.T) {
+	drivertest.Leaks(t)
+	for range 20 {
+		o := newFakeOwner(t)
+		c, end := o.connected("one")
+		held := holding(c)
+		watch := end.asked(wire.OpObjectWatch, nil)
+		call := end.asked(wire.OpCall, nil)
+		end.together(wire.KindResponse, watch, wire.WatchingObjects{}, wire.KindResponse, call, returned("a", "one"))
+		ref := <-held
+		require.NotNil(t, ref)
+		end.Close()
+		again := o.greet("one")
+		watch = again.asked(wire.OpObjectWatch, nil)
+		refer := again.asked(wire.OpObjectRefer, nil)
+		again.together(wire.KindResponse, refer, wire.ObjectInfo{ID: "a", Server: "one"}, wire.KindEvent, watch, wire.ObjectGone{ID: "a"})
+		select {
+		case <-ref.Done():
+		case <-timeout():
+			require.Fail(t, "the reference seems good")
+		}
+		require.ErrorIs(t, ref.Err(), endpoint.ErrStale)
+		require.NoError(t, ref.Close())
+		require.NoError(t, c.Close())
+	}
+}
+
+func TestNewsOfObjectsIsAskedForBeforeTheFirstObject(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	for range 200 {
+		c, end := o.connected("one")
+		var calls sync.WaitGroup
+		for range 32 {
+			calls.Go(func() {
+				endpoint.CallManaged[int](context.Background(), c, "object", 1) // ends with the client
+			})
+		}
+		end.asked(wire.OpObjectWatch, nil)
+		require.NoError(t, c.Close())
+		calls.Wait()
+	}
+}
+
+func TestOnlyTheReferencesToADestroyedObjectAreStale(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	c, end := o.connected("one")
+	var refs []*endpoint.Ref[int]
+	var watch uint64
+	for n := range 6 { // two to each of three objects
+		held := holding(c)
+		if n == 0 {
+			watch = end.asked(wire.OpObjectWatch, nil)
+			end.say(wire.KindResponse, watch, wire.WatchingObjects{})
+		}
+		end.say(wire.KindResponse, end.asked(wire.OpCall, nil), returned(fmt.Sprint("object", n/2), "one"))
+		ref := <-held
+		require.NotNil(t, ref)
+		refs = append(refs, ref)
+	}
+	require.NoError(t, refs[4].Close())
+	end.asked(wire.OpObjectRelease, nil)
+	for _, gone := range []string{"object1", "object2", "nothing"} {
+		end.say(wire.KindEvent, watch, wire.ObjectGone{ID: gone})
+	}
+	for n, ref := range refs[2:] {
+		select {
+		case <-ref.Done():
+		case <-timeout():
+			require.Fail(t, "the reference seems good", n)
+		}
+	}
+	require.ErrorIs(t, refs[3].Err(), endpoint.ErrStale)
+	require.ErrorIs(t, refs[4].Err(), endpoint.ErrClosed)
+	require.NoError(t, refs[0].Err())
+	require.NoError(t, refs[1].Err())
+}
