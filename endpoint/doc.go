@@ -60,7 +60,8 @@
 // value and one reference; it is counted at the server, belongs to the connection, and cannot be given back twice or by another. A call that
 // does not ask for a Ref keeps no reference. When an object is gone (the server destroyed it, ended or was replaced) the Ref becomes
 // stale, and Done tells so without asking. The memory stays valid until the Ref is closed. When the last reference goes, so does the
-// cached result, and what a task kept of it.
+// cached result, and what a task kept of it. [Client.Objects] tells which objects there are and who holds them; the owner's user and root can
+// take one from all its holders ([Client.Destroy], [Server.DestroyObject]).
 //
 // # Roles
 //

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -11,12 +13,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// holding is a session that holds a version, as JSON.
+// holding is a session that holds a version of a model, or a managed object, as JSON.
 type holding struct {
-	Name    string `json:"name"`
-	Version uint64 `json:"version"`
-	State   string `json:"state"`
-	Bytes   int64  `json:"bytes"`
+	// Name is the model, or the endpoint that made the object.
+	Name string `json:"name"`
+	// Version is that of a model, Object the id of an object.
+	Version uint64 `json:"version,omitempty"`
+	Object  string `json:"object,omitempty"`
+	// State is "object" for an object.
+	State string `json:"state"`
+	Bytes int64  `json:"bytes"`
+	// Leases of an object are references.
 	endpoint.Holder
 }
 
@@ -24,18 +31,19 @@ func newHoldersCommand() *cobra.Command {
 	var o *ownerFlags
 	var asJSON *bool
 	c := &cobra.Command{
-		Use:   "holders [flags] [NAME...]",
+		Use:   "holders [flags] [NAME|ENDPOINT|ID...]",
 		Short: "List who holds what: the processes that keep memory in use",
-		Long: `List the sessions that hold a version of the names, or of all names: who they are, what they hold and since when. A
-session is one connection of a process. As long as a version has a holder, its memory stays.`,
-		Example: "  sharedtensor holders\n  sharedtensor holders llm --json",
-		RunE: func(c *cobra.Command, names []string) error {
+		Long: `List the sessions that hold a version of a model or a managed object: who they are, what they hold and since when. A session
+is one connection of a process. As long as something has a holder, its memory stays. What is listed are the models of these
+names, the objects of these endpoints and the objects with these ids, of which a beginning is enough; without any,
+everything that is held.`,
+		Example: "  sharedtensor holders\n  sharedtensor holders llm --json\n  sharedtensor holders build_model\n  sharedtensor holders 5d41402a",
+		RunE: func(c *cobra.Command, words []string) error {
 			return o.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
-				models, err := listed(ctx, o, client, names)
+				list, err := askHoldings(ctx, o, client, words)
 				if err != nil {
 					return err
 				}
-				list := holdings(models)
 				if *asJSON {
 					return printJSON(c.OutOrStdout(), list)
 				}
@@ -49,8 +57,55 @@ session is one connection of a process. As long as a version has a holder, its m
 	}
 	o = addOwnerFlags(c)
 	asJSON = jsonFlag(c)
-	c.ValidArgsFunction = completeNames(o, 0)
+	c.ValidArgsFunction = completeObjects(o, completeNames(o, 0), completeEndpoints(o, 0))
 	return c
+}
+
+// askHoldings asks the owner who holds what the words mean, or anything if there are none.
+func askHoldings(ctx context.Context, o *ownerFlags, client *endpoint.Client, words []string) ([]holding, error) {
+	ctx, cancel := o.bounded(ctx)
+	defer cancel()
+	models, err := client.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := client.Objects(ctx)
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) { // an older owner tells nothing of objects
+		return nil, err
+	}
+	if len(words) > 0 {
+		if models, objects, err = meant(ctx, client, words, models, objects); err != nil {
+			return nil, err
+		}
+	}
+	return append(holdings(models), objectHoldings(objects)...), nil
+}
+
+// meant selects what the words mean. A word that means nothing is an error.
+func meant(ctx context.Context, client *endpoint.Client, words []string, models []endpoint.ModelInfo, objects []endpoint.ObjectInfo) ([]endpoint.ModelInfo, []endpoint.ObjectInfo, error) {
+	endpoints, err := client.Endpoints(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	ids := map[string]bool{}
+	for _, word := range words {
+		known := slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Name == word }) ||
+			slices.ContainsFunc(endpoints, func(e endpoint.EndpointInfo) bool { return e.Name == word })
+		if known {
+			continue
+		}
+		object, err := findObject(objects, word)
+		if err != nil {
+			return nil, nil, err
+		}
+		if object == nil {
+			return nil, nil, fmt.Errorf("%q: %w on %s: no model, endpoint or object", word, endpoint.ErrNotFound, client.Socket())
+		}
+		ids[object.ID] = true
+	}
+	models = slices.DeleteFunc(models, func(m endpoint.ModelInfo) bool { return !slices.Contains(words, m.Name) })
+	objects = slices.DeleteFunc(objects, func(i endpoint.ObjectInfo) bool { return !ids[i.ID] && !slices.Contains(words, i.Endpoint) })
+	return models, objects, nil
 }
 
 // holdings are the holders of all versions, by name, the newest version first.
@@ -59,20 +114,44 @@ func holdings(models []endpoint.ModelInfo) []holding {
 	for _, m := range models {
 		for _, v := range m.Versions {
 			for _, h := range v.Holders {
-				list = append(list, holding{m.Name, v.Version, versionState(m, v), v.Bytes, h})
+				list = append(list, holding{Name: m.Name, Version: v.Version, State: versionState(m, v), Bytes: v.Bytes, Holder: h})
 			}
 		}
 	}
 	return list
 }
 
+// objectHoldings are the holders of the objects.
+func objectHoldings(objects []endpoint.ObjectInfo) (list []holding) {
+	for _, o := range objects {
+		for _, h := range o.Holders {
+			list = append(list, holding{
+				Name: o.Endpoint, Object: o.ID, State: "object", Bytes: int64(o.Bytes),
+				Holder: endpoint.Holder{Process: h.Process, Session: h.Session, Leases: int(h.Refs), Since: h.Since},
+			})
+		}
+	}
+	return list
+}
+
 func holdingTable(list []holding, now time.Time) *table {
-	t := newTable(column{title: "NAME", give: 1}, column{title: "VERSION", align: right}, column{title: "STATE"},
-		column{title: "BYTES", align: right}, column{title: "SESSION", align: right}, column{title: "PID", align: right},
-		column{title: "LEASES", align: right}, column{title: "SINCE", align: right}, column{title: "LABEL", give: 2})
+	objects := slices.ContainsFunc(list, func(h holding) bool { return h.Object != "" })
+	columns := []column{{title: "NAME", give: 1}, {title: "VERSION", align: right}, {title: "STATE"}}
+	if objects {
+		columns = slices.Insert(columns, 2, column{title: "OBJECT"})
+	}
+	t := newTable(append(columns, column{title: "BYTES", align: right}, column{title: "SESSION", align: right}, column{title: "PID", align: right},
+		column{title: "LEASES", align: right}, column{title: "SINCE", align: right}, column{title: "LABEL", give: 2})...)
 	for _, h := range list {
-		t.add(h.Name, strconv.FormatUint(h.Version, 10), h.State, formatBytes(h.Bytes), strconv.FormatUint(h.Session, 10),
-			strconv.Itoa(int(h.PID)), strconv.Itoa(h.Leases), formatAge(now.Sub(h.Since)), h.Label)
+		cells := []string{h.Name, "-", h.State}
+		if h.Object == "" {
+			cells[1] = strconv.FormatUint(h.Version, 10)
+		}
+		if objects {
+			cells = slices.Insert(cells, 2, shortID(h.Object))
+		}
+		t.add(append(cells, formatBytes(h.Bytes), strconv.FormatUint(h.Session, 10), strconv.Itoa(int(h.PID)), strconv.Itoa(h.Leases),
+			formatAge(now.Sub(h.Since)), h.Label)...)
 	}
 	return t
 }

@@ -19,48 +19,77 @@ func forEach(words []string, do func(word string) error) error {
 	return errors.Join(errs...)
 }
 
+// releaseFlags are the flags of the command release.
+type releaseFlags struct {
+	owner       *ownerFlags
+	force, json bool
+}
+
 func newReleaseCommand() *cobra.Command {
-	var o *ownerFlags
+	var o releaseFlags
 	c := &cobra.Command{
-		Use:   "release [flags] ID...",
-		Short: "Give references to managed objects back",
-		Long: `Give one reference to each of some managed objects back. A reference belongs to the connection that got it, and goes back
-by itself when that ends; nobody gives back what is another's. So this fails for an object that others hold, and says
-how many references there are: end their processes to free it. To have the next call make a new object, use
-invalidate.`,
-		Example: "  sharedtensor release 5d41402abc4b2a76b9719d911017c592",
+		Use:   "release [flags] --force ID...",
+		Short: "Take managed objects from whoever holds them",
+		Long: `Take each of some managed objects away from all who hold it, and print who that was. The owner gives the memory back; what
+the holders have mapped stays valid for them until they close it, but their references are stale, and they are told by which
+process. Who calls the endpoint next gets a new object. Only the user of the owner and root may do that.
+
+A reference goes back by itself when its holder closes it, or when the holder's connection ends. So without --force nothing
+is done: the command fails and says who holds the objects. To have the next call make a new object and leave the
+old one to its holders, use invalidate. Any beginning of an id that means one object only is enough.`,
+		Example: "  sharedtensor release 5d41402a            # who holds it\n  sharedtensor release --force 5d41402a",
 		RunE: func(c *cobra.Command, ids []string) error {
 			if len(ids) == 0 {
 				return usagef(c, "ID is missing")
 			}
-			return o.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
-				ctx, cancel := o.bounded(ctx)
+			return o.owner.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				ctx, cancel := o.owner.bounded(ctx)
 				defer cancel()
-				return release(ctx, c, client, ids)
+				return release(ctx, c, o, client, ids)
 			})
 		},
 	}
-	o = addOwnerFlags(c)
+	o.owner = addOwnerFlags(c)
+	c.ValidArgsFunction = completeObjects(o.owner)
+	c.Flags().BoolVarP(&o.force, "force", "f", false, "take the objects away from their holders")
+	c.Flags().BoolVar(&o.json, "json", false, "print the objects as they were, and who held them, as JSON")
 	return c
 }
 
-// release gives back what can be, and says of the rest why not.
-func release(ctx context.Context, c *cobra.Command, client *endpoint.Client, ids []string) error {
-	released, err := client.ReleaseMany(ctx, ids...)
+// release takes objects away, or says of each why it stays.
+func release(ctx context.Context, c *cobra.Command, o releaseFlags, client *endpoint.Client, words []string) error {
+	list, err := client.Objects(ctx)
 	if err != nil {
 		return err
 	}
-	return forEach(ids, func(id string) error {
-		if released[id] {
-			_, err := fmt.Fprintf(c.OutOrStdout(), "released %s\n", printable(id))
+	gone := []endpoint.ObjectInfo{}
+	err = forEach(words, func(word string) error {
+		object, err := findObject(list, word)
+		switch {
+		case err != nil:
 			return err
+		case object == nil:
+			return fmt.Errorf("object %q: %w: there is none on %s", word, endpoint.ErrStale, client.Socket())
+		case !o.force:
+			return fmt.Errorf("object %s of %s has %s, all of other connections: it is held by %s; --force takes it away from them",
+				object.ID, printable(object.Endpoint), count(int(object.Refs), "reference"), printable(heldBy(*object)))
 		}
-		info, err := client.ObjectInfo(ctx, id)
+		was, err := client.Destroy(ctx, object.ID)
 		if err != nil {
 			return err
 		}
-		return fmt.Errorf("object %s of %s has %s, all of other connections", id, info.Endpoint, count(int(info.Refs), "reference"))
+		gone = append(gone, was)
+		if o.json {
+			return nil
+		}
+		_, err = fmt.Fprintf(c.OutOrStdout(), "released %s of %s, %s, which was held by %s\n",
+			printable(was.ID), printable(was.Endpoint), formatBytes(int64(was.Bytes)), printable(heldBy(was)))
+		return err
 	})
+	if o.json {
+		err = errors.Join(err, printJSON(c.OutOrStdout(), gone))
+	}
+	return err
 }
 
 // invalidateFlags are the flags of the command invalidate.

@@ -51,7 +51,7 @@ func newRootCommand() *cobra.Command {
 	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
 	add(groupClient, newHoldersCommand(), newTopCommand())
 	add(groupCall, newCallCommand(), newSubmitCommand(), newTasksCommand(), newWaitCommand(), newCancelCommand())
-	add(groupCall, newEndpointsCommand(), newInvalidateCommand(), newReleaseCommand())
+	add(groupCall, newEndpointsCommand(), newObjectsCommand(), newInvalidateCommand(), newReleaseCommand())
 	add(groupHost, newDemoCommand(), newDoctorCommand(), newBenchCommand(), newVersionCommand())
 	root.AddCommand(newDemoProcessCommand())
 	return root

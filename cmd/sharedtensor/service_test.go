@@ -6,11 +6,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -194,6 +197,95 @@ func TestManagedObjects(t *testing.T) {
 	require.JSONEq(t, `{"endpoint": "build_model", "dropped": 1}`, p.must("invalidate", "build_model", "--json"))
 	require.NoError(t, ref.Close())
 	require.NoError(t, other.Close())
+}
+
+func TestObjects(t *testing.T) {
+	p := newPlace(t)
+	p.service()
+	require.Contains(t, p.run("objects").stderr, "there are no managed objects")
+	require.Equal(t, "[]\n", p.must("objects", "--json"))
+	client := p.dial()
+	ctx := context.Background()
+	var refs []*endpoint.Ref[*module.StateDict]
+	for _, size := range []int64{8, 8, 16} {
+		ref, err := endpoint.CallManaged[*module.StateDict](ctx, client, example.BuildModel, example.BuildArgs{HiddenSize: size, Layers: 2})
+		require.NoError(t, err)
+		refs = append(refs, ref)
+		t.Cleanup(func() { ref.Close() })
+	}
+	small, large := refs[0].ID(), refs[2].ID()
+	me := "test (pid " + strconv.Itoa(os.Getpid()) + ")"
+
+	lines := strings.Split(p.must("objects"), "\n")
+	require.Equal(t, strings.Fields("ID ENDPOINT BYTES DEVICE REFS AGE USED HELD BY KEY"), strings.Fields(lines[0]))
+	require.Len(t, lines, 4)
+	require.Regexp(t, `^`+small[:12]+` +build_model +\d+ B +cpu:0 +2 +\S+ +\S+ +`+regexp.QuoteMeta(me)+` 2 times +key:model:8$`, lines[1])
+	require.Regexp(t, `^`+large[:12]+` +build_model +\S+ KiB +cpu:0 +1 +\S+ +\S+ +`+regexp.QuoteMeta(me)+` +key:model:16$`, lines[2])
+	var list []endpoint.ObjectInfo
+	require.NoError(t, json.Unmarshal([]byte(p.must("objects", "build_model", "--json")), &list))
+	require.Len(t, list, 2)
+	require.Equal(t, small, list[0].ID)
+	require.EqualValues(t, os.Getpid(), list[0].Holders[0].PID)
+	require.Contains(t, p.run("objects", "transform").stderr, "there are no managed objects")
+	require.Contains(t, p.fails(exitFailure, "objects", "nope"), "it has build_model")
+
+	for _, args := range [][]string{{"holders", large[:20]}, {"holders", large, large}} {
+		lines = strings.Split(p.must(args...), "\n")
+		require.Len(t, lines, 3)
+		require.Equal(t, strings.Fields("NAME VERSION OBJECT STATE BYTES SESSION PID LEASES SINCE LABEL"), strings.Fields(lines[0]))
+		require.Regexp(t, `^build_model +- +`+large[:12]+` +object +\S+ KiB +\d+ +\d+ +1 +\S+ +test$`, lines[1])
+	}
+	held := func(args ...string) (list []holding) {
+		require.NoError(t, json.Unmarshal([]byte(p.must(append([]string{"holders", "--json"}, args...)...)), &list))
+		return list
+	}
+	require.Len(t, held("build_model"), 2)
+	require.Empty(t, held("transform"))
+	require.Empty(t, held("base"), "the service publishes it, nobody holds it")
+	require.Len(t, held(), 2)
+	h, err := client.Acquire(ctx, "base")
+	require.NoError(t, err)
+	t.Cleanup(func() { h.Close() })
+	require.Len(t, held(), 3)
+	require.Equal(t, "base", held()[0].Name)
+	require.Contains(t, p.must("__complete", "holders", small[:4]), small+"\tbuild_model")
+
+	require.Contains(t, p.fails(exitFailure, "release", large[:16]), "it is held by "+me+"; --force takes it away from them")
+	require.NoError(t, refs[2].Err())
+	require.Regexp(t, `^released `+large+` of build_model, \S+ KiB, which was held by `+regexp.QuoteMeta(me)+`\n$`, p.must("release", "--force", large[:16]))
+	<-refs[2].Done()
+	require.ErrorContains(t, refs[2].Err(), "destroyed by process ")
+	require.ErrorContains(t, refs[2].Err(), "(sharedtensor release)")
+	require.NoError(t, refs[0].Err())
+	r := p.run("release", "-f", "--json", large, small)
+	require.Equal(t, exitFailure, r.code)
+	require.Contains(t, r.stderr, `"`+large+`": handle is stale`)
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &list))
+	require.Len(t, list, 1)
+	require.Equal(t, small, list[0].ID)
+	require.EqualValues(t, 2, list[0].Holders[0].Refs)
+	<-refs[0].Done()
+	<-refs[1].Done()
+	require.Equal(t, "[]\n", p.must("objects", "--json"))
+}
+
+// The table of objects fits any terminal: what can be cut is cut.
+func TestObjectTableFitsTheTerminal(t *testing.T) {
+	object := endpoint.ObjectInfo{
+		ID: strings.Repeat("a", 32), Endpoint: "an_endpoint_with_a_long_name", Bytes: 3 << 30, Refs: 12, Sessions: 3,
+		CacheKey: "an_endpoint_with_a_long_name/arguments:" + strings.Repeat("0", 64),
+		Devices:  []endpoint.DeviceInfo{{Type: "cuda", Index: 0}, {Type: "cuda", Index: 1}},
+		Holders:  []endpoint.ObjectHolder{{Process: endpoint.Process{PID: 4_000_000, Label: "a worker\x1b[2J"}, Refs: 11}, {Process: endpoint.Process{PID: 7}, Refs: 1}},
+	}
+	require.Equal(t, `a worker`+"\x1b"+`[2J (pid 4000000) 11 times, pid 7, 1 more`, heldBy(object))
+	for _, width := range []int{80, 120, 200} {
+		var b strings.Builder
+		require.NoError(t, objectTable([]endpoint.ObjectInfo{object}, time.Now()).write(&b, width))
+		for line := range strings.Lines(b.String()) {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), width)
+			require.NotContains(t, line, "\x1b")
+		}
+	}
 }
 
 func TestEndpoints(t *testing.T) {
