@@ -90,7 +90,7 @@ func (s *Server) direct(ctx context.Context, r request, op wire.Op, take func(re
 			select {
 			case answers <- answer:
 			case <-gone:
-				s.dropAnswer(answer)
+				answer.drop()
 			}
 		}()
 		answer.reply, answer.err = operations[op].perform(inner, r)
@@ -121,7 +121,7 @@ func (s *Server) takeAnswer(answer localAnswer, take func(reply) error) error {
 	taken := false
 	defer func() {
 		if !taken {
-			s.dropReference(answer.reply)
+			answer.reply.lost()
 		}
 	}()
 	err := take(answer.reply)
@@ -129,20 +129,13 @@ func (s *Server) takeAnswer(answer localAnswer, take func(reply) error) error {
 	return err
 }
 
-// dropAnswer gives back what came for nobody.
-func (s *Server) dropAnswer(answer localAnswer) {
+// drop gives back what came for nobody.
+func (answer *localAnswer) drop() {
 	if answer.err != nil {
 		return
 	}
-	s.dropReference(answer.reply)
+	answer.reply.lost()
 	answer.reply.close()
-}
-
-// dropReference gives the reference back that came with a reply.
-func (s *Server) dropReference(r reply) {
-	if r.returned.Object != nil {
-		s.releaseOwn(r.returned.Object.ID, r.returned.Object.Token)
-	}
 }
 
 // releaseOwn gives a reference of this process back.

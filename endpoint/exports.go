@@ -64,6 +64,11 @@ func (out *export) add(s *tensor.Storage) error {
 	return nil
 }
 
+// acquired is what a reader is told.
+func (out *export) acquired(lease uint64, name string, version uint64) wire.Acquired {
+	return wire.Acquired{Lease: lease, Name: name, Version: version, Manifest: *out.manifest, Handles: out.handles}
+}
+
 // close closes the descriptors. Who has imported the memory keeps it.
 func (out *export) close() {
 	for _, f := range out.files {

@@ -51,6 +51,7 @@ type reply struct {
 	returned wire.Returned // the message, where result is not nil
 	files    []*os.File    // borrowed until the reply has been sent
 	after    func()        // runs when the reply has been sent; may be nil
+	undo     func()        // takes back what the reply hands out, where nobody got it; may be nil
 }
 
 // appendTo encodes the message.
@@ -60,6 +61,13 @@ func (r *reply) appendTo(b []byte) ([]byte, error) {
 	}
 	body, err := wire.MarshalPayload(r.body)
 	return append(b, body...), err
+}
+
+// lost takes back what the reply hands out: nobody got it. The caller closes it too.
+func (r *reply) lost() {
+	if r.undo != nil {
+		r.undo()
+	}
 }
 
 // close gives back what a reply has when it is of no use any more, sent or not.
@@ -138,11 +146,14 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	ses.holds(lease.ID, r.id)
 	out := ses.server.exports.of(lease.StateDict())
 	return reply{
-		body: wire.Acquired{
-			Lease: lease.ID, Name: lease.Name, Version: lease.Version, Manifest: *out.manifest, Handles: out.handles,
-		},
+		body:  out.acquired(lease.ID, lease.Name, lease.Version),
 		files: out.files,
 		after: func() { ses.begin(sub) },
+		undo: func() {
+			if err := ses.server.books.Release(lease.ID, ses.id); err == nil {
+				ses.unsubscribe(ses.gaveBack(lease.ID))
+			}
+		},
 	}, nil
 }
 
@@ -274,7 +285,9 @@ func doWatch(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{body: wire.Watching{}, after: func() { r.session.begin(sub) }}, nil
+	return reply{
+		body: wire.Watching{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
+	}, nil
 }
 
 func doUnwatch(_ context.Context, r request) (reply, error) {

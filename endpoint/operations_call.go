@@ -65,6 +65,7 @@ func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cache
 		return reply{}, err
 	}
 	out.Cached = cached
+	var undo func()
 	if d.options.managed && !res.empty() {
 		obj, token, err := s.objects.refer(res, d, key, keyed, of, r.session.id, s.opts.Limits.Objects)
 		if err != nil {
@@ -72,8 +73,9 @@ func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cache
 			return reply{}, err
 		}
 		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id, Token: token}
+		undo = func() { s.releaseReference(obj.id, token, r.session.id) }
 	}
-	return reply{result: res, returned: out, files: files}, nil
+	return reply{result: res, returned: out, files: files, undo: undo}, nil
 }
 
 // share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the result's.

@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // scattered is a state dict of n storages of one page each.
@@ -105,4 +106,29 @@ func TestWhatAllClientsPublishIsBounded(t *testing.T) {
 	require.NoError(t, publish("one more", 1))
 	_, err := s.Publish(context.Background(), "own", scattered(t, dev, 10))
 	require.NoError(t, err)
+}
+
+// TestWhatNoFrameCanCarryIsNotPublished: otherwise every reader would be refused, and each refusal would leave a lease.
+func TestWhatNoFrameCanCarryIsNotPublished(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: endpoint.Limits{Wire: wire.Limits{Files: 3, Frame: 4096}}})
+	ctx := context.Background()
+	before := drivertest.TakeSnapshot()
+	_, err := s.Publish(ctx, "storages", scattered(t, dev, 4))
+	require.ErrorIs(t, err, wire.ErrTooLarge)
+	many, err := module.Synthesize(dev, module.Synthetic{Tensors: 500, Bytes: 1})
+	require.NoError(t, err)
+	_, err = s.Publish(ctx, "tensors", many)
+	require.ErrorIs(t, err, wire.ErrTooLarge)
+	require.Empty(t, before.WaitNone(waitLimit))
+	require.Empty(t, s.List())
+
+	_, err = s.Publish(ctx, "fits", scattered(t, dev, 3))
+	require.NoError(t, err)
+	c, _ := publisher(t, s, dev)
+	h, err := c.Acquire(ctx, "fits")
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
 }

@@ -110,14 +110,7 @@ const (
 
 // fits refuses a payload that no frame could carry, before anybody keeps it.
 func (s *Server) fits(p *payload) error {
-	limits := s.opts.Limits.Wire
-	frame, files := limits.Frame, limits.Files
-	if frame <= 0 {
-		frame = wire.DefaultFrame
-	}
-	if files <= 0 {
-		files = wire.DefaultFiles
-	}
+	frame, files := s.frameLimits()
 	if n := int64(len(p.value)) + int64(len(p.storages))*handleBytes + envelopeBytes; n > frame {
 		return fmt.Errorf("%w: %d bytes beside the tensors; a frame has at most %d", wire.ErrTooLarge, len(p.value), frame)
 	}
@@ -125,6 +118,18 @@ func (s *Server) fits(p *payload) error {
 		return fmt.Errorf("%w: %d storages; a frame has at most %d", wire.ErrTooLarge, len(p.storages), files)
 	}
 	return nil
+}
+
+// frameLimits are the most bytes and descriptors of one frame.
+func (s *Server) frameLimits() (bytes int64, files int) {
+	bytes, files = s.opts.Limits.Wire.Frame, s.opts.Limits.Wire.Files
+	if bytes <= 0 {
+		bytes = wire.DefaultFrame
+	}
+	if files <= 0 {
+		files = wire.DefaultFiles
+	}
+	return bytes, files
 }
 
 // panicError is a panic of a function. The stack is for the owner's log, not for the caller.

@@ -4,17 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // Publish makes sd the next version of name and returns its number. It takes sd, also when it fails: the server closes it when the version
 // is superseded or withdrawn and its last reader has gone. Work on the tensors' devices is waited for, and the memory is frozen: from
 // here on nobody can map it writable. Readers of the version before stay on it; nobody waits for anybody.
 //
-// Errors: [ErrInvalid] for a bad name, errors.ErrUnsupported for memory that cannot be shared in place, with the reason.
+// Errors: [ErrInvalid] for a bad name, errors.ErrUnsupported for memory that cannot be shared in place, with the reason, and
+// [wire.ErrTooLarge] for more storages or tensors than one frame can carry to a reader.
 func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
 	return s.publish(ctx, name, sd, catalog.Origin{Publisher: catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid())}})
 }
@@ -53,12 +56,29 @@ func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, 
 	if err != nil {
 		return 0, errors.Join(err, sd.Close())
 	}
+	if err := s.attachable(name, out); err != nil {
+		out.close()
+		return 0, errors.Join(err, sd.Close())
+	}
 	s.exports.put(sd, out) // before the books: the first reader may come at once
 	version, err := s.books.Publish(name, sd, origin)
 	if err != nil {
 		s.exports.drop(sd)
 	}
 	return version, err
+}
+
+// attachable refuses a version that no frame could bring to a reader, before it is on the books.
+func (s *Server) attachable(name string, out *export) error {
+	frame, files := s.frameLimits()
+	if len(out.files) > files {
+		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", wire.ErrTooLarge, len(out.files), files)
+	}
+	body, err := wire.Marshal(out.acquired(math.MaxUint64, name, math.MaxUint64))
+	if err == nil && int64(len(body)) > frame {
+		err = fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", wire.ErrTooLarge, len(body), frame)
+	}
+	return err
 }
 
 // checkName refuses names that the books cannot have.

@@ -169,6 +169,12 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 		return ses.fail(id, failure)
 	}
 	defer r.close()
+	sent := false
+	defer func() {
+		if !sent {
+			r.lost()
+		}
+	}()
 	buf := bodies.get()
 	defer bodies.put(buf)
 	var err error
@@ -181,6 +187,7 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 		}
 		return err
 	}
+	sent = true
 	if r.after != nil {
 		r.after()
 	}
