@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -214,7 +215,7 @@ func lost(err error) error {
 	switch {
 	case errors.Is(err, ErrProtocol), errors.As(err, &remote):
 		return err
-	case errors.Is(err, io.EOF), errors.Is(err, os.ErrClosed), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
 		return fmt.Errorf("%w: the connection ended", ErrUnavailable)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)

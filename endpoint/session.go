@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"slices"
 	"sync"
@@ -39,6 +40,7 @@ type session struct {
 	running  map[uint64]*callContext // long requests by frame id
 	farewell sync.Once
 	leaving  bool // goodbye was said: no new requests
+	greeted  bool // hellos were exchanged
 
 	reading reading
 
@@ -59,7 +61,7 @@ func newSession(s *Server, conn *wire.Conn, id uint64) *session {
 func (ses *session) run() {
 	if err := ses.introduce(); err != nil {
 		level := slog.LevelWarn
-		if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) { // it only looked whether somebody is there
+		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) { // it only looked whether somebody is there, or this server stops
 			level = slog.LevelDebug
 		}
 		ses.server.log.Log(ses.ctx, level, "client refused", "session", ses.id, "pid", ses.conn.Peer().PID, "error", err)
@@ -86,7 +88,7 @@ func (ses *session) read() {
 
 // closed notes why the connection ended, and tells a peer that broke the protocol.
 func (ses *session) closed(err error) {
-	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) || errors.Is(err, errSaidGoodbye) {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, errSaidGoodbye) {
 		return
 	}
 	peer := ses.conn.Peer()
@@ -112,7 +114,7 @@ func (ses *session) introduce() error {
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	ses.label = shortLabel(agreed.Peer.Label)
+	ses.label, ses.greeted = shortLabel(agreed.Peer.Label), true
 	return nil
 }
 
@@ -154,17 +156,21 @@ func (ses *session) take(frame wire.Frame) (reading bool, err error) {
 	return true, fmt.Errorf("%w: a client does not send %s frames", wire.ErrProtocol, frame.Kind)
 }
 
-// goodbye tells the client that the owner is leaving and ends the session when nothing of it is running any more.
+// goodbye tells the client that the owner is leaving and ends the session when nothing of it is running any more. A client that waits for the
+// owner's hello gets no goodbye, which it would not expect: for it there is no owner any more.
 func (ses *session) goodbye() {
 	ses.mu.Lock()
 	ses.leaving = true
-	idle := len(ses.running) == 0
+	greeted, idle := ses.greeted, len(ses.running) == 0
 	ses.mu.Unlock()
-	if idle {
+	switch {
+	case !greeted:
+		ses.cut()
+	case idle:
 		ses.leave()
-		return
+	default:
+		go ses.sayGoodbye()
 	}
-	go ses.sayGoodbye()
 }
 
 // leave ends a session of which nothing runs any more, after the goodbye. A client that does not read must not hold up the others: the

@@ -22,13 +22,16 @@ type Agreement struct {
 func (a *Agreement) Has(feature string) bool { return slices.Contains(a.Features, feature) }
 
 // ClientHandshake sends mine and waits for the server's hello. Zero Protocol and Oldest mean this package's. If the server
-// refuses, the error is its *[Error]. The caller closes c on an error.
+// refuses, the error is its *[Error]; if it says goodbye instead, one with [CodeUnavailable]. The caller closes c on an error.
 func ClientHandshake(c *Conn, mine Hello) (*Agreement, error) {
 	mine = mine.withDefaults()
 	if err := sendHello(c, mine); err != nil {
 		return nil, err
 	}
 	theirs, err := receiveHello(c)
+	if errors.Is(err, errGoodbye) {
+		err = &Error{Code: CodeUnavailable, Message: "the server is stopping"}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
@@ -98,6 +101,9 @@ func sendHello(c *Conn, h Hello) error {
 	return c.Send(KindHello, 0, body)
 }
 
+// errGoodbye is a peer that leaves without a hello. A server may do that when it stops.
+var errGoodbye = fmt.Errorf("%w: goodbye before the hello", ErrProtocol)
+
 // receiveHello waits for the first frame, no longer than the limits say.
 func receiveHello(c *Conn) (Hello, error) {
 	if c.limits.HandshakeTimeout > 0 {
@@ -123,6 +129,8 @@ func receiveHello(c *Conn) (Hello, error) {
 			return Hello{}, err
 		}
 		return Hello{}, e
+	case f.Kind == KindGoodbye:
+		return Hello{}, errGoodbye
 	case f.Kind != KindHello || f.ID != 0:
 		return Hello{}, fmt.Errorf("%w: the first frame is a %s of %d, not a hello", ErrProtocol, f.Kind, f.ID)
 	}

@@ -87,6 +87,7 @@ func TestHandshakeWithSomethingElse(t *testing.T) {
 		"request":         func(c *Conn) error { return c.Send(KindRequest, 1, AppendRequest(nil, Request{Op: OpPing})) },
 		"hello with id":   func(c *Conn) error { return c.Send(KindHello, 1, mustMarshal(t, Hello{Protocol: 1, Oldest: 1})) },
 		"empty hello":     func(c *Conn) error { return c.Send(KindHello, 0, nil) },
+		"goodbye":         func(c *Conn) error { return c.Send(KindGoodbye, 0, nil) },
 		"bad hello":       func(c *Conn) error { return c.Send(KindHello, 0, []byte{0x80}) },
 		"versions":        func(c *Conn) error { return c.Send(KindHello, 0, mustMarshal(t, Hello{Protocol: 1, Oldest: 2})) },
 		"with descriptor": func(c *Conn) error { return c.Send(KindHello, 0, nil, memfds(t, 1)...) },
@@ -104,6 +105,14 @@ func TestHandshakeWithSomethingElse(t *testing.T) {
 			require.Equal(t, CodeProtocol, e.Code)
 		})
 	}
+}
+
+func TestHandshakeWithAServerThatStops(t *testing.T) {
+	a, b := pipe(t, Limits{})
+	require.NoError(t, b.Send(KindGoodbye, 0, nil))
+	_, err := ClientHandshake(a, Hello{})
+	require.ErrorIs(t, err, CodeUnavailable)
+	require.NotErrorIs(t, err, ErrProtocol)
 }
 
 func TestHandshakeWithNobody(t *testing.T) {
