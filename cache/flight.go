@@ -33,6 +33,7 @@ func (e *PanicError) Unwrap() error {
 // constant afterwards.
 type flight[V any] struct {
 	key     Key
+	work    Work // nil for none
 	waiters int
 	void    bool // the result must not be kept
 	ended   bool // nobody is interested in what the build returns
@@ -46,7 +47,8 @@ type flight[V any] struct {
 // who ask for the key meanwhile wait for the same build and get references of their own. The value becomes the cache's.
 //
 // A caller whose ctx ends while it waits leaves with the cause of ctx. load gets a context that is cancelled, with cause
-// [ErrAbandoned], when the last waiter has left. It must not ask the cache for its own key: it would wait for itself.
+// [ErrAbandoned], when the last waiter has left. It must not ask the cache for its own key: it would wait for itself, unless
+// [Options.Work] notices.
 //
 // Errors are those of load, [*PanicError], [ErrGoexit] and [ErrClosed]; none is kept. A load that returns an error keeps
 // whatever else it returns.
@@ -82,29 +84,41 @@ func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) 
 	if share && f != nil {
 		c.stats.Joins++
 		f.waiters++
-	} else {
-		c.stats.Misses++
-		f = c.startLocked(ctx, key, load, share)
+		c.mu.Unlock()
+		return c.await(ctx, f, nil)
 	}
+	c.stats.Misses++
+	f, inner := c.newFlightLocked(ctx, key, share)
 	c.mu.Unlock()
-	return c.await(ctx, f)
+	return c.await(ctx, f, func() { c.build(inner, f, load) })
 }
 
-// startLocked starts a build for one waiter.
-func (c *Cache[V]) startLocked(ctx context.Context, key Key, load func(context.Context) (V, error), share bool) *flight[V] {
+// newFlightLocked notes a build, which the caller starts, for one waiter. It returns the context for the build.
+func (c *Cache[V]) newFlightLocked(ctx context.Context, key Key, share bool) (*flight[V], context.Context) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f := &flight[V]{key: key, waiters: 1, cancel: cancel, done: make(chan struct{})}
+	if c.opts.Work != nil {
+		f.work = c.opts.Work()
+	}
 	if share {
 		c.flights[key] = f
 	}
 	c.builds[f] = struct{}{}
 	c.running++
-	go c.build(ctx, f, load)
-	return f
+	return f, ctx
 }
 
-// await returns when f is done or ctx ends, whichever the lock sees first.
-func (c *Cache[V]) await(ctx context.Context, f *flight[V]) (*Ref[V], error) {
+// await starts the build of f, if it is given, and returns when f is done or ctx ends, whichever the lock sees first.
+func (c *Cache[V]) await(ctx context.Context, f *flight[V], build func()) (*Ref[V], error) {
+	leave, err := f.join(ctx)
+	if build != nil {
+		go build()
+	}
+	if err != nil {
+		c.abandon(f)
+		return nil, err
+	}
+	defer leave()
 	select {
 	case <-f.done:
 	case <-ctx.Done():
@@ -116,6 +130,21 @@ func (c *Cache[V]) await(ctx context.Context, f *flight[V]) (*Ref[V], error) {
 		return nil, f.err
 	}
 	return &Ref[V]{c: c, e: f.entry}, nil
+}
+
+// join tells the work of f, if it has any, that one waits who has that context.
+func (f *flight[V]) join(ctx context.Context) (leave func(), err error) {
+	if f.work == nil {
+		return func() {}, nil
+	}
+	return f.work.Join(ctx)
+}
+
+// abandon takes one off f who does not wait for it.
+func (c *Cache[V]) abandon(f *flight[V]) {
+	if !c.leave(f) && f.err == nil {
+		(&Ref[V]{c: c, e: f.entry}).Close()
+	}
 }
 
 // leave takes one waiter off f and tells whether it could: not if f is done, for then the waiter's pin is there to be
@@ -156,6 +185,9 @@ func (c *Cache[V]) unlistLocked(f *flight[V]) {
 
 // build runs on the goroutine of the build.
 func (c *Cache[V]) build(ctx context.Context, f *flight[V], load func(context.Context) (V, error)) {
+	if f.work != nil {
+		ctx = f.work.Context(ctx)
+	}
 	e := &entry[V]{key: f.key}
 	built := false
 	var err error

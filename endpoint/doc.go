@@ -52,7 +52,7 @@
 // Any call can be submitted as a task, and calls of an endpoint with [Task] are tasks by themselves. A task outlives its caller's connection, reports
 // progress (task.Report), is waited for or followed without holding up anybody, and can be cancelled while it runs. Each fetch of its result
 // is a result of its own. [TaskOptions] bound how many run and are kept, and for how long. A task that calls others gives its worker
-// away while it waits.
+// away while it waits, and so does one that waits for another's run of a cached call, or for its turn. Tasks that share a run share its progress.
 //
 // # Managed objects
 //

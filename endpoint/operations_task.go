@@ -263,6 +263,7 @@ var taskErrors = []struct {
 	{"not complete", task.ErrNotFinished},
 	{"capacity", task.ErrCapacity},
 	{"shutting down", task.ErrShutdown},
+	{"waits for itself", task.ErrSelf},
 }
 
 // taskWord is the word for an error of a task; empty for others.

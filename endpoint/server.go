@@ -89,6 +89,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	s.results = cache.New(cache.Options[*result]{
 		Entries: opts.Results.Entries, Bytes: opts.Results.Bytes, TTL: opts.Results.TTL,
 		Cost: func(r *result) int64 { return r.payload.bytes() }, OnEvict: func(_ cache.Key, r *result) { r.release() },
+		Work: func() cache.Work { return new(task.Work) },
 	})
 	s.tasks = task.New(task.Options[*outcome]{
 		Workers: opts.Tasks.Workers, Capacity: opts.Tasks.Capacity, Retain: opts.Tasks.Retain, TTL: opts.Tasks.TTL,

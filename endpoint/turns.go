@@ -3,6 +3,8 @@ package endpoint
 import (
 	"context"
 	"sync"
+
+	"github.com/sharedtensor/sharedtensor/task"
 )
 
 // turns are locks by key, whose waiters may leave. A key that nobody uses takes no memory.
@@ -16,7 +18,8 @@ type turn struct {
 	users int
 }
 
-// lock waits for the key's lock, or until ctx ends. The caller calls unlock once.
+// lock waits for the key's lock, or until ctx ends. In a task it gives the task's worker to others meanwhile: who has the lock may
+// need it. The caller calls unlock once.
 func (t *turns) lock(ctx context.Context, key string) (unlock func(), err error) {
 	t.mu.Lock()
 	k := t.keys[key]
@@ -32,10 +35,21 @@ func (t *turns) lock(ctx context.Context, key string) (unlock func(), err error)
 	t.mu.Unlock()
 	select {
 	case <-k.token:
-		return func() { k.token <- struct{}{}; t.leave(key, k) }, nil
+	default:
+		if err := task.Blocking(ctx, func() error { return k.wait(ctx) }); err != nil {
+			t.leave(key, k)
+			return nil, err
+		}
+	}
+	return func() { k.token <- struct{}{}; t.leave(key, k) }, nil
+}
+
+func (k *turn) wait(ctx context.Context) error {
+	select {
+	case <-k.token:
+		return nil
 	case <-ctx.Done():
-		t.leave(key, k)
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }
 

@@ -6,7 +6,8 @@
 //
 // Waiting occupies no worker. A caller waits on its own goroutine, and a task that waits for another task gives its place
 // to others meanwhile, so tasks that wait for tasks cannot lock each other out. What else a task waits for it should wait
-// for in [Blocking].
+// for in [Blocking]. What several tasks wait for together is a [Work], which runs on the worker of one of them and reports
+// for all.
 //
 // A result is held until the task is dropped: when it is too old, when there are too many, when [Task.Forget] or the end
 // of the manager says so. Then [Options.Release] gets the result, exactly once, and nothing of it is held any more. Each

@@ -113,15 +113,20 @@ func New[V any](opts Options[V]) *Manager[V] {
 
 // unlock ends a critical section and does what it left to do: results are released and watchers woken without the lock.
 func (m *Manager[V]) unlock() {
+	var left leftover
+	m.unlockTo(&left)
+	left.do()
+}
+
+// unlockTo is unlock where another lock is still held: it adds to left what is to be done when that is not.
+func (m *Manager[V]) unlockTo(left *leftover) {
 	garbage, wakes := m.garbage, m.wakes
 	m.garbage, m.wakes = nil, nil
 	m.mu.Unlock()
-	for _, wake := range wakes {
-		wake()
-	}
+	*left = append(*left, wakes...)
 	if m.opts.Release != nil {
 		for _, v := range garbage {
-			m.opts.Release(v)
+			*left = append(*left, func() { m.opts.Release(v) })
 		}
 	}
 }

@@ -103,7 +103,7 @@ func (t *Task[V]) Wait(ctx context.Context) error {
 		return t.Err()
 	default:
 	}
-	if workerOf(ctx) == worker(t) {
+	if t.waitsFor(ctx) {
 		return fmt.Errorf("wait for %q (%s): %w", t.status.Name, t.status.ID, ErrSelf)
 	}
 	return Blocking(ctx, func() error {
@@ -114,6 +114,17 @@ func (t *Task[V]) Wait(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	})
+}
+
+// waitsFor tells whether ctx belongs to the task, or to work that the task waits for.
+func (t *Task[V]) waitsFor(ctx context.Context) bool {
+	w := workerOf(ctx)
+	if w == nil {
+		return false
+	}
+	works.Lock()
+	defer works.Unlock()
+	return w.has(t)
 }
 
 // Result returns the result of a task that succeeded: a reference of the caller's own where [Options.Share] makes one,

@@ -18,13 +18,17 @@ func Report(ctx context.Context, done, total int64, message string) {
 	if len(message) > MaxMessageBytes {
 		message = message[:MaxMessageBytes]
 	}
-	w.report(Progress{Done: done, Total: total, Message: strings.ToValidUTF8(message, "")})
+	var left leftover
+	works.Lock()
+	w.report(Progress{Done: done, Total: total, Message: strings.ToValidUTF8(message, "")}, &left)
+	works.Unlock()
+	left.do()
 }
 
 // report notes progress. A goroutine that the task left behind reports in vain.
-func (t *Task[V]) report(p Progress) {
+func (t *Task[V]) report(p Progress, left *leftover) {
 	t.m.mu.Lock()
-	defer t.m.unlock()
+	defer t.m.unlockTo(left)
 	if t.status.State == Running {
 		t.status.Progress = p
 		t.m.noteLocked(t)

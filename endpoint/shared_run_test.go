@@ -1,0 +1,152 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+)
+
+// shared is a server of this process and a client of it that do not wait longer than a test may take.
+func shared(t *testing.T, opts endpoint.ServerOptions) (context.Context, *endpoint.Server, *endpoint.Client) {
+	t.Helper()
+	drivertest.Leaks(t)
+	s := serve(t, opts)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*waitLimit)
+	t.Cleanup(cancel)
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return ctx, s, c
+}
+
+// register adds an endpoint to a server that shared made.
+func register[In, Out any](t *testing.T, r *endpoint.Registry, name string, fn func(context.Context, In) (Out, error), opts ...endpoint.Option) {
+	t.Helper()
+	require.NoError(t, endpoint.Register(r, name, fn, opts...))
+}
+
+func TestB30WhoWaitsForARunOrATurnGivesItsWorkerAway(t *testing.T) {
+	for name, opts := range map[string][]endpoint.Option{
+		"single flight": {endpoint.Task()},
+		"serialized":    {endpoint.Task(), endpoint.NoCache(), endpoint.Serialized()},
+	} {
+		for _, workers := range []int{1, 2} {
+			for _, inProcess := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %d workers, in process %v", name, workers, inProcess), func(t *testing.T) {
+					r := endpoint.NewRegistry()
+					ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: workers}})
+					through := endpoint.Caller(c)
+					if inProcess {
+						through = s
+					}
+					begin := make(chan struct{})
+					register(t, r, "inner", func(_ context.Context, n int) (int, error) { return n + 1, nil }, endpoint.Task(), endpoint.NoCache())
+					register(t, r, "outer", func(ctx context.Context, in modelIn) (int, error) {
+						<-begin
+						return endpoint.Call[int](ctx, through, "inner", in.Size)
+					}, opts...)
+
+					var ids []string
+					for range 2 { // processes
+						other := client(t, s.Socket())
+						for range 2 {
+							ids = append(ids, other.must(command{Do: "submit", Name: "outer", Bytes: 3}).ID)
+						}
+					}
+					close(begin)
+					n, err := endpoint.Call[int](ctx, through, "outer", modelIn{Size: 3})
+					require.NoError(t, err)
+					require.Equal(t, 4, n)
+					for _, id := range ids {
+						info, err := c.Wait(ctx, id)
+						require.NoError(t, err)
+						require.NoError(t, info.Err())
+						require.NoError(t, c.Result(ctx, id, &n))
+						require.Equal(t, 4, n)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestTasksThatShareARunShareItsProgress(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 1}})
+	step := make(chan int64)
+	register(t, r, "nested", func(context.Context, struct{}) (int, error) { return 5, nil }, endpoint.Task(), endpoint.NoCache())
+	register(t, r, "build", func(ctx context.Context, in modelIn) (int, error) {
+		for n := range step {
+			if _, err := endpoint.Call[int](ctx, s, "nested", nil); err != nil { // takes the one worker, and gets it back
+				return 0, err
+			}
+			task.Report(ctx, n, 3, "at work")
+		}
+		return in.Size, nil
+	}, endpoint.Task())
+	other := client(t, s.Socket())
+	submit := func() string {
+		return other.must(command{Do: "submit", Name: "build", Bytes: 3}).ID
+	}
+	shows := func(id string, done int64) {
+		t.Helper()
+		eventually(t, waitLimit, "it shows the progress of the run", func() bool {
+			info, err := c.Task(ctx, id)
+			require.NoError(t, err)
+			require.Equal(t, endpoint.TaskRunning, info.State)
+			return info.Done == done && info.Total == 3
+		})
+	}
+	joined := func(n uint64) {
+		eventually(t, waitLimit, "it has joined", func() bool {
+			info, err := s.ServerInfo(ctx)
+			return err == nil && info.Stats.CacheJoins == n
+		})
+	}
+	first, second := submit(), submit()
+	step <- 1
+	joined(1)
+	shows(first, 1)
+	shows(second, 1)
+
+	cancelled, err := c.Cancel(ctx, first)
+	require.NoError(t, err)
+	require.True(t, cancelled)
+	end, err := c.Wait(ctx, first)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.TaskCancelled, end.State)
+	step <- 2
+	shows(second, 2)
+	third := submit()
+	step <- 3
+	joined(2)
+	shows(third, 3)
+	shows(second, 3)
+	close(step)
+	for _, id := range []string{second, third} {
+		info, err := c.Wait(ctx, id)
+		require.NoError(t, err)
+		require.NoError(t, info.Err())
+		n := 0
+		require.NoError(t, c.Result(ctx, id, &n))
+		require.Equal(t, 3, n)
+	}
+}
+
+func TestARunThatCallsItselfFails(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, s, _ := shared(t, endpoint.ServerOptions{Registry: r})
+	register(t, r, "again", func(ctx context.Context, n int) (int, error) { return endpoint.Call[int](ctx, s, "again", n) })
+	require.ErrorIs(t, s.Call(ctx, "again", 1, nil), task.ErrSelf)
+	info, err := s.Submit(ctx, "again", 2)
+	require.NoError(t, err)
+	info, err = s.Wait(ctx, info.ID)
+	require.NoError(t, err)
+	require.ErrorContains(t, info.Err(), task.ErrSelf.Error())
+}

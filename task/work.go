@@ -1,0 +1,126 @@
+package task
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Work is something that several tasks wait for together and that is done once for all of them, such as a value that many ask for at the same
+// time. It runs on the worker of one of those who wait; the others give theirs away meanwhile. When that one leaves, another lends its
+// worker. What the work reports ([Report]) is the progress of all who wait for it, and what it waits for in [Blocking] occupies no worker.
+//
+// Who waits need not be a task; where none does, the work has no worker and its reports are for nobody. The zero value is ready for use, and
+// nobody's. Its methods are safe for concurrent use.
+type Work struct {
+	// Guarded by works.
+	waiting  []worker // the tasks; the first one lends its worker
+	parks    int      // goroutines of the work in Blocking
+	progress *Progress
+}
+
+// works is the lock of all Work: one may wait for another, in any order. It goes before the locks of managers.
+var works sync.Mutex
+
+// Context returns the context of the work: one with the values of ctx, whose task is the work.
+func (w *Work) Context(ctx context.Context) context.Context {
+	return context.WithValue(ctx, workerKey{}, worker(w))
+}
+
+// Join notes that the task of ctx waits for the work from here on, until it calls leave, once. leave returns when the task has a worker again, as
+// [Blocking] does. A task that would wait for itself, because the work waits for it, gets [ErrSelf]. Without a task
+// Join does nothing.
+func (w *Work) Join(ctx context.Context) (leave func(), err error) {
+	member := workerOf(ctx)
+	if member == nil {
+		return func() {}, nil
+	}
+	var left leftover
+	defer left.do()
+	works.Lock()
+	defer works.Unlock()
+	if member.has(w) {
+		return nil, fmt.Errorf("wait for a shared piece of work: %w", ErrSelf)
+	}
+	w.waiting = append(w.waiting, member)
+	if len(w.waiting) > 1 || w.parks > 0 {
+		member.park(&left)
+	}
+	if w.progress != nil {
+		member.report(*w.progress, &left)
+	}
+	return func() { w.leave(member) }, nil
+}
+
+// leave ends a wait for the work.
+func (w *Work) leave(member worker) {
+	var left leftover
+	works.Lock()
+	wait := w.dropLocked(member, &left)
+	works.Unlock()
+	left.do()
+	wait()
+}
+
+// dropLocked takes one who waited off the list and returns how it gets its worker again. One that lent its worker leaves that duty to the next,
+// who goes without until there is one for it.
+func (w *Work) dropLocked(member worker, left *leftover) (wait func()) {
+	// Goroutines of one task are all the same here: the last one did not lend the worker unless it is the only one.
+	i := len(w.waiting) - 1
+	for w.waiting[i] != member {
+		i--
+	}
+	w.waiting = slices.Delete(w.waiting, i, i+1)
+	switch {
+	case i > 0 || w.parks > 0:
+		return member.unpark(left)
+	case len(w.waiting) > 0:
+		w.waiting[0].unpark(left)
+	}
+	return member.arrive()
+}
+
+// id is that of the task that lends its worker.
+func (w *Work) id() string {
+	if len(w.waiting) == 0 {
+		return ""
+	}
+	return w.waiting[0].id()
+}
+
+// has tells whether the other is the work, or waits for it.
+func (w *Work) has(other worker) bool {
+	return worker(w) == other || slices.ContainsFunc(w.waiting, func(m worker) bool { return m.has(other) })
+}
+
+// park begins a wait of one goroutine of the work.
+func (w *Work) park(left *leftover) {
+	if w.parks++; w.parks == 1 && len(w.waiting) > 0 {
+		w.waiting[0].park(left)
+	}
+}
+
+// unpark ends a wait.
+func (w *Work) unpark(left *leftover) (wait func()) {
+	if w.parks--; w.parks == 0 && len(w.waiting) > 0 {
+		return w.waiting[0].unpark(left)
+	}
+	return func() {}
+}
+
+// arrive waits for a worker that is on its way.
+func (w *Work) arrive() (wait func()) {
+	if w.parks == 0 && len(w.waiting) > 0 {
+		return w.waiting[0].arrive()
+	}
+	return func() {}
+}
+
+// report notes progress with all who wait.
+func (w *Work) report(p Progress, left *leftover) {
+	w.progress = &p
+	for _, member := range w.waiting {
+		member.report(p, left)
+	}
+}
