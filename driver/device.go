@@ -114,3 +114,11 @@ type Identifier interface {
 	// memory ([Freezer]) is not enough: mappings from before the freeze can still be written.
 	Identity() (id string, ok bool)
 }
+
+// Placed is memory that can be told from other memory, whoever may write it.
+type Placed interface {
+	Memory
+	// Place is a name for the bytes: the memory of this process that has it, mapped once or twice, is the same memory, as long as all
+	// of it is open. ok is false where the system has no such name.
+	Place() (name string, ok bool)
+}

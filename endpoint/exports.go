@@ -16,7 +16,8 @@ import (
 type export struct {
 	manifest *wire.Manifest
 	handles  []wire.Handle
-	files    []*os.File // owned
+	files    []*os.File        // owned
+	storages []*tensor.Storage // of a state dict, which has them; borrowed to tell names and sizes by
 }
 
 // newExport exports the storages of a state dict, which it borrows.
@@ -30,7 +31,7 @@ func newExport(sd *module.StateDict) (*export, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.manifest = encoded
+	out.manifest, out.storages = encoded, storages
 	return out, nil
 }
 

@@ -34,28 +34,69 @@ type EndpointInfo struct {
 
 // ServerInfo describes a server at one moment.
 type ServerInfo struct {
+	// Kind is [ServerKind].
+	Kind string `json:"server"`
 	// ID names the server; a restarted owner has another one.
-	ID string `json:"id"`
+	ID string `json:"server_id"`
 	// Version is the version of its program, Label its name for people.
 	Version string `json:"version,omitempty"`
 	Label   string `json:"label,omitempty"`
-	// Socket is the path on which it serves; empty without a socket.
-	Socket string `json:"socket,omitempty"`
+	// Socket is the path on which it serves; empty without a socket. DeviceIndex is the number in it ([SocketPath]), -1 where it has none.
+	Socket      string `json:"socket_path,omitempty"`
+	DeviceIndex int    `json:"device_index"`
 	// PID and ParentPID are the process.
 	PID       int32 `json:"pid"`
-	ParentPID int32 `json:"parent_pid"`
-	// StartedAt is when it began.
-	StartedAt time.Time `json:"started_at"`
-	// Ready tells that it serves: it accepts clients and is not shutting down.
-	Ready bool `json:"ready"`
+	ParentPID int32 `json:"ppid"`
+	// StartedAt is when it began, by the clock; Uptime is how long ago that is, whatever was done to the clock.
+	StartedAt time.Time     `json:"started_at"`
+	Uptime    time.Duration `json:"uptime"`
+	// Running tells that it has a socket and is not shutting down, Ready that it accepts clients too.
+	Running bool `json:"running"`
+	Ready   bool `json:"ready"`
 	// Devices are those that it shares memory of.
 	Devices []DeviceInfo `json:"devices"`
+	// Capabilities are what it can share, and how.
+	Capabilities Capabilities `json:"capabilities"`
 	// Stats are its counters, and numbers of this moment.
 	Stats ServerStats `json:"stats"`
-	// Endpoints are its endpoints with what their runs took.
+	// Memory is what it has of each device for each purpose. The sum is Stats.BytesOwned.
+	Memory []MemoryUse `json:"memory"`
+	// Endpoints are its endpoints with how they were called and what their runs took.
 	Endpoints []EndpointStats `json:"endpoints"`
-	// Sessions are its clients, the oldest first.
+	// Sessions are who uses it, the oldest first: the first is its own process, which needs no connection, the others are clients.
 	Sessions []SessionInfo `json:"sessions"`
+}
+
+// Capabilities are what a server can share, and how.
+type Capabilities struct {
+	// Transport is [Transport].
+	Transport string `json:"transport"`
+	// Handles are the kinds of handle that its devices know.
+	Handles []HandleSupport `json:"handles"`
+}
+
+// HandleSupport tells whether memory of a device can be shared by one kind of handle.
+type HandleSupport struct {
+	// Device is the UUID of the device.
+	Device string `json:"device"`
+	// Kind is the kind of handle, such as "memfd" or "cuda-fd".
+	Kind string `json:"kind"`
+	// Supported tells that it works; Reason is why not.
+	Supported bool   `json:"supported"`
+	Reason    string `json:"reason,omitempty"`
+}
+
+// MemoryUse is the memory of one device that a server has for one purpose: its own, and what it has mapped of others. Each piece
+// is counted once.
+type MemoryUse struct {
+	// Device is the UUID of the device, Type its kind, such as "cpu" or "cuda".
+	Device string `json:"device"`
+	Type   string `json:"type"`
+	// Use is what it is for.
+	Use MemoryUsage `json:"use"`
+	// Bytes is its size, Storages in how many pieces it is.
+	Bytes    uint64 `json:"bytes"`
+	Storages uint64 `json:"storages"`
 }
 
 // DeviceInfo describes a device that memory is shared of.
@@ -72,64 +113,102 @@ type DeviceInfo struct {
 // ServerStats are a server's counters since its start, and numbers of this moment.
 type ServerStats struct {
 	// Requests counts requests, Errors those that were answered with an error.
-	Requests uint64 `json:"requests"`
-	Errors   uint64 `json:"errors"`
+	Requests uint64 `json:"requests_processed"`
+	Errors   uint64 `json:"errors_encountered"`
 	// CacheHits counts cached calls whose result was there, CacheMisses those that began a run, CacheJoins those that waited for a
 	// run of another, CacheInvalidations the results that were invalidated.
 	CacheHits          uint64 `json:"cache_hits"`
 	CacheMisses        uint64 `json:"cache_misses"`
 	CacheJoins         uint64 `json:"cache_joins"`
 	CacheInvalidations uint64 `json:"cache_invalidations"`
-	// CacheEntries is how many results are cached, CacheBytes their memory.
+	// CacheEntries is how many results are cached, CacheBytes the size of their memory and encoding.
 	CacheEntries uint64 `json:"cache_entries"`
 	CacheBytes   uint64 `json:"cache_bytes"`
 	// Inflight is how many cached results are being made.
-	Inflight uint64 `json:"inflight"`
+	Inflight uint64 `json:"inflight_calls"`
 	// Objects is how many managed objects there are.
 	Objects uint64 `json:"objects"`
 	// TaskSubmissions counts tasks, Tasks is how many are known and TasksRunning how many run.
 	TaskSubmissions uint64 `json:"task_submissions"`
-	Tasks           uint64 `json:"tasks"`
+	Tasks           uint64 `json:"task_count"`
 	TasksRunning    uint64 `json:"tasks_running"`
 	// Models, Versions and Leases are what is published and held, Watchers how many are told of changes.
 	Models   uint64 `json:"models"`
 	Versions uint64 `json:"versions"`
 	Leases   uint64 `json:"leases"`
 	Watchers uint64 `json:"watchers"`
-	// BytesOwned is the memory of all versions that are not freed, BytesMapped what clients hold of it, each for itself.
+	// BytesOwned is the memory of versions, managed objects, cached results and results of tasks, each piece counted once. BytesMapped is what
+	// clients have of it by leases and references, each client for itself. What clients keep mapped after that is not known.
 	BytesOwned  uint64 `json:"bytes_owned"`
 	BytesMapped uint64 `json:"bytes_mapped"`
-	// Clients is how many sessions there are.
+	// Clients is how many are connected.
 	Clients uint64 `json:"clients"`
+	// CachedObjects is how many of the managed objects are found in the cache.
+	CachedObjects uint64 `json:"cached_objects"`
+	// CacheFailures counts runs for the cache that failed, CacheEvictions results for which there was no room, CacheExpirations those
+	// that were too old.
+	CacheFailures    uint64 `json:"cache_failures"`
+	CacheEvictions   uint64 `json:"cache_evictions"`
+	CacheExpirations uint64 `json:"cache_expirations"`
+	// TasksPending is how many tasks wait for a worker.
+	TasksPending uint64 `json:"tasks_pending"`
+	// TasksCompleted, TasksFailed and TasksCancelled count the ends of tasks, TasksExpired those that were too old to be kept after it.
+	TasksCompleted uint64 `json:"tasks_completed"`
+	TasksFailed    uint64 `json:"tasks_failed"`
+	TasksCancelled uint64 `json:"tasks_cancelled"`
+	TasksExpired   uint64 `json:"tasks_expired"`
 }
 
-// EndpointStats is an endpoint and what its runs took.
+// EndpointStats is an endpoint, how it was called and what its runs took.
 type EndpointStats struct {
 	// Name is the endpoint.
 	Name string `json:"name"`
-	// Runs counts runs of its function, Errors those that failed. A cached result is no run.
+	// Calls counts calls of it, submitted tasks and streams included; CacheHits those with a result that was there or that the run of
+	// another call made; Failures those that ended with an error.
+	Calls     uint64 `json:"calls"`
+	CacheHits uint64 `json:"cache_hits"`
+	Failures  uint64 `json:"failures"`
+	// Runs counts runs of its function, Errors those that failed.
 	Runs   uint64 `json:"runs"`
-	Errors uint64 `json:"errors"`
-	// P50, P90 and P99 are the times within which half, nine tenths and 99 hundredths of the runs were, within an eighth.
-	P50 time.Duration `json:"p50"`
-	P90 time.Duration `json:"p90"`
-	P99 time.Duration `json:"p99"`
+	Errors uint64 `json:"run_errors"`
+	// P50, P90 and P99 are the times within which half, nine tenths and 99 hundredths of the runs were, within an eighth; Total is what all
+	// took together.
+	P50   time.Duration `json:"p50"`
+	P90   time.Duration `json:"p90"`
+	P99   time.Duration `json:"p99"`
+	Total time.Duration `json:"total"`
 }
 
-// SessionInfo is a client and what it holds.
+// SessionInfo is who uses a server, and what he holds.
 type SessionInfo struct {
 	Process
 	// Session numbers the connection within the server's life.
 	Session uint64 `json:"session"`
+	// Self tells that it is the server's own process.
+	Self bool `json:"self"`
 	// Since is when it connected.
 	Since time.Time `json:"since"`
-	// Leases is how many versions it holds, Bytes their memory.
-	Leases uint64 `json:"leases"`
-	Bytes  uint64 `json:"bytes"`
-	// Objects is how many references to managed objects it has.
+	// Leases is how many versions it holds, Objects how many references to managed objects, Bytes the memory of both, each piece
+	// counted once.
+	Leases  uint64 `json:"leases"`
 	Objects uint64 `json:"objects"`
+	Bytes   uint64 `json:"bytes"`
+	// References are the objects that it refers to, the largest first, at most 16 of them.
+	References []Reference `json:"references"`
 	// Requests is how many requests it has in flight that wait or compute.
 	Requests uint64 `json:"requests"`
+}
+
+// Reference is a session's hold on a managed object.
+type Reference struct {
+	// ID is the object.
+	ID string `json:"id"`
+	// Endpoint is what made it.
+	Endpoint string `json:"endpoint"`
+	// Refs is how many references the session has to it.
+	Refs uint64 `json:"refs"`
+	// Bytes is the size of its memory and encoding.
+	Bytes uint64 `json:"bytes"`
 }
 
 func decodeEndpoint(in wire.EndpointInfo) EndpointInfo {
@@ -141,26 +220,43 @@ func decodeEndpoint(in wire.EndpointInfo) EndpointInfo {
 
 func decodeServerInfo(in wire.ServerInfo) ServerInfo {
 	out := ServerInfo{
-		ID: in.Server, Version: in.Version, Label: in.Label, Socket: in.Socket, PID: in.PID, ParentPID: in.ParentPID,
-		StartedAt: fromNanos(in.StartedAt), Ready: in.Ready, Stats: ServerStats(in.Stats),
-		Devices: []DeviceInfo{}, Endpoints: []EndpointStats{}, Sessions: []SessionInfo{},
+		Kind: in.Kind, ID: in.Server, Version: in.Version, Label: in.Label, Socket: in.Socket, DeviceIndex: int(in.DeviceIndex),
+		PID: in.PID, ParentPID: in.ParentPID, StartedAt: fromNanos(in.StartedAt), Uptime: time.Duration(in.Uptime),
+		Running: in.Running, Ready: in.Ready, Stats: ServerStats(in.Stats), Devices: []DeviceInfo{}, Memory: []MemoryUse{},
+		Capabilities: Capabilities{Transport: in.Capabilities.Transport, Handles: []HandleSupport{}},
+		Endpoints:    []EndpointStats{}, Sessions: []SessionInfo{},
 	}
 	for _, d := range in.Devices {
 		out.Devices = append(out.Devices, DeviceInfo{
 			UUID: driver.UUID(d.UUID).String(), Type: driver.DeviceType(d.Type).String(), Index: int(d.Index), Name: d.Name,
 		})
 	}
+	for _, h := range in.Capabilities.Handles {
+		out.Capabilities.Handles = append(out.Capabilities.Handles, HandleSupport{
+			Device: driver.UUID(h.Device).String(), Kind: h.Kind, Supported: h.Supported, Reason: h.Reason,
+		})
+	}
+	for _, m := range in.Memory {
+		out.Memory = append(out.Memory, MemoryUse{
+			Device: driver.UUID(m.Device).String(), Type: driver.DeviceType(m.Type).String(), Use: MemoryUsage(m.Use), Bytes: m.Bytes,
+			Storages: m.Storages,
+		})
+	}
 	for _, e := range in.Endpoints {
 		out.Endpoints = append(out.Endpoints, EndpointStats{
-			Name: e.Name, Runs: e.Runs, Errors: e.Errors,
-			P50: time.Duration(e.P50), P90: time.Duration(e.P90), P99: time.Duration(e.P99),
+			Name: e.Name, Calls: e.Calls, CacheHits: e.CacheHits, Failures: e.Failures, Runs: e.Runs, Errors: e.Errors,
+			P50: time.Duration(e.P50), P90: time.Duration(e.P90), P99: time.Duration(e.P99), Total: time.Duration(e.Total),
 		})
 	}
 	for _, s := range in.Sessions {
-		out.Sessions = append(out.Sessions, SessionInfo{
-			Process: Process{PID: s.PID, UID: s.UID, Label: s.Label}, Session: s.Session, Since: fromNanos(s.Since),
-			Leases: s.Leases, Bytes: s.Bytes, Objects: s.Objects, Requests: s.Requests,
-		})
+		session := SessionInfo{
+			Process: Process{PID: s.PID, UID: s.UID, Label: s.Label}, Session: s.Session, Self: s.Self, Since: fromNanos(s.Since),
+			Leases: s.Leases, Bytes: s.Bytes, Objects: s.Objects, Requests: s.Requests, References: []Reference{},
+		}
+		for _, r := range s.References {
+			session.References = append(session.References, Reference(r))
+		}
+		out.Sessions = append(out.Sessions, session)
 	}
 	return out
 }

@@ -18,6 +18,7 @@ type Node struct {
 	caller
 	mode     Mode
 	auto     bool
+	base     string // empty where the program has named the socket
 	socket   string
 	index    int
 	registry *Registry
@@ -111,6 +112,8 @@ type RuntimeInfo struct {
 	// Mode is its role, Auto tells that the environment decided on it.
 	Mode Mode `json:"execution_mode"`
 	Auto bool `json:"auto_mode"`
+	// BasePath is what paths of sockets begin with here, as [SocketPath] makes them; empty where the program has named the socket itself.
+	BasePath string `json:"base_path,omitempty"`
 	// Socket is the path that it serves or calls; empty for a local one. DeviceIndex is the number in it.
 	Socket      string `json:"server_socket_path,omitempty"`
 	DeviceIndex int    `json:"device_index"`
@@ -119,6 +122,8 @@ type RuntimeInfo struct {
 	ServerReady   bool `json:"server_ready"`
 	// Registered is how many endpoints are registered in this process.
 	Registered int `json:"endpoint_count"`
+	// CacheEntries is how many results are cached where the functions run.
+	CacheEntries uint64 `json:"cache_entries"`
 	// Server describes the server; nil for a client whose owner does not answer.
 	Server *ServerInfo `json:"server_info,omitempty"`
 }
@@ -126,7 +131,7 @@ type RuntimeInfo struct {
 // Info describes the node. As a client it asks the owner, once: one that is not there is no error, but an answer.
 func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	info := RuntimeInfo{
-		Mode: n.mode, Auto: n.auto, Socket: n.Socket(), DeviceIndex: n.index, Registered: len(n.registry.list()),
+		Mode: n.mode, Auto: n.auto, BasePath: n.base, Socket: n.Socket(), DeviceIndex: n.index, Registered: len(n.registry.list()),
 	}
 	if n.client != nil {
 		if _, err := n.client.Ping(ctx); errors.Is(err, ErrUnavailable) && ctx.Err() == nil {
@@ -136,8 +141,8 @@ func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	server, err := n.ServerInfo(ctx)
 	switch {
 	case err == nil:
-		info.Server, info.ServerReady = &server, server.Ready
-		info.ServerRunning = n.mode != ModeLocal
+		info.Server, info.ServerRunning, info.ServerReady = &server, server.Running, server.Ready
+		info.CacheEntries = server.Stats.CacheEntries
 	case ctx.Err() != nil || !errors.Is(err, ErrUnavailable):
 		return info, err
 	}

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -53,6 +54,9 @@ func Open(ctx context.Context, opts Options) (*Node, error) {
 	n := &Node{mode: mode, auto: opts.Mode == ModeAuto, registry: opts.Registry, index: opts.DeviceIndex, served: make(chan struct{})}
 	if n.socket, err = opts.socket(); err != nil {
 		return nil, fmt.Errorf("open: %w", err)
+	}
+	if opts.Socket == "" {
+		n.base = cmp.Or(opts.BasePath, defaultBase())
 	}
 	switch mode {
 	case ModeLocal:

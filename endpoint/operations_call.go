@@ -30,13 +30,33 @@ func (r request) prepare() (*definition, *arguments, error) {
 	return r.callee, a, r.session.server.newArguments(a, r.callee, &r.call, r.files)
 }
 
-// doCall runs an endpoint, or finds its result in the cache.
-func doCall(ctx context.Context, r request) (reply, error) {
+// counted prepares a call, does it, and counts it for its endpoint.
+func (r request) counted(ctx context.Context, do func(request, context.Context, *definition, *arguments) (reply, error)) (reply, error) {
 	d, a, err := r.prepare()
+	if d == nil {
+		return reply{}, err
+	}
+	d.calls.Add(1)
+	failed := true
+	defer func() { // also where the function ended its goroutine
+		if failed {
+			d.failures.Add(1)
+		}
+	}()
 	if err != nil {
 		return reply{}, err
 	}
-	s := r.session.server
+	out, err := do(r, ctx, d, a)
+	failed = err != nil
+	return out, err
+}
+
+func doCall(ctx context.Context, r request) (reply, error) {
+	return r.counted(ctx, request.callEndpoint)
+}
+
+// callEndpoint runs an endpoint, or finds its result in the cache.
+func (r request) callEndpoint(ctx context.Context, d *definition, a *arguments) (reply, error) {
 	if d.stream != nil {
 		a.drop()
 		return reply{}, fmt.Errorf("%w: endpoint %q streams its results, ask for the stream", ErrInvalid, d.name)
@@ -45,7 +65,7 @@ func doCall(ctx context.Context, r request) (reply, error) {
 		return r.callTask(ctx, d, a)
 	}
 	key, keyed := d.key(a)
-	res, cached, err := s.obtain(ctx, d, a, key, keyed)
+	res, cached, err := r.session.server.obtain(ctx, d, a, key, keyed)
 	if err != nil {
 		return reply{}, err
 	}

@@ -80,12 +80,12 @@ func (c *credit) take(ctx context.Context) error {
 	}
 }
 
-// doStream runs an endpoint whose results come one by one.
 func doStream(ctx context.Context, r request) (reply, error) {
-	d, a, err := r.prepare()
-	if err != nil {
-		return reply{}, err
-	}
+	return r.counted(ctx, request.streamEndpoint)
+}
+
+// streamEndpoint runs an endpoint whose results come one by one.
+func (r request) streamEndpoint(ctx context.Context, d *definition, a *arguments) (reply, error) {
 	if d.stream == nil {
 		a.drop()
 		return reply{}, fmt.Errorf("%w: endpoint %q returns one result, call it", ErrInvalid, d.name)

@@ -94,7 +94,10 @@ func (r request) submit(ctx context.Context, d *definition, a *arguments, then f
 	}
 	go func() {
 		<-t.Done()
-		a.drop() // cancelled before it ran
+		a.drop()                           // cancelled before it ran
+		if then == nil && t.Err() != nil { // else the call that waits for it fails
+			d.failures.Add(1)
+		}
 	}()
 	return t, nil
 }
@@ -138,10 +141,11 @@ func (r request) taskResult(t *task.Task[*outcome]) (reply, error) {
 }
 
 func doSubmit(ctx context.Context, r request) (reply, error) {
-	d, a, err := r.prepare()
-	if err != nil {
-		return reply{}, err
-	}
+	return r.counted(ctx, request.submitEndpoint)
+}
+
+// submitEndpoint starts a call as a task.
+func (r request) submitEndpoint(ctx context.Context, d *definition, a *arguments) (reply, error) {
 	if d.stream != nil {
 		a.drop()
 		return reply{}, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", ErrInvalid, d.name)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -59,8 +60,11 @@ type definition struct {
 	// stream calls a function whose results come one by one; nil for others.
 	stream func(ctx context.Context, in any, send func(any) error) error
 
-	latency latency
-	pace    pace
+	calls    atomic.Uint64 // also of tasks and streams
+	hits     atomic.Uint64 // calls with a result that was there, or that another call's run made
+	failures atomic.Uint64 // calls that ended with an error
+	latency  latency
+	pace     pace
 }
 
 // add checks the definition and enters it.

@@ -47,6 +47,9 @@ func (s *Server) obtain(ctx context.Context, d *definition, a *arguments, key ca
 		}
 		r := ref.Value().retain()
 		ref.Close()
+		if !made {
+			d.hits.Add(1)
+		}
 		return r, !made, nil
 	}
 }

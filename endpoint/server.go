@@ -35,6 +35,7 @@ type Server struct {
 	books   *catalog.Catalog
 	exports exports
 	quotas  quotas
+	support support
 
 	registry *Registry
 	results  *cache.Cache[*result]

@@ -3,12 +3,24 @@ package endpoint
 import (
 	"cmp"
 	"context"
-	"maps"
+	"errors"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
 
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
+
+// ServerKind is what every server says it is.
+const ServerKind = "SharedTensorServer"
+
+// Transport is how memory travels: in place between processes of one host, as handles beside the messages of a Unix socket.
+const Transport = "same-host-unix-handles"
 
 func doServerInfo(_ context.Context, r request) (reply, error) {
 	return reply{body: r.session.server.describe()}, nil
@@ -16,28 +28,87 @@ func doServerInfo(_ context.Context, r request) (reply, error) {
 
 // describe is what the server tells about itself.
 func (s *Server) describe() wire.ServerInfo {
-	sessions := s.describeSessions()
-	return wire.ServerInfo{
-		Server: s.id, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()),
-		StartedAt: s.started.UnixNano(), Ready: s.serving.Load() && !s.isClosing(), Devices: s.devices.describe(),
-		Stats: s.stats(sessions), Endpoints: s.describeEndpoints(), Sessions: sessions,
+	have := s.takeInventory()
+	sessions := s.describeSessions(have)
+	running := s.sock != nil && !s.isClosing()
+	out := wire.ServerInfo{
+		Server: s.id, Kind: ServerKind, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, DeviceIndex: socketIndex(s.opts.Socket),
+		PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()), StartedAt: s.started.UnixNano(), Uptime: int64(time.Since(s.started)),
+		Running: running, Ready: running && s.serving.Load(), Devices: s.devices.describe(),
+		Capabilities: wire.Capabilities{Transport: Transport, Handles: s.support.of(s.devices)},
+		Stats:        s.stats(have, sessions), Endpoints: s.describeEndpoints(), Sessions: sessions,
 	}
+	out.Memory, out.Stats.BytesOwned = have.uses()
+	return out
+}
+
+// socketIndex is the number in the name of a socket as SocketPath makes it; -1 where there is none.
+func socketIndex(path string) int32 {
+	name, found := strings.CutSuffix(path, ".sock")
+	i := strings.LastIndexByte(name, '-')
+	if !found || i < 0 {
+		return -1
+	}
+	index, err := strconv.ParseUint(name[i+1:], 10, 31)
+	if err != nil {
+		return -1
+	}
+	return int32(index)
+}
+
+// support is what the devices of a server can share. To know it they have to try, so they are asked once.
+type support struct {
+	mu    sync.Mutex
+	known []wire.HandleSupport
+}
+
+// of asks the devices, unless they have answered before. A device that had no memory left to try with is asked again the next time.
+func (u *support) of(devices deviceSet) []wire.HandleSupport {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.known != nil {
+		return u.known
+	}
+	list, final := []wire.HandleSupport{}, true
+	for uuid, dev := range devices {
+		prober, can := dev.(driver.Prober)
+		if !can {
+			continue
+		}
+		for _, kind := range prober.Probe() {
+			row := wire.HandleSupport{Device: wire.UUID(uuid), Kind: string(kind.Kind), Supported: kind.Err == nil}
+			if kind.Err != nil {
+				row.Reason = kind.Err.Error()
+				final = final && !errors.Is(kind.Err, driver.ErrOutOfMemory)
+			}
+			list = append(list, row)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b wire.HandleSupport) int { return slices.Compare(a.Device[:], b.Device[:]) })
+	if final {
+		u.known = list
+	}
+	return list
 }
 
 // stats sums up what the parts of the server count.
-func (s *Server) stats(sessions []wire.SessionInfo) wire.ServerStats {
+func (s *Server) stats(have *inventory, sessions []wire.SessionInfo) wire.ServerStats {
 	results, tasks, books := s.results.Stats(), s.tasks.Stats(), s.books.Stats()
 	out := wire.ServerStats{
 		Requests: s.requests.Load(), Errors: s.failures.Load(),
 		CacheHits: results.Hits, CacheMisses: results.Misses, CacheJoins: results.Joins, CacheInvalidations: results.Invalidations,
+		CacheFailures: results.Failures, CacheEvictions: results.Evictions, CacheExpirations: results.Expirations,
 		CacheEntries: uint64(results.Entries), CacheBytes: uint64(results.Bytes), Inflight: uint64(results.Builds),
-		Objects: uint64(s.objects.count()), TaskSubmissions: tasks.Submitted,
-		Tasks: uint64(tasks.Pending + tasks.Running + tasks.Kept), TasksRunning: uint64(tasks.Running),
+		Objects: uint64(s.objects.count()), CachedObjects: have.cached, TaskSubmissions: tasks.Submitted,
+		Tasks: uint64(tasks.Pending + tasks.Running + tasks.Kept), TasksRunning: uint64(tasks.Running), TasksPending: uint64(tasks.Pending),
+		TasksCompleted: tasks.Succeeded, TasksFailed: tasks.Failed, TasksCancelled: tasks.Cancelled, TasksExpired: tasks.Expired,
 		Models: uint64(books.Names), Versions: uint64(books.Versions), Leases: uint64(books.Leases), Watchers: uint64(books.Watchers),
-		BytesOwned: uint64(books.Bytes), Clients: uint64(len(sessions)),
 	}
 	for _, session := range sessions {
-		out.BytesMapped += session.Bytes
+		if !session.Self {
+			out.Clients++
+			out.BytesMapped += session.Bytes
+		}
 	}
 	return out
 }
@@ -47,36 +118,51 @@ func (s *Server) describeEndpoints() []wire.EndpointStats {
 	for _, d := range s.registry.list() {
 		q := d.latency.quantiles(0.5, 0.9, 0.99)
 		list = append(list, wire.EndpointStats{
-			Name: d.name, Runs: d.latency.count.Load(), Errors: d.latency.failed.Load(), P50: int64(q[0]), P90: int64(q[1]), P99: int64(q[2]),
+			Name: d.name, Calls: d.calls.Load(), CacheHits: d.hits.Load(), Failures: d.failures.Load(),
+			Runs: d.latency.count.Load(), Errors: d.latency.failed.Load(), Total: int64(d.latency.total.Load()),
+			P50: int64(q[0]), P90: int64(q[1]), P99: int64(q[2]),
 		})
 	}
 	return list
 }
 
-// describeSessions lists the clients and what they hold, the oldest first.
-func (s *Server) describeSessions() []wire.SessionInfo {
+// describeSessions lists the server's own session and the clients, the oldest first, with what they hold.
+func (s *Server) describeSessions(have *inventory) []wire.SessionInfo {
 	s.mu.Lock()
-	list := make([]wire.SessionInfo, 0, len(s.sessions))
+	list := make([]wire.SessionInfo, 0, len(s.sessions)+1)
+	list = append(list, wire.SessionInfo{
+		Session: s.self.id, Self: true, PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: shortLabel(s.opts.Label),
+		Since: s.self.since.UnixNano(), Requests: uint64(s.directs),
+	})
 	for _, ses := range s.sessions {
 		list = append(list, ses.describe())
 	}
 	s.mu.Unlock()
 	slices.SortFunc(list, func(a, b wire.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
-	objects := s.objects.bySession()
-	held := map[uint64]int{}
-	for i := range list {
-		held[list[i].Session] = i
-		list[i].Objects = uint64(objects[list[i].Session])
-	}
+	leased := map[uint64][][]*tensor.Storage{}
+	leases := map[uint64]int{}
 	for _, h := range s.books.Holdings() {
-		if i, ok := held[h.ID]; ok {
-			list[i].Leases, list[i].Bytes = uint64(len(h.Leases)), uint64(h.Bytes)
+		leases[h.ID] = len(h.Leases)
+		for _, l := range h.Leases {
+			if out := s.exports.of(l.StateDict()); out != nil { // else it was given back just now
+				leased[h.ID] = append(leased[h.ID], out.storages)
+			}
 		}
+	}
+	for i := range list {
+		session := &list[i]
+		session.Leases = uint64(leases[session.Session])
+		storages := leased[session.Session]
+		if h := have.sessions[session.Session]; h != nil {
+			session.References, session.Objects = h.listed()
+			storages = append(storages, h.storages...)
+		}
+		session.Bytes = have.mapped(storages)
 	}
 	return list
 }
 
-// describe is what is known of a session without its leases.
+// describe is what is known of a session without what it holds.
 func (ses *session) describe() wire.SessionInfo {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -91,11 +177,4 @@ func (o *objects) count() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.byID)
-}
-
-// bySession is how many references each session has.
-func (o *objects) bySession() map[uint64]int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return maps.Clone(o.held)
 }

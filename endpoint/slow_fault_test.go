@@ -70,7 +70,7 @@ func cutOff(t *testing.T, s *endpoint.Server, left int) {
 	eventually(t, waitLimit, "the client that does not read is cut off", func() bool {
 		info, err := s.ServerInfo(context.Background())
 		require.NoError(t, err)
-		return len(info.Sessions) == left
+		return int(info.Stats.Clients) == left
 	})
 }
 
@@ -129,7 +129,7 @@ func TestAClientThatReadsNoEventsIsCutOff(t *testing.T) {
 		require.NoError(t, err)
 		info, err := s.ServerInfo(context.Background())
 		require.NoError(t, err)
-		return len(info.Sessions) == 2
+		return info.Stats.Clients == 2
 	})
 	t.Logf("%d publications took %v", version, time.Since(start))
 	for e, err := w.Next(context.Background()); e.Version != version; e, err = w.Next(context.Background()) {

@@ -242,6 +242,8 @@ type Stats struct {
 	Failed uint64
 	// Cancelled is the number of tasks that were cancelled so far.
 	Cancelled uint64
+	// Expired is the number of finished tasks that their age dropped so far.
+	Expired uint64
 
 	// Pending is the number of tasks that wait for a worker.
 	Pending int

@@ -55,6 +55,7 @@ func (m *Manager[V]) expire() {
 			break
 		}
 		m.dropLocked(t)
+		m.stats.Expired++
 	}
 	m.timer = nil
 	m.armLocked()

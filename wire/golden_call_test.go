@@ -9,15 +9,23 @@ func callSamples() []sample {
 	task := TaskInfo{ID: "7f", Endpoint: "load", State: "failed", Seq: 9, CreatedAt: 1_700_000_000_000_000_000, StartedAt: 1_700_000_000_000_000_001,
 		FinishedAt: 1_700_000_000_000_000_002, Done: 3, Total: 4, Message: "layer 3", Error: failure, Session: 2}
 	endpoint := EndpointInfo{Name: "load", Task: true, Managed: true, Stream: true, Cache: true, CacheKey: "model:{size}", SingleFlight: true,
-		Serialized: true, Timeout: 5_000_000_000, In: "LoadRequest", Out: "*module.StateDict"}
+		Serialized: true, Timeout: 5_000_000_000, In: "LoadRequest", Out: "*module.StateDict",
+		InFields:  []FieldInfo{{Name: "name", Type: "string"}, {Name: "options", Type: "Options", Optional: true, Fields: []FieldInfo{{Name: "size"}}}},
+		OutFields: []FieldInfo{{Name: "model", Type: "*module.StateDict"}}}
 	stats := ServerStats{Requests: 1, Errors: 2, CacheHits: 3, CacheMisses: 4, CacheJoins: 5, CacheInvalidations: 6, CacheEntries: 7, CacheBytes: 8,
 		Inflight: 9, Objects: 10, TaskSubmissions: 11, Tasks: 12, TasksRunning: 13, Models: 14, Versions: 15, Leases: 16, Watchers: 17,
-		BytesOwned: 18, BytesMapped: 19, Clients: 20}
+		BytesOwned: 18, BytesMapped: 19, Clients: 20, CachedObjects: 21, CacheFailures: 22, CacheEvictions: 23, CacheExpirations: 24,
+		TasksPending: 25, TasksCompleted: 26, TasksFailed: 27, TasksCancelled: 28, TasksExpired: 29}
 	server := ServerInfo{Server: "8c1f", Version: "0.1.0", Label: "owner", Socket: "/run/user/1000/shared-tensor-0.sock", PID: 4242, ParentPID: 1,
 		StartedAt: 1_700_000_000_000_000_000, Ready: true, Devices: []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}}, Stats: stats,
-		Endpoints: []EndpointStats{{Name: "load", Runs: 2, Errors: 1, P50: 1000, P90: 2000, P99: 3000}},
+		Endpoints: []EndpointStats{{Name: "load", Runs: 2, Errors: 1, P50: 1000, P90: 2000, P99: 3000, Calls: 5, CacheHits: 3, Failures: 2,
+			Total: 4000}},
 		Sessions: []SessionInfo{{Session: 2, PID: 4243, UID: 1000, Label: "worker", Since: 1_700_000_000_000_000_003, Leases: 1, Bytes: 4096,
-			Objects: 3, Requests: 4}}}
+			Objects: 3, Requests: 4, References: []Reference{{ID: "a1", Endpoint: "load", Refs: 3, Bytes: 4096}}}, {Session: 1, Self: true}},
+		Kind: "SharedTensorServer", Running: true, Uptime: 5_000_000_000, DeviceIndex: -1,
+		Capabilities: Capabilities{Transport: "same-host", Handles: []HandleSupport{{Device: uuid(0x10), Kind: "memfd", Supported: true},
+			{Device: uuid(0x20), Kind: "cuda-fd", Reason: "no driver"}}},
+		Memory: []MemoryUse{{Device: uuid(0x10), Type: 1, Use: "models", Bytes: 4096, Storages: 1}}}
 	object := ObjectInfo{ID: "a1", Server: "8c1f", Endpoint: "load", CacheKey: "load/model:768", Refs: 2, Mine: 1, Bytes: 4096,
 		CreatedAt: 1_700_000_000_000_000_000, AccessedAt: 1_700_000_000_000_000_004}
 	held := object

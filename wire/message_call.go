@@ -67,4 +67,20 @@ type EndpointInfo struct {
 	In string `cbor:"10,keyasint,omitempty"`
 	// Out is the Go type of its results, for people.
 	Out string `cbor:"11,keyasint,omitempty"`
+	// InFields are the fields of its arguments, where those are a map with certain keys.
+	InFields []FieldInfo `cbor:"12,keyasint,omitempty"`
+	// OutFields are the fields of its results.
+	OutFields []FieldInfo `cbor:"13,keyasint,omitempty"`
+}
+
+// FieldInfo describes a field of a map with certain keys, which is a Go struct.
+type FieldInfo struct {
+	// Name is the key.
+	Name string `cbor:"1,keyasint"`
+	// Type is the Go type, for people.
+	Type string `cbor:"2,keyasint,omitempty"`
+	// Optional tells that it may be left out.
+	Optional bool `cbor:"3,keyasint,omitempty"`
+	// Fields are the fields of its values or their elements, where those are maps with certain keys.
+	Fields []FieldInfo `cbor:"4,keyasint,omitempty"`
 }

@@ -26,6 +26,53 @@ type ServerInfo struct {
 	Endpoints []EndpointStats `cbor:"11,keyasint,omitempty"`
 	// Sessions are the clients.
 	Sessions []SessionInfo `cbor:"12,keyasint,omitempty"`
+	// Kind is what sort of server it is.
+	Kind string `cbor:"13,keyasint,omitempty"`
+	// Running tells that it has a socket and is not shutting down.
+	Running bool `cbor:"14,keyasint,omitempty"`
+	// Uptime is how long it has been there, in nanoseconds, whatever was done to the clock.
+	Uptime int64 `cbor:"15,keyasint,omitempty"`
+	// DeviceIndex is the number in the name of its socket; -1 where that has none.
+	DeviceIndex int32 `cbor:"16,keyasint,omitempty"`
+	// Capabilities are what it can share, and how.
+	Capabilities Capabilities `cbor:"17,keyasint"`
+	// Memory is what it has of each device for each purpose.
+	Memory []MemoryUse `cbor:"18,keyasint,omitempty"`
+}
+
+// Capabilities are what a server can share, and how.
+type Capabilities struct {
+	// Transport is how memory and messages travel.
+	Transport string `cbor:"1,keyasint,omitempty"`
+	// Handles are the kinds of handle that its devices know.
+	Handles []HandleSupport `cbor:"2,keyasint,omitempty"`
+}
+
+// HandleSupport tells whether a kind of handle works on a device of the server.
+type HandleSupport struct {
+	// Device is the device.
+	Device UUID `cbor:"1,keyasint"`
+	// Kind is the kind of handle.
+	Kind string `cbor:"2,keyasint"`
+	// Supported tells that memory can be shared by it.
+	Supported bool `cbor:"3,keyasint,omitempty"`
+	// Reason is why not.
+	Reason string `cbor:"4,keyasint,omitempty"`
+}
+
+// MemoryUse is memory of one device that the server has for one purpose. No memory is counted twice: what serves two purposes is counted
+// for the first in the order in which they are named here.
+type MemoryUse struct {
+	// Device is the device.
+	Device UUID `cbor:"1,keyasint"`
+	// Type is its DLPack type.
+	Type int32 `cbor:"2,keyasint"`
+	// Use is "models", "objects", "results" for what is cached, or "tasks" for what tasks keep.
+	Use string `cbor:"3,keyasint"`
+	// Bytes is the size.
+	Bytes uint64 `cbor:"4,keyasint,omitempty"`
+	// Storages is how many pieces it is.
+	Storages uint64 `cbor:"5,keyasint,omitempty"`
 }
 
 // ServerStats are a server's counters and numbers.
@@ -64,21 +111,39 @@ type ServerStats struct {
 	Leases uint64 `cbor:"16,keyasint,omitempty"`
 	// Watchers is how many subscriptions to events there are, one for each lease and watch.
 	Watchers uint64 `cbor:"17,keyasint,omitempty"`
-	// BytesOwned is the memory of all versions that are not freed.
+	// BytesOwned is the memory of versions, objects, results and tasks, each counted once.
 	BytesOwned uint64 `cbor:"18,keyasint,omitempty"`
-	// BytesMapped is what sessions hold of it, each for itself.
+	// BytesMapped is what clients hold of it, each for itself.
 	BytesMapped uint64 `cbor:"19,keyasint,omitempty"`
-	// Clients is how many sessions there are.
+	// Clients is how many sessions there are, the server's own left out.
 	Clients uint64 `cbor:"20,keyasint,omitempty"`
+	// CachedObjects is how many of the objects are found in the cache.
+	CachedObjects uint64 `cbor:"21,keyasint,omitempty"`
+	// CacheFailures counts runs for the cache that failed.
+	CacheFailures uint64 `cbor:"22,keyasint,omitempty"`
+	// CacheEvictions counts results that the cache had no room for.
+	CacheEvictions uint64 `cbor:"23,keyasint,omitempty"`
+	// CacheExpirations counts results that were too old.
+	CacheExpirations uint64 `cbor:"24,keyasint,omitempty"`
+	// TasksPending is how many tasks wait for a worker.
+	TasksPending uint64 `cbor:"25,keyasint,omitempty"`
+	// TasksCompleted counts tasks that ended with a result.
+	TasksCompleted uint64 `cbor:"26,keyasint,omitempty"`
+	// TasksFailed counts tasks that failed.
+	TasksFailed uint64 `cbor:"27,keyasint,omitempty"`
+	// TasksCancelled counts tasks that were cancelled.
+	TasksCancelled uint64 `cbor:"28,keyasint,omitempty"`
+	// TasksExpired counts tasks that had ended and were too old to be kept.
+	TasksExpired uint64 `cbor:"29,keyasint,omitempty"`
 }
 
-// EndpointStats is an endpoint and what its runs took, in nanoseconds.
+// EndpointStats is an endpoint, how it was called, and what its runs took, in nanoseconds.
 type EndpointStats struct {
 	// Name is the endpoint.
 	Name string `cbor:"1,keyasint"`
 	// Runs counts runs of the function.
 	Runs uint64 `cbor:"2,keyasint,omitempty"`
-	// Errors counts those that failed.
+	// Errors counts runs that failed.
 	Errors uint64 `cbor:"3,keyasint,omitempty"`
 	// P50 is the time within which half of the runs were, to an eighth.
 	P50 int64 `cbor:"4,keyasint,omitempty"`
@@ -86,6 +151,14 @@ type EndpointStats struct {
 	P90 int64 `cbor:"5,keyasint,omitempty"`
 	// P99 is the same for 99 in a hundred.
 	P99 int64 `cbor:"6,keyasint,omitempty"`
+	// Calls counts calls of it, submitted tasks and streams included.
+	Calls uint64 `cbor:"7,keyasint,omitempty"`
+	// CacheHits counts calls with a result that was there, or that another call's run made.
+	CacheHits uint64 `cbor:"8,keyasint,omitempty"`
+	// Failures counts calls that ended with an error.
+	Failures uint64 `cbor:"9,keyasint,omitempty"`
+	// Total is what all runs took together.
+	Total int64 `cbor:"10,keyasint,omitempty"`
 }
 
 // SessionInfo is a client and what it holds.
@@ -102,10 +175,26 @@ type SessionInfo struct {
 	Since int64 `cbor:"5,keyasint,omitempty"`
 	// Leases is how many leases it has.
 	Leases uint64 `cbor:"6,keyasint,omitempty"`
-	// Bytes is the memory that they are on, each version counted once.
+	// Bytes is the memory that its leases and references are on, each piece counted once.
 	Bytes uint64 `cbor:"7,keyasint,omitempty"`
 	// Objects is how many references to managed objects it has.
 	Objects uint64 `cbor:"8,keyasint,omitempty"`
 	// Requests is how many requests it has in flight, counting those that wait or compute.
 	Requests uint64 `cbor:"9,keyasint,omitempty"`
+	// Self tells that it is the server's own process, which needs no connection.
+	Self bool `cbor:"10,keyasint,omitempty"`
+	// References are the objects that it refers to, the largest first; not all where those are many.
+	References []Reference `cbor:"11,keyasint,omitempty"`
+}
+
+// Reference is a session's hold on a managed object.
+type Reference struct {
+	// ID is the object.
+	ID string `cbor:"1,keyasint"`
+	// Endpoint is what made it.
+	Endpoint string `cbor:"2,keyasint,omitempty"`
+	// Refs is how many references the session has to it.
+	Refs uint64 `cbor:"3,keyasint,omitempty"`
+	// Bytes is the size of its memory and encoding.
+	Bytes uint64 `cbor:"4,keyasint,omitempty"`
 }

@@ -8,7 +8,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-var _ driver.Identifier = (*memory)(nil)
+var (
+	_ driver.Identifier = (*memory)(nil)
+	_ driver.Placed     = (*memory)(nil)
+)
 
 // Identity implements [driver.Identifier]: the device, inode and time of change of the memfd, and the range of it that the memory is. The
 // kernel grants the seal against writing only while no mapping can be written, so with it the bytes are final; the seal against future
@@ -29,4 +32,18 @@ func (m *memory) Identity() (id string, ok bool) {
 		return "", false
 	}
 	return fmt.Sprintf("memfd:%d:%d:%d:%d:%d", st.Dev, st.Ino, st.Ctim.Nano(), m.span.fileOffset, m.span.bytes), true
+}
+
+// Place implements [driver.Placed]: the device and inode of the memfd, and the range of it that the memory is.
+func (m *memory) Place() (name string, ok bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return "", false
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(m.resources.fd, &st); err != nil {
+		return "", false
+	}
+	return fmt.Sprintf("memfd:%d:%d:%d:%d", st.Dev, st.Ino, m.span.fileOffset, m.span.bytes), true
 }

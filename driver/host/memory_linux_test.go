@@ -156,6 +156,29 @@ func TestIdentityIsOfFinalBytesOnly(t *testing.T) {
 	require.Len(t, names, 5)
 }
 
+// TestPlace asks for the place of memory and of its mappings: it is one, whoever may write it.
+func TestPlace(t *testing.T) {
+	drivertest.Leaks(t)
+	d := open(t).(*Device)
+	m, other := alloc(t, d, 100), alloc(t, d, 100)
+	place, ok := m.Place()
+	require.True(t, ok)
+	elsewhere, ok := other.Place()
+	require.True(t, ok)
+	require.NotEqual(t, place, elsewhere)
+	h, err := m.Export()
+	require.NoError(t, err)
+	defer h.Close()
+	again, err := d.Import(h, driver.ImportOptions{})
+	require.NoError(t, err)
+	got, ok := again.(driver.Placed).Place()
+	require.True(t, ok)
+	require.Equal(t, place, got)
+	require.NoError(t, again.Close())
+	_, ok = again.(driver.Placed).Place()
+	require.False(t, ok, "closed")
+}
+
 // TestImportReadOnlyDescriptor passes a descriptor that was opened for reading.
 func TestImportReadOnlyDescriptor(t *testing.T) {
 	drivertest.Leaks(t)

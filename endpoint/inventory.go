@@ -1,0 +1,187 @@
+package endpoint
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/sharedtensor/sharedtensor/cache"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// MemoryUsage says what a server has memory for.
+type MemoryUsage string
+
+// What a server has memory for. What serves two purposes is counted for the first of them, in this order.
+const (
+	// MemoryModels is the memory of published versions.
+	MemoryModels MemoryUsage = "models"
+	// MemoryObjects is the memory of managed objects.
+	MemoryObjects MemoryUsage = "objects"
+	// MemoryResults is the memory of cached results.
+	MemoryResults MemoryUsage = "results"
+	// MemoryTasks is the memory of results that tasks keep.
+	MemoryTasks MemoryUsage = "tasks"
+)
+
+// memoryUsages are they in their order.
+var memoryUsages = []MemoryUsage{MemoryModels, MemoryObjects, MemoryResults, MemoryTasks}
+
+// inventory is what a server has at one moment: lists of storages, borrowed, of which only names, sizes and devices are used, as they may
+// be closed meanwhile.
+type inventory struct {
+	of       map[MemoryUsage][][]*tensor.Storage
+	sessions map[uint64]*heldObjects // what sessions refer to
+	cached   uint64                  // objects that the cache has
+	names    map[*tensor.Storage]string
+}
+
+// heldObjects are a session's references.
+type heldObjects struct {
+	references []wire.Reference
+	storages   [][]*tensor.Storage
+}
+
+// takeInventory asks all parts of the server, one after the other.
+func (s *Server) takeInventory() *inventory {
+	v := &inventory{
+		of: map[MemoryUsage][][]*tensor.Storage{}, sessions: map[uint64]*heldObjects{}, names: map[*tensor.Storage]string{},
+	}
+	for _, storages := range s.exports.storages() {
+		v.add(MemoryModels, storages)
+	}
+	cached := map[*result]struct{}{}
+	s.results.Each(func(_ cache.Key, r *result) {
+		cached[r] = struct{}{}
+		v.add(MemoryResults, r.payload.storages)
+	})
+	s.objects.each(func(obj *object) {
+		v.add(MemoryObjects, obj.result.payload.storages)
+		if _, is := cached[obj.result]; is {
+			v.cached++
+		}
+		for session, h := range obj.refs {
+			of := v.sessions[session]
+			if of == nil {
+				of = new(heldObjects)
+				v.sessions[session] = of
+			}
+			of.references = append(of.references, wire.Reference{
+				ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(len(h.tokens)), Bytes: uint64(obj.result.payload.bytes()),
+			})
+			of.storages = append(of.storages, obj.result.payload.storages)
+		}
+	})
+	s.tasks.EachResult(func(_ string, o *outcome) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		if o.result != nil {
+			v.add(MemoryTasks, o.result.payload.storages)
+		}
+	})
+	return v
+}
+
+func (v *inventory) add(use MemoryUsage, storages []*tensor.Storage) {
+	if len(storages) > 0 {
+		v.of[use] = append(v.of[use], storages)
+	}
+}
+
+// name is one that storages over the same memory have in common, where the system can tell.
+func (v *inventory) name(s *tensor.Storage) string {
+	name, known := v.names[s]
+	if known {
+		return name
+	}
+	name = "storage " + strconv.FormatUint(s.ID(), 10)
+	if m, can := s.Memory().(driver.Placed); can {
+		if place, ok := m.Place(); ok {
+			name = place
+		}
+	}
+	v.names[s] = name
+	return name
+}
+
+// distinct shows visit each memory of the lists once, but those that seen has; it adds them to seen.
+func (v *inventory) distinct(lists [][]*tensor.Storage, seen map[string]struct{}, visit func(*tensor.Storage)) {
+	for _, list := range lists {
+		for _, s := range list {
+			name := v.name(s)
+			if _, twice := seen[name]; !twice {
+				seen[name] = struct{}{}
+				visit(s)
+			}
+		}
+	}
+}
+
+// uses sums up what there is by device and purpose, and all of it.
+func (v *inventory) uses() (list []wire.MemoryUse, total uint64) {
+	type key struct {
+		device driver.UUID
+		use    MemoryUsage
+	}
+	at, seen := map[key]int{}, map[string]struct{}{}
+	for _, use := range memoryUsages {
+		v.distinct(v.of[use], seen, func(s *tensor.Storage) {
+			info := s.Memory().Device().Info()
+			i, known := at[key{info.UUID, use}]
+			if !known {
+				i = len(list)
+				at[key{info.UUID, use}] = i
+				list = append(list, wire.MemoryUse{Device: wire.UUID(info.UUID), Type: int32(info.Type), Use: string(use)})
+			}
+			list[i].Bytes += uint64(s.Bytes())
+			list[i].Storages++
+			total += uint64(s.Bytes())
+		})
+	}
+	slices.SortStableFunc(list, func(a, b wire.MemoryUse) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), slices.Compare(a.Device[:], b.Device[:]))
+	})
+	return list, total
+}
+
+// mapped is the size of what lists of storages have together.
+func (v *inventory) mapped(lists [][]*tensor.Storage) (bytes uint64) {
+	v.distinct(lists, map[string]struct{}{}, func(s *tensor.Storage) { bytes += uint64(s.Bytes()) })
+	return bytes
+}
+
+// listedReferences is how many objects are listed of one session.
+const listedReferences = 16
+
+// listed are the largest references, and how many there are in all.
+func (h *heldObjects) listed() (list []wire.Reference, all uint64) {
+	for _, r := range h.references {
+		all += r.Refs
+	}
+	slices.SortFunc(h.references, func(a, b wire.Reference) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID))
+	})
+	return h.references[:min(len(h.references), listedReferences)], all
+}
+
+// each shows visit every object. The objects are locked meanwhile.
+func (o *objects) each(visit func(*object)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, obj := range o.byID {
+		visit(obj)
+	}
+}
+
+// storages are those of all exports of state dicts.
+func (x *exports) storages() [][]*tensor.Storage {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	list := make([][]*tensor.Storage, 0, len(x.by))
+	for _, out := range x.by {
+		list = append(list, out.storages)
+	}
+	return list
+}
