@@ -22,6 +22,7 @@ type arguments struct {
 	made     []interface{ Close() error }
 	claimed  atomic.Bool
 	memory   atomic.Uint32 // heldForAnswer and so on
+	load     load          // of the request that they came with, once they are decoded
 }
 
 // To unmap memory takes longer than anything else in a call that gets a tensor. The caller need not wait for it: the memory of a call's
@@ -93,6 +94,7 @@ func (a *arguments) answered() {
 func (a *arguments) free() {
 	closeAll(a.made)
 	closeStorages(a.storages)
+	a.load.lift()
 }
 
 // key is the cache key of a call; false where its result must not be cached: an argument holds memory that somebody may still write, so

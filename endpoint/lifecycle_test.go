@@ -127,10 +127,19 @@ func TestSubscriptionsAreLimited(t *testing.T) {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
 	require.NoError(t, err)
 	defer c.Close()
-	for range 2 {
-		_, err := c.Watch(ctx)
-		require.NoError(t, err)
-	}
+	all, err := c.Watch(ctx)
+	require.NoError(t, err, "the first is never refused")
+	_, err = c.Watch(ctx, "a")
+	require.ErrorIs(t, err, endpoint.ErrLimit)
+	require.NoError(t, all.Close())
+	eventually(t, waitLimit, "there is room again", func() bool {
+		_, err := c.Watch(ctx, "a")
+		return err == nil
+	})
+	_, err = c.Watch(ctx, "b", "c")
+	require.ErrorIs(t, err, endpoint.ErrLimit, "each name counts")
+	_, err = c.Watch(ctx, "b")
+	require.NoError(t, err)
 	_, err = c.Watch(ctx)
 	require.ErrorIs(t, err, endpoint.ErrLimit)
 }

@@ -27,7 +27,11 @@ func (r request) prepare() (*definition, *arguments, error) {
 	if a == nil {
 		a = new(arguments)
 	}
-	return r.callee, a, r.session.server.newArguments(a, r.callee, &r.call, r.files)
+	if err := r.session.server.newArguments(a, r.callee, &r.call, r.files); err != nil {
+		return nil, nil, err
+	}
+	a.load = r.load
+	return r.callee, a, nil
 }
 
 // counted prepares a call, does it, and counts it for its endpoint.

@@ -45,7 +45,12 @@ type Limits struct {
 	Clients int
 	// Requests is how many of one client may be in flight; 16384.
 	Requests int
-	// Subscriptions is how many leases and watches one client may have; 65536.
+	// RequestBytes is how many bytes the requests of one client in flight may have, and the arguments of its tasks that have not ended;
+	// 256 MiB. A descriptor counts as 16 KiB. One request more is refused, unless it is the only one; the connection is
+	// read on, so that the client can still cancel.
+	RequestBytes int64
+	// Subscriptions is how many leases one client may have, and names in watches; 65536. A watch of all names counts as 1024. The
+	// first is never refused.
 	Subscriptions int
 	// Objects is how many references to managed objects one client may have; 65536.
 	Objects int
@@ -84,6 +89,9 @@ func (l *Limits) defaults() {
 	}
 	if l.Requests <= 0 {
 		l.Requests = 16384
+	}
+	if l.RequestBytes <= 0 {
+		l.RequestBytes = 256 << 20
 	}
 	if l.Subscriptions <= 0 {
 		l.Subscriptions = 65536

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -35,6 +36,8 @@ type session struct {
 
 	events  events
 	streams streams
+
+	carried atomic.Int64 // bytes of requests in flight
 
 	mu       sync.Mutex
 	running  map[uint64]*callContext // long requests by frame id

@@ -14,8 +14,9 @@ import (
 type events struct {
 	mu      sync.Mutex
 	subs    map[uint64]*subscription // by the id of the request that asked for them
+	weight  int                      // of all of them
+	due     []*subscription          // those that have something to report, each once
 	pumping bool
-	waiting bool // something has happened since the pump last looked
 	stopped bool
 
 	objects uint64            // the request that gets news of destroyed objects; 0 for none
@@ -27,8 +28,20 @@ type subscription struct {
 	id      uint64
 	names   []string // nil for all
 	watcher *catalog.Watcher
-	ready   bool // the request has been answered: events may follow
 	current bool // the current versions are to be reported first
+
+	// Guarded by events.mu.
+	ready bool // the request has been answered: events may follow
+	woken bool // something has happened since the pump last looked
+}
+
+// weight is what the subscription counts: one for each of its names. All names count as many as a watch can have, for events of so many may
+// wait in it, and more.
+func (sub *subscription) weight() int {
+	if sub.names == nil {
+		return maxWatchNames
+	}
+	return max(1, len(sub.names))
 }
 
 // subscribe collects events of the names, nil for all, for a request. They are held back until begin. With current, the versions
@@ -41,22 +54,42 @@ func (ses *session) subscribe(id uint64, names []string, current bool) (*subscri
 	switch limit := ses.server.opts.Limits.Subscriptions; {
 	case e.subs[id] != nil:
 		return nil, fmt.Errorf("%w: request %d was sent before", wire.ErrProtocol, id)
-	case len(e.subs) >= limit:
-		return nil, fmt.Errorf("%w: this client has %d leases and watches", ErrLimit, limit)
+	case e.weight > 0 && e.weight+sub.weight() > limit:
+		return nil, fmt.Errorf("%w: this client has leases and watches of %d names, and may have %d", ErrLimit, e.weight, limit)
 	case e.subs == nil:
 		e.subs = map[uint64]*subscription{}
 	}
-	sub.watcher = ses.server.books.Subscribe(names, ses.wake)
+	sub.watcher = ses.server.books.Subscribe(names, func() { ses.happened(sub) })
 	e.subs[id] = sub
+	e.weight += sub.weight()
 	return sub, nil
 }
 
 // begin lets the events of a subscription go out, now that its request has been answered.
 func (ses *session) begin(sub *subscription) {
-	ses.events.mu.Lock()
+	e := &ses.events
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	sub.ready = true
-	ses.events.mu.Unlock()
-	ses.wake()
+	if sub.current || sub.woken {
+		e.due = append(e.due, sub)
+		ses.wakeLocked()
+	}
+}
+
+// happened is told by the catalog that there is something to report. It returns at once.
+func (ses *session) happened(sub *subscription) {
+	e := &ses.events
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if sub.woken {
+		return
+	}
+	sub.woken = true
+	if sub.ready {
+		e.due = append(e.due, sub)
+		ses.wakeLocked()
+	}
 }
 
 // unsubscribe ends a subscription and tells whether there was one.
@@ -70,6 +103,7 @@ func (ses *session) unsubscribe(id uint64) bool {
 	}
 	sub.watcher.Close()
 	delete(e.subs, id)
+	e.weight -= sub.weight()
 	return true
 }
 
@@ -81,19 +115,12 @@ func (e *events) stop() {
 	for _, sub := range e.subs {
 		sub.watcher.Close()
 	}
-	e.subs = nil
+	e.subs, e.due = nil, nil
 }
 
-// wake is told by the catalog that something has happened. It returns at once.
-func (ses *session) wake() {
-	e := &ses.events
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.stopped {
-		return
-	}
-	e.waiting = true
-	if !e.pumping {
+// wakeLocked has the pump run.
+func (ses *session) wakeLocked() {
+	if e := &ses.events; !e.pumping && !e.stopped {
 		e.pumping = true
 		ses.work.Add(1)
 		go ses.pump()
@@ -125,20 +152,21 @@ func (ses *session) pump() {
 func (e *events) take() (subs []*subscription, gone []objectGone, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.stopped || !e.waiting {
+	if e.stopped || len(e.due) == 0 && len(e.gone) == 0 {
 		e.pumping = false
 		return nil, nil, false
 	}
-	e.waiting = false
 	for _, news := range e.gone {
 		gone = append(gone, objectGone{watch: e.objects, news: news})
 	}
 	e.gone = nil
-	for _, sub := range e.subs {
-		if sub.ready {
+	for _, sub := range e.due {
+		sub.woken = false
+		if e.subs[sub.id] == sub {
 			subs = append(subs, sub)
 		}
 	}
+	e.due = nil
 	return subs, gone, true
 }
 
@@ -160,13 +188,10 @@ func (ses *session) watchObjects(request uint64) {
 func (ses *session) objectGone(id, why string) {
 	e := &ses.events
 	e.mu.Lock()
-	watched := e.objects != 0
-	if watched {
+	defer e.mu.Unlock()
+	if e.objects != 0 {
 		e.gone = append(e.gone, wire.ObjectGone{ID: id, Reason: why})
-	}
-	e.mu.Unlock()
-	if watched {
-		ses.wake()
+		ses.wakeLocked()
 	}
 }
 

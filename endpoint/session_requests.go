@@ -32,7 +32,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	w := &work{session: ses, op: op, r: r}
 	w.r.args = &w.args
 	w.args.hold()
-	if err := ses.started(w, req.Timeout); err != nil {
+	if err := ses.started(w, req.Timeout, len(frame.Body), frame.Files.Len()); err != nil {
 		frame.Files.Close()
 		return true, ses.fail(frame.ID, err)
 	}
@@ -53,7 +53,7 @@ type work struct {
 }
 
 // started notes a long request so that it can be cancelled.
-func (ses *session) started(w *work, timeout time.Duration) error {
+func (ses *session) started(w *work, timeout time.Duration, bytes, files int) error {
 	w.parent = ses.ctx
 	if timeout > 0 {
 		w.deadline = time.Now().Add(timeout)
@@ -67,6 +67,10 @@ func (ses *session) started(w *work, timeout time.Duration) error {
 		return fmt.Errorf("%w: %d requests of this client are in flight", ErrLimit, len(ses.running))
 	case ses.running[w.r.id] != nil:
 		return fmt.Errorf("%w: request %d is in flight already", wire.ErrProtocol, w.r.id)
+	}
+	var err error
+	if w.r.load, err = ses.carry(bytes, files); err != nil {
+		return err
 	}
 	if ses.running == nil {
 		ses.running = map[uint64]*callContext{}
@@ -139,6 +143,9 @@ func (w *work) here() (reading bool, err error) {
 func (w *work) finish(sent error) {
 	ses := w.session
 	w.callContext.end(nil)
+	if w.args.load.of == nil { // else it is lifted with the arguments
+		w.r.load.lift()
+	}
 	w.args.answered()
 	w.r.files.Close()
 	ses.mu.Lock()
