@@ -69,6 +69,7 @@ func (a *arguments) claim() bool { return a.claimed.CompareAndSwap(false, true) 
 
 // close gives the memory back; the one who claimed them calls it once.
 func (a *arguments) close() {
+	a.load.lift() // before the answer: who has that may count on it
 	if !a.memory.CompareAndSwap(heldForAnswer, heldDone) {
 		a.free()
 	}
@@ -94,7 +95,6 @@ func (a *arguments) answered() {
 func (a *arguments) free() {
 	closeAll(a.made)
 	closeStorages(a.storages)
-	a.load.lift()
 }
 
 // key is the cache key of a call; false where its result must not be cached: an argument holds memory that somebody may still write, so

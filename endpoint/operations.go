@@ -28,7 +28,7 @@ type request struct {
 	files   *wire.Files
 	local   *local // of a request within the process; nil for others
 
-	load   load        // what its body and its descriptors count; those of arguments count as long as these are there
+	load   load        // what its body and its descriptors count; that of arguments counts until these are done with
 	args   *arguments  // room for those of a call; may be nil
 	callee *definition // of a call whose endpoint was found already; nil for others
 	call   wire.CallParts

@@ -9,7 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// prepare finds the endpoint of a call and makes its arguments. The caller closes those.
+// prepare finds the endpoint of a call, which it returns also with an error, and makes its arguments. The caller closes those.
 func (r request) prepare() (*definition, *arguments, error) {
 	if r.local != nil {
 		return r.prepareLocal()
@@ -27,11 +27,11 @@ func (r request) prepare() (*definition, *arguments, error) {
 	if a == nil {
 		a = new(arguments)
 	}
-	if err := r.session.server.newArguments(a, r.callee, &r.call, r.files); err != nil {
-		return nil, nil, err
+	err := r.session.server.newArguments(a, r.callee, &r.call, r.files)
+	if err == nil {
+		a.load = r.load
 	}
-	a.load = r.load
-	return r.callee, a, nil
+	return r.callee, a, err
 }
 
 // counted prepares a call, does it, and counts it for its endpoint.

@@ -93,6 +93,11 @@ func (w *work) find() bool {
 
 // do runs the operation.
 func (w *work) do() (reply, error) {
+	defer func() {
+		if w.args.load.of == nil { // else it is lifted when the arguments are done with
+			w.r.load.lift()
+		}
+	}()
 	start := time.Now()
 	reply, err := w.op.perform(&w.callContext, w.r)
 	if w.r.callee != nil {
@@ -143,9 +148,6 @@ func (w *work) here() (reading bool, err error) {
 func (w *work) finish(sent error) {
 	ses := w.session
 	w.callContext.end(nil)
-	if w.args.load.of == nil { // else it is lifted with the arguments
-		w.r.load.lift()
-	}
 	w.args.answered()
 	w.r.files.Close()
 	ses.mu.Lock()
