@@ -46,7 +46,7 @@ type Client struct {
 	links    map[*link]struct{} // that have not ended: link, and those whose owners have said goodbye and still answer
 	attempt  *attempt
 	failed   int // attempts in a row
-	handles  map[*Handle]struct{}
+	handles  map[*attachment]struct{}
 	watchers map[*Watcher]struct{}
 	refs     references
 	closed   bool
@@ -74,7 +74,7 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	}
 	c := &Client{
 		opts: opts, log: opts.Logger, devices: devices,
-		handles: map[*Handle]struct{}{}, watchers: map[*Watcher]struct{}{},
+		handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{},
 		links: map[*link]struct{}{},
 	}
 	c.caller.to = c

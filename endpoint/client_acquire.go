@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -19,14 +20,15 @@ func (c *Client) Acquire(ctx context.Context, name string) (*Handle, error) {
 // AcquireVersion attaches a certain version of a name, which must be the newest or still be held by somebody or be retained; 0
 // stands for the newest. A version that is gone is [ErrNotFound].
 func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64) (*Handle, error) {
-	h := &Handle{client: c, name: name, changed: make(chan struct{})}
+	h := &attachment{client: c, name: name, changed: make(chan struct{})}
 	for {
+		var sd *module.StateDict
 		l, err := c.connected(ctx)
 		if err == nil {
-			err = c.attach(ctx, l, h, wire.Acquire{Name: name, Version: version})
+			sd, err = c.attach(ctx, l, h, wire.Acquire{Name: name, Version: version})
 		}
 		if err == nil {
-			return h, nil
+			return newHandle(h, sd), nil
 		}
 		// A connection that broke takes its lease with it, so asking again takes nothing twice.
 		if l == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
@@ -35,26 +37,26 @@ func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64
 	}
 }
 
-// attach asks for the lease, maps the memory and fills the handle in.
-func (c *Client) attach(ctx context.Context, l *link, h *Handle, ask wire.Acquire) error {
+// attach asks for the lease, maps the memory and fills the attachment in. The caller owns the state dict.
+func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask wire.Acquire) (*module.StateDict, error) {
 	id, frame, err := l.roundTrip(ctx, call{op: wire.OpAcquire, body: ask, event: h.event, late: l.giveBack})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer frame.Files.Close()
 	var got wire.Acquired
 	if err := decodeAnswer(frame, &got); err != nil {
 		l.ignore(id)
-		return err
+		return nil, err
 	}
 	sd, err := importStateDict(c.devices, &got.Manifest, got.Handles, frame.Files)
 	if err != nil {
 		l.release(got.Lease, id)
-		return err
+		return nil, err
 	}
-	h.attached(sd, l.server.Server, got.Version)
+	h.attached(l.server.Server, got.Version)
 	c.register(h, l, got.Lease, id)
-	return nil
+	return sd, nil
 }
 
 // giveBack returns the lease of an answer for which nobody waits any more.
@@ -74,7 +76,7 @@ func (l *link) release(lease, request uint64) {
 
 // register makes the handle known to the client, so that it hears of events and has its lease taken again after a reconnection. Where
 // the connection ended while the handle was made, that begins now.
-func (c *Client) register(h *Handle, l *link, lease, request uint64) {
+func (c *Client) register(h *attachment, l *link, lease, request uint64) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -110,8 +112,18 @@ func (c *Client) onNext(resume func(context.Context, *link) error) {
 	}()
 }
 
+// start runs something short that nobody waits for but Close; not at all where that was called already.
+func (c *Client) start(what func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.work.Go(what)
+}
+
 // forget drops a closed handle.
-func (c *Client) forget(h *Handle) {
+func (c *Client) forget(h *attachment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.handles, h)
@@ -119,7 +131,7 @@ func (c *Client) forget(h *Handle) {
 
 // resumeHandle takes the lease of a handle again on a new connection, or finds that the owner does not know its version any more. An
 // error is of the connection.
-func (c *Client) resumeHandle(ctx context.Context, l *link, h *Handle) error {
+func (c *Client) resumeHandle(ctx context.Context, l *link, h *attachment) error {
 	if h.leasedOn(l) {
 		return nil
 	}
@@ -150,7 +162,7 @@ func (c *Client) resumeHandle(ctx context.Context, l *link, h *Handle) error {
 // resume takes up on a new connection what handles and watchers had on the old one.
 func (c *Client) resume(ctx context.Context, l *link) error {
 	c.mu.Lock()
-	handles := make([]*Handle, 0, len(c.handles))
+	handles := make([]*attachment, 0, len(c.handles))
 	for h := range c.handles {
 		handles = append(handles, h)
 	}

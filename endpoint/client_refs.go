@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -99,6 +100,9 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 	}
 	return len(got.Objects) == 1 && got.Objects[0].Released, nil
 }
+
+// logger implements keeper.
+func (c *Client) logger() *slog.Logger { return c.log }
 
 // given implements asker.
 func (c *Client) given(rows []wire.ObjectReleased) {

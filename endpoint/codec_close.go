@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"io"
 	"reflect"
 
 	"github.com/sharedtensor/sharedtensor/module"
@@ -10,12 +11,33 @@ import (
 // closeValue closes every tensor and state dict in a value.
 func closeValue(v any) {
 	if v != nil {
-		new(closer).close(reflect.ValueOf(v), 0)
+		c := walker{visit: func(held io.Closer) { held.Close() }}
+		c.walk(reflect.ValueOf(v), 0)
 	}
 }
 
-// closer closes what is in one value. A value may hold itself, so below a depth that is usual it notes where it has been.
-type closer struct{ seen map[place]struct{} }
+// storagesIn are the storages of every tensor and state dict in a value, borrowed; some may come twice.
+func storagesIn(v any) (list []*tensor.Storage) {
+	if v == nil {
+		return nil
+	}
+	c := walker{visit: func(held io.Closer) {
+		switch held := held.(type) {
+		case *tensor.Tensor:
+			list = append(list, held.Storage())
+		case *module.StateDict:
+			list = append(list, held.Storages()...)
+		}
+	}}
+	c.walk(reflect.ValueOf(v), 0)
+	return list
+}
+
+// walker goes through one value, to close what is in it or to look at it. A value may hold itself, so below a depth that is usual it notes where it has been.
+type walker struct {
+	visit func(io.Closer) // gets the tensors and state dicts
+	seen  map[place]struct{}
+}
 
 // place is a pointer or a map of a type.
 type place struct {
@@ -26,7 +48,7 @@ type place struct {
 // usualDepth is how deep values are that need no looking after.
 const usualDepth = 16
 
-func (c *closer) close(v reflect.Value, depth int) {
+func (c *walker) walk(v reflect.Value, depth int) {
 	t := v.Type()
 	if !mayHold(t) {
 		return
@@ -41,31 +63,31 @@ func (c *closer) close(v reflect.Value, depth int) {
 	case reflect.Pointer, reflect.Interface:
 		switch held := v.Interface().(type) {
 		case *tensor.Tensor:
-			held.Close()
+			c.visit(held)
 		case *module.StateDict:
-			held.Close()
+			c.visit(held)
 		default:
-			c.close(v.Elem(), depth+1)
+			c.walk(v.Elem(), depth+1)
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			c.close(v.Index(i), depth+1)
+			c.walk(v.Index(i), depth+1)
 		}
 	case reflect.Map:
 		for it := v.MapRange(); it.Next(); {
-			c.close(it.Value(), depth+1)
+			c.walk(it.Value(), depth+1)
 		}
 	case reflect.Struct:
 		for _, f := range fieldsOf(t) {
 			if held := f.get(v); held.IsValid() {
-				c.close(held, depth+1)
+				c.walk(held, depth+1)
 			}
 		}
 	}
 }
 
-// been tells whether the closer was at v before.
-func (c *closer) been(v reflect.Value, depth int) bool {
+// been tells whether the walker was at v before.
+func (c *walker) been(v reflect.Value, depth int) bool {
 	if depth <= usualDepth || v.Kind() == reflect.Interface {
 		return false
 	}

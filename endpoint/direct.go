@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -276,6 +277,20 @@ func (s *Server) returnReference(_ context.Context, r *reference, _ bool) (bool,
 	_, token := r.held()
 	return s.releaseOwn(r.id, token), nil
 }
+
+// start implements keeper.
+func (s *Server) start(what func()) {
+	if s.enter() != nil {
+		return
+	}
+	go func() {
+		defer s.leave()
+		what()
+	}()
+}
+
+// logger implements keeper.
+func (s *Server) logger() *slog.Logger { return s.log }
 
 // given implements asker.
 func (s *Server) given(rows []wire.ObjectReleased) {

@@ -63,6 +63,9 @@
 // cached result, and what a task kept of it. [Client.Objects] tells which objects there are and who holds them; the owner's user and root can
 // take one from all its holders ([Client.Destroy], [Server.DestroyObject]).
 //
+// A Ref or [Handle] that is lost without Close is found by the garbage collector, when neither itself nor its tensors are used any more: then
+// what it had goes back with a warning.
+//
 // # Roles
 //
 // [Open] makes a process a server, a client or neither, by what the program says or else by the environment, and [Share] turns a function into one

@@ -168,8 +168,9 @@ func holdModels(socket string, n int) error {
 	}
 	var all sync.WaitGroup
 	failures := make([]error, n)
+	held = make([]*endpoint.Handle, n)
 	for i := range n {
-		all.Go(func() { failures[i] = holdModel(socket, dev, n > 1) })
+		all.Go(func() { held[i], failures[i] = holdModel(socket, dev, n > 1) })
 	}
 	all.Wait()
 	if err := errors.Join(failures...); err != nil {
@@ -179,23 +180,24 @@ func holdModels(socket string, n int) error {
 	select {}
 }
 
-func holdModel(socket string, dev driver.Device, calls bool) error {
+// held are the handles of a process that holds models: they are not to be forgotten, and are never closed.
+var held []*endpoint.Handle
+
+func holdModel(socket string, dev driver.Device, calls bool) (*endpoint.Handle, error) {
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if _, err := c.Acquire(ctx, "m"); err != nil {
-		return err
-	}
-	if !calls {
-		return nil
+	h, err := c.Acquire(ctx, "m")
+	if err != nil || !calls {
+		return h, err
 	}
 	got, err := endpoint.Call[int](ctx, c, "next", 1)
 	if err == nil && got != 2 {
 		err = fmt.Errorf("2 is %d", got)
 	}
-	return err
+	return h, err
 }
 
 // loadProcess starts a process in a role and waits for the word that it is ready.

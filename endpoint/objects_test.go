@@ -90,6 +90,7 @@ func TestManyObjectsAreListedInParts(t *testing.T) {
 	for n := range 150 {
 		ref, err := endpoint.CallManaged[int](ctx, c, "object", modelIn{Size: n, Label: long})
 		require.NoError(t, err)
+		defer ref.Close()
 		ids = append(ids, ref.ID())
 	}
 	own, err := endpoint.CallManaged[int](ctx, s, "object", modelIn{Size: 0, Label: long})
@@ -128,6 +129,7 @@ func TestHoldersOfAnObjectAreBounded(t *testing.T) {
 		defer c.Close()
 		ref, err := endpoint.CallManaged[int](ctx, c, "number", modelIn{})
 		require.NoError(t, err)
+		defer ref.Close()
 		id = ref.ID()
 	}
 	info, err := s.ObjectInfo(ctx, id)

@@ -12,10 +12,14 @@ import (
 // does not have the object any more, or another server answers, the Ref becomes stale, and whoever waits on Done hears of it without
 // asking. The value's memory is this process's own mapping: it stays valid until Close whatever becomes of the object.
 //
+// A Ref that is not closed keeps the object at its server. When the garbage collector finds one of which nothing is used any more, neither itself
+// nor a tensor of its value, the reference goes back with a warning.
+//
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {
 	c     caller
 	ref   *reference // nil where the result is no managed object
+	net   *safetyNet
 	value T
 	close sync.Once
 }
@@ -29,6 +33,7 @@ func CallManaged[T any](ctx context.Context, c Caller, name string, in any) (*Re
 	if err != nil {
 		return nil, err
 	}
+	r.guard("endpoint", name)
 	return r, nil
 }
 
@@ -41,7 +46,15 @@ func ResultManaged[T any](ctx context.Context, c Caller, taskID string) (*Ref[T]
 	if err != nil {
 		return nil, err
 	}
+	r.guard("task", taskID)
 	return r, nil
+}
+
+// guard sees to it that the reference goes back when the Ref is forgotten, and tells where it came from.
+func (r *Ref[T]) guard(what, name string) {
+	if ref := r.ref; ref != nil {
+		r.net = spread(r, storagesIn(r.value), func() { ref.forgotten(what, name) })
+	}
 }
 
 // Value is the result. It is borrowed: its tensors are valid until Close and not to be closed by the caller.
@@ -100,6 +113,7 @@ func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 // Close gives the reference back, without waiting for the server, and closes the tensors of the value. A second Close is nil.
 func (r *Ref[T]) Close() error {
 	r.close.Do(func() {
+		r.net.remove()
 		if r.ref != nil && r.ref.end(errReleased) {
 			r.ref.keeper.returnReference(context.Background(), r.ref, false)
 		}

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -24,6 +25,10 @@ type reference struct {
 type keeper interface {
 	// returnReference gives a live reference back, waiting for the answer or not.
 	returnReference(ctx context.Context, r *reference, wait bool) (bool, error)
+	// start runs something short in a goroutine, unless the keeper was closed.
+	start(what func())
+	// logger gets what operators should know.
+	logger() *slog.Logger
 }
 
 func newReference(k keeper, obj *wire.ObjectRef) *reference {
@@ -42,6 +47,17 @@ func (r *reference) end(err error) bool {
 	r.err = err
 	close(r.done)
 	return true
+}
+
+// forgotten is called when nothing of a [Ref] is used any more and nobody has closed it. The reference goes back, if it has not; what and
+// name tell where it came from.
+func (r *reference) forgotten(what, name string) {
+	r.keeper.start(func() {
+		if r.end(errReleased) {
+			r.keeper.returnReference(context.Background(), r, false)
+			r.keeper.logger().Warn("a reference to a managed object was not closed", "object", r.id, what, name, "server", r.server)
+		}
+	})
 }
 
 // stale ends the reference because its object is gone; detail is what the server said of that.

@@ -1,0 +1,160 @@
+package endpoint
+
+import (
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// attachment is what a client knows of a [Handle]. It keeps neither the handle nor its memory from being collected.
+type attachment struct {
+	client  *Client
+	name    string
+	version uint64
+	server  string // the id of the owner that it came from
+
+	mu      sync.Mutex
+	link    *link  // on which the lease is held; nil while there is none
+	lease   uint64 // the lease on that link
+	request uint64 // the request on that link which its events belong to
+	state   HandleState
+	newest  uint64
+	changed chan struct{}
+	ready   bool // version and server are filled in
+	early   []wire.Event
+	closed  bool
+}
+
+// stateNow is the state.
+func (h *attachment) stateNow() HandleState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state
+}
+
+// newestNow is the newest version that was heard of.
+func (h *attachment) newestNow() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.newest
+}
+
+// changes is closed at the next change.
+func (h *attachment) changes() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.changed
+}
+
+// giveUp gives the lease back without waiting for the owner. It is false the second time.
+func (h *attachment) giveUp() bool {
+	h.mu.Lock()
+	if h.closed {
+		h.mu.Unlock()
+		return false
+	}
+	h.closed = true
+	link, lease, request := h.link, h.lease, h.request
+	h.link = nil
+	close(h.changed)
+	h.mu.Unlock()
+	h.client.forget(h)
+	if link != nil {
+		link.release(lease, request)
+	}
+	return true
+}
+
+// forgotten is called when nothing of the handle is used any more and nobody has closed it.
+func (h *attachment) forgotten() {
+	h.client.start(func() {
+		if h.giveUp() {
+			h.client.log.Warn("a handle was not closed", "name", h.name, "version", h.version, "server", h.server)
+		}
+	})
+}
+
+// changeLocked sets the state and tells who waits for a change.
+func (h *attachment) changeLocked(state HandleState, newest uint64) {
+	if h.closed || (h.state == state && h.newest == newest) {
+		return
+	}
+	h.state, h.newest = state, newest
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+// attached fills in what was acquired, and catches up with events that came before.
+func (h *attachment) attached(server string, version uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.server, h.version = server, version
+	h.newest, h.ready = version, true
+	for _, e := range h.early {
+		h.heardLocked(e)
+	}
+	h.early = nil
+}
+
+// event is called by whoever reads the connection with news of the handle's name.
+func (h *attachment) event(e wire.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ready {
+		h.heardLocked(e)
+		return
+	}
+	h.early = append(h.early, e)
+}
+
+// heardLocked notes an event of the owner about the handle's name.
+func (h *attachment) heardLocked(e wire.Event) {
+	switch {
+	case h.state == Orphaned:
+	case e.Kind == wire.EventWithdrawn && e.Version >= h.version:
+		h.changeLocked(Withdrawn, h.newest)
+	case e.Kind == wire.EventPublished && e.Version > h.newest:
+		// Versions never repeat, so one that is published after a withdrawal does not bring the withdrawn one back.
+		state := Superseded
+		if h.state == Withdrawn {
+			state = Withdrawn
+		}
+		h.changeLocked(state, e.Version)
+	}
+}
+
+// orphan notes that no owner knows the version any more.
+func (h *attachment) orphan() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.link = nil
+	h.changeLocked(Orphaned, h.newest)
+}
+
+// detach notes that the link is gone and the lease with it.
+func (h *attachment) detach(l *link) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.link == l {
+		h.link = nil
+	}
+}
+
+// leased notes a lease that was taken. It is false when the handle was closed meanwhile, or has a lease on that link: the
+// caller gives this one back.
+func (h *attachment) leased(l *link, lease, request uint64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed || h.link == l {
+		return false
+	}
+	h.link, h.lease, h.request = l, lease, request
+	return true
+}
+
+// leasedOn tells whether the lease is held on that link; nil for none.
+func (h *attachment) leasedOn(l *link) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.link == l
+}

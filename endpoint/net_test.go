@@ -1,0 +1,178 @@
+package endpoint_test
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// warnings is a log that keeps what it is told.
+type warnings struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (w *warnings) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.Write(p)
+}
+
+func (w *warnings) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
+func (w *warnings) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+// collect runs the collector until something has come about.
+func collect(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	eventually(t, waitLimit, what, func() bool {
+		runtime.GC()
+		return ok()
+	})
+}
+
+// forgetRef makes a reference and loses it. It returns the value, and the object.
+//
+//go:noinline
+func forgetRef[T any](t *testing.T, c endpoint.Caller, name string, size int) (value T, id string) {
+	ref, err := endpoint.CallManaged[T](context.Background(), c, name, modelIn{Size: size})
+	require.NoError(t, err)
+	return ref.Value(), ref.ID()
+}
+
+func TestAForgottenReferenceGoesBack(t *testing.T) {
+	_, socket := owner(t)
+	dev := testDevice(t)
+	log := new(warnings)
+	ctx := context.Background()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: log.logger()})
+	require.NoError(t, err)
+	defer c.Close()
+	kept, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 9})
+	require.NoError(t, err)
+	_, id := forgetRef[int](t, c, "number", 7)
+	collect(t, "the object is gone", func() bool {
+		_, err := c.ObjectInfo(ctx, id)
+		return err != nil && strings.Contains(log.String(), "not closed")
+	})
+	require.Contains(t, log.String(), "object="+id+" endpoint=number")
+
+	// What its value has lent out keeps a reference: the memory may be no longer than the object.
+	x, id := forgetRef[*tensor.Tensor](t, c, "model", 4)
+	for range 5 {
+		runtime.GC()
+	}
+	info, err := c.ObjectInfo(ctx, id)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, info.Refs)
+	require.Equal(t, []float32{4, 4, 4, 4}, values(t, x))
+	runtime.KeepAlive(x)
+	x = nil
+	collect(t, "the tensor was forgotten too", func() bool {
+		_, err := c.ObjectInfo(ctx, id)
+		return err != nil
+	})
+	_ = x
+
+	// One that was closed is not warned of, whatever was forgotten beside it.
+	require.NoError(t, kept.Err())
+	require.NoError(t, kept.Close())
+	eventually(t, waitLimit, "both warnings", func() bool { return strings.Count(log.String(), "not closed") == 2 })
+	require.NotContains(t, log.String(), kept.ID())
+}
+
+func TestAForgottenReferenceOfThisProcessGoesBack(t *testing.T) {
+	log := new(warnings)
+	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Logger: log.logger()})
+	ctx := context.Background()
+	_, id := forgetRef[int](t, s, "number", 7)
+	collect(t, "the object is gone", func() bool {
+		_, err := s.ObjectInfo(ctx, id)
+		return err != nil && strings.Contains(log.String(), id)
+	})
+
+	closed, err := endpoint.CallManaged[int](ctx, s, "number", modelIn{Size: 8})
+	require.NoError(t, err)
+	released, err := endpoint.CallManaged[int](ctx, s, "number", modelIn{Size: 9})
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	_, err = released.Release(ctx)
+	require.NoError(t, err)
+	closed, released = nil, nil
+	for range 5 {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "not closed"), "%v %v", closed, released)
+}
+
+// forgetHandle acquires a model and loses the handle, but not the tensor that it returns.
+//
+//go:noinline
+func forgetHandle(t *testing.T, c *endpoint.Client, name string) *tensor.Tensor {
+	h, err := c.Acquire(context.Background(), name)
+	require.NoError(t, err)
+	for _, x := range h.StateDict().All() {
+		return x
+	}
+	return nil
+}
+
+func TestAForgottenHandleGivesItsLeaseBack(t *testing.T) {
+	o, socket := owner(t)
+	dev := testDevice(t)
+	log := new(warnings)
+	ctx := context.Background()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: log.logger()})
+	require.NoError(t, err)
+	defer c.Close()
+	o.must(command{Do: "publish", Name: "m", Seed: 7})
+	holders := func() int { return len(o.must(command{Do: "books"}).Models[0].Versions[0].Holders) }
+	want, err := module.Synthesize(dev, module.Synthetic{Seed: 7, Tensors: 3, Bytes: 1 << 16})
+	require.NoError(t, err)
+	defer want.Close()
+
+	x := forgetHandle(t, c, "m")
+	for range 5 {
+		runtime.GC()
+	}
+	require.Equal(t, 1, holders(), "a tensor is in use")
+	for _, y := range want.All() {
+		require.Equal(t, y.Shape(), x.Shape())
+		break
+	}
+	runtime.KeepAlive(x)
+	x = nil
+	collect(t, "the lease is back", func() bool { return holders() == 0 })
+	_ = x
+	eventually(t, waitLimit, "it was told", func() bool { return strings.Contains(log.String(), "a handle was not closed") })
+	require.Contains(t, log.String(), "name=m version=1 server="+c.ServerID())
+
+	h, err := c.Acquire(ctx, "m")
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+	require.NoError(t, h.Close())
+	h = nil
+	for range 5 {
+		runtime.GC()
+		time.Sleep(time.Millisecond)
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "not closed"), "%v", h)
+}
