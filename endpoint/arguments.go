@@ -18,7 +18,8 @@ import (
 type arguments struct {
 	raw      wire.RawMessage
 	storages []*tensor.Storage
-	value    any // a pointer to the endpoint's In
+	names    []string // of the storages, which keys are made of; see lent
+	value    any      // a pointer to the endpoint's In
 	made     []interface{ Close() error }
 	claimed  atomic.Bool
 	memory   atomic.Uint32 // heldForAnswer and so on
@@ -34,12 +35,13 @@ const (
 	heldAnswered             // the call is answered
 )
 
-// newArguments imports and decodes the arguments of a call into a. It borrows the files that it does not take.
-func (s *Server) newArguments(a *arguments, d *definition, in *wire.CallParts, files *wire.Files) error {
-	storages, err := importStorages(s.devices, in.Handles, files, driver.ImportOptions{Writable: d.options.writable})
+// newArguments imports and decodes the arguments of a call of a session into a. It borrows the files that it does not take.
+func (s *Server) newArguments(a *arguments, d *definition, in *wire.CallParts, files *wire.Files, session uint64) error {
+	storages, names, err := s.importArguments(in.Handles, files, d, session)
 	if err != nil {
 		return fmt.Errorf("endpoint %q: argument: %w", d.name, err)
 	}
+	a.names = names
 	return s.decodeArguments(a, d, in.Args, storages)
 }
 
@@ -109,16 +111,15 @@ func (d *definition) key(a *arguments) (cache.Key, bool) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d:", len(a.raw))
 	h.Write(a.raw)
-	for _, s := range a.storages {
-		known, ok := s.Memory().(driver.Identifier)
-		if !ok {
+	for i, s := range a.storages {
+		name := a.names[i]
+		if known, ok := s.Memory().(driver.Identifier); ok && name == "" {
+			name, _ = known.Identity()
+		}
+		if name == "" {
 			return cache.Key{}, false
 		}
-		id, ok := known.Identity()
-		if !ok {
-			return cache.Key{}, false
-		}
-		fmt.Fprintf(h, "%d:%s", len(id), id)
+		fmt.Fprintf(h, "%d:%s", len(name), name)
 	}
 	return cache.Key{Group: d.name, ID: "arguments:" + hex.EncodeToString(h.Sum(nil))}, true
 }

@@ -49,7 +49,7 @@ func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask wire.Ac
 		l.ignore(id)
 		return nil, err
 	}
-	sd, err := importStateDict(c.devices, &got.Manifest, got.Handles, frame.Files)
+	sd, err := c.importer().stateDict(&got.Manifest, got.Handles, frame.Files)
 	if err != nil {
 		l.release(got.Lease, id)
 		return nil, err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -42,7 +41,7 @@ func (c *Client) ask(ctx context.Context, op wire.Op, name string, in, out any) 
 	if err != nil {
 		return err
 	}
-	ask, err := newCall(op, name, in)
+	ask, err := c.newCall(op, name, in)
 	if err != nil {
 		return err
 	}
@@ -74,7 +73,7 @@ func (c *Client) stream(ctx context.Context, name string, in any) (items, error)
 }
 
 func (c *Client) callOn(ctx context.Context, l *link, op wire.Op, name string, in, out any) (wire.Returned, error) {
-	ask, err := newCall(op, name, in)
+	ask, err := c.newCall(op, name, in)
 	if err != nil {
 		return wire.Returned{}, err
 	}
@@ -87,6 +86,9 @@ func (c *Client) callOn(ctx context.Context, l *link, op wire.Op, name string, i
 	defer frame.Files.Close()
 	return c.takeResult(l, frame, out)
 }
+
+// importer maps what the owner sends.
+func (c *Client) importer() importer { return importer{devices: c.devices, socket: c.opts.Socket} }
 
 // outgoing is a call with the memory that goes with it.
 type outgoing struct {
@@ -103,7 +105,7 @@ func (o *outgoing) close() {
 }
 
 // newCall encodes a call. The caller closes it when it has been sent.
-func newCall(op wire.Op, name string, in any) (o outgoing, err error) {
+func (c *Client) newCall(op wire.Op, name string, in any) (o outgoing, err error) {
 	o.op, o.calls, o.callee.Endpoint = op, true, name
 	if in == nil {
 		return o, nil
@@ -121,6 +123,7 @@ func newCall(op wire.Op, name string, in any) (o outgoing, err error) {
 			o.load.close()
 			return outgoing{}, fmt.Errorf("share the argument: %w", err)
 		}
+		o.shared.claim(o.load.storages, c.opts.Socket)
 		o.callee.Handles, o.files = o.shared.handles, o.shared.files
 	}
 	return o, nil
@@ -152,7 +155,7 @@ func (c *Client) decodeValue(value wire.RawMessage, handles []wire.Handle, files
 	if len(value) == 0 {
 		return nil
 	}
-	storages, err := importStorages(c.devices, handles, files, driver.ImportOptions{})
+	storages, err := c.importer().storages(handles, files)
 	if err != nil {
 		return fmt.Errorf("result: %w", err)
 	}

@@ -41,6 +41,7 @@ func (r request) prepareLocal() (*definition, *arguments, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
 	}
+	r.args.names = r.session.server.nameLocal(p.storages, d)
 	return d, r.args, r.session.server.decodeArguments(r.args, d, p.value, storages)
 }
 

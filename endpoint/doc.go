@@ -42,8 +42,11 @@
 //
 // Unless the endpoint says [NoCache], a result is kept under a key and handed to whoever calls with the same key; callers that come
 // while it is being made wait for it ([NoSingleFlight] lets them make their own). The key is made of all arguments, in their encoding, tensors
-// by the identity of their memory, offset, shape and strides. Memory that somebody may still write has no key: a call with it runs each time. With
-// [CacheKey] the key is what the template says, whatever else the arguments are. A run belongs to all who wait for it: it is told to stop when the
+// by their memory, offset, shape and strides. Memory counts where its bytes stay what they are: what this owner published, and the tensors in
+// results of endpoints that are cached, to which the function does not write any more; memory that the system keeps everybody from writing (a
+// memfd sealed with F_SEAL_WRITE); and memory whose versions the caller counts (tensor.Storage.Touch), for the calls of the same connection.
+// A call with other memory runs each time, which [EndpointInfo] counts. With [CacheKey] the key is what the template says,
+// whatever else the arguments are. A run belongs to all who wait for it: it is told to stop when the
 // last one has left. Errors are not kept, neither is what cannot be encoded, decoded or shared. A result that was invalidated while it was made goes to
 // those who wait for it and to nobody else. [ResultOptions] bound what is kept.
 //

@@ -77,14 +77,24 @@ func (out *export) close() {
 	}
 }
 
-// importStateDict maps what a peer exported and makes a state dict of it, read-only. It borrows the files that it does not take, and trusts
+// importer maps what a peer exported.
+type importer struct {
+	devices deviceSet
+	opts    driver.ImportOptions
+	// socket is where the peer serves, if this is its client: by it and the names that the peer gives, the memory is known to be the peer's.
+	socket string
+	// own returns this process's own memory for a handle, which the importer takes, or nil to import what came with the handle. It may be nil.
+	own func(i int, h wire.Handle) *tensor.Storage
+}
+
+// stateDict makes a state dict of what a peer exported. It borrows the files that it does not take, and trusts
 // nothing: the manifest, every handle and every descriptor are checked.
-func importStateDict(devices deviceSet, m *wire.Manifest, handles []wire.Handle, files *wire.Files) (*module.StateDict, error) {
+func (im importer) stateDict(m *wire.Manifest, handles []wire.Handle, files *wire.Files) (*module.StateDict, error) {
 	manifest, err := decodeManifest(m)
 	if err != nil {
 		return nil, err
 	}
-	storages, err := importStorages(devices, handles, files, driver.ImportOptions{})
+	storages, err := im.storages(handles, files)
 	if err != nil {
 		return nil, err
 	}
@@ -96,8 +106,8 @@ func importStateDict(devices deviceSet, m *wire.Manifest, handles []wire.Handle,
 	return sd, nil
 }
 
-// importStorages maps what a peer exported. It borrows the files that it does not take. The caller closes the storages.
-func importStorages(devices deviceSet, handles []wire.Handle, files *wire.Files, opts driver.ImportOptions) (_ []*tensor.Storage, err error) {
+// storages maps what a peer exported. It borrows the files that it does not take. The caller closes the storages.
+func (im importer) storages(handles []wire.Handle, files *wire.Files) (_ []*tensor.Storage, err error) {
 	if len(handles) == 0 {
 		return nil, nil
 	}
@@ -111,13 +121,30 @@ func importStorages(devices deviceSet, handles []wire.Handle, files *wire.Files,
 		}
 	}()
 	for i, h := range handles {
-		mem, err := importMemory(devices, h, files, opts)
+		s, err := im.storage(i, h, files)
 		if err != nil {
 			return nil, fmt.Errorf("storage %d: %w", i, err)
 		}
-		storages = append(storages, tensor.NewStorage(mem))
+		storages = append(storages, s)
 	}
 	return storages, nil
+}
+
+func (im importer) storage(i int, h wire.Handle, files *wire.Files) (*tensor.Storage, error) {
+	if im.own != nil {
+		if s := im.own(i, h); s != nil {
+			return s, nil
+		}
+	}
+	mem, err := importMemory(im.devices, h, files, im.opts)
+	if err != nil {
+		return nil, err
+	}
+	name := ""
+	if im.socket != "" && h.Name != "" {
+		name = lender(im.socket, h.Name)
+	}
+	return tensor.NewLentStorage(mem, name), nil
 }
 
 func closeStorages(storages []*tensor.Storage) {
@@ -165,13 +192,11 @@ func (x *exports) of(sd *module.StateDict) *export {
 	return x.by[sd]
 }
 
-// drop closes the export of a state dict that is off the books.
-func (x *exports) drop(sd *module.StateDict) {
+// take returns the export of a state dict that is off the books, or nil. The caller closes it.
+func (x *exports) take(sd *module.StateDict) *export {
 	x.mu.Lock()
+	defer x.mu.Unlock()
 	out := x.by[sd]
 	delete(x.by, sd)
-	x.mu.Unlock()
-	if out != nil {
-		out.close()
-	}
+	return out
 }

@@ -30,6 +30,8 @@ type EndpointInfo struct {
 	Serialized bool `json:"serialized"`
 	// Timeout bounds a run; 0 for no bound.
 	Timeout time.Duration `json:"timeout,omitempty"`
+	// Uncached counts calls that would have been cached, had not an argument been in memory that may still be written.
+	Uncached uint64 `json:"uncached,omitempty"`
 }
 
 // ServerInfo describes a server at one moment.
@@ -214,7 +216,7 @@ type Reference struct {
 func decodeEndpoint(in wire.EndpointInfo) EndpointInfo {
 	return EndpointInfo{
 		Name: in.Name, In: in.In, Out: in.Out, Task: in.Task, Managed: in.Managed, Stream: in.Stream, Cache: in.Cache, CacheKey: in.CacheKey,
-		SingleFlight: in.SingleFlight, Serialized: in.Serialized, Timeout: time.Duration(in.Timeout),
+		SingleFlight: in.SingleFlight, Serialized: in.Serialized, Timeout: time.Duration(in.Timeout), Uncached: in.Uncached,
 	}
 }
 

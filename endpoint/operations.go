@@ -196,7 +196,7 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)
 	}
-	sd, err := importStateDict(s.devices, &in.Manifest, in.Handles, r.files)
+	sd, err := importer{devices: s.devices}.stateDict(&in.Manifest, in.Handles, r.files)
 	if err != nil {
 		s.quotas.giveBack(c)
 		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)

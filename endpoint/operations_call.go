@@ -27,7 +27,7 @@ func (r request) prepare() (*definition, *arguments, error) {
 	if a == nil {
 		a = new(arguments)
 	}
-	err := r.session.server.newArguments(a, r.callee, &r.call, r.files)
+	err := r.session.server.newArguments(a, r.callee, &r.call, r.files, r.session.id)
 	if err == nil {
 		a.load = r.load
 	}
@@ -128,7 +128,7 @@ func (d *definition) info() wire.EndpointInfo {
 	o := d.options
 	info := wire.EndpointInfo{
 		Name: d.name, Task: o.task, Managed: o.managed, Stream: d.stream != nil, Cache: !o.noCache, SingleFlight: !o.noCache && !o.noSingleFlight,
-		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: d.in.String(), Out: d.out.String(),
+		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: d.in.String(), Out: d.out.String(), Uncached: d.uncached.Load(),
 	}
 	if o.cacheKey != nil {
 		info.CacheKey = o.cacheKey.text

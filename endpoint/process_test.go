@@ -65,6 +65,7 @@ type answer struct {
 	Files   int                  `json:"files,omitempty"`
 	Maps    int                  `json:"maps,omitempty"`
 	Threads int                  `json:"goroutines,omitempty"`
+	Value   float64              `json:"value,omitempty"`
 }
 
 // sentinels are the errors that children report by name.

@@ -33,6 +33,7 @@ func NewRegistry() *Registry { return &Registry{endpoints: map[string]*definitio
 //
 // fn borrows the tensors of its argument: the endpoint closes them when fn has returned, so what fn keeps it clones. The endpoint takes the
 // tensors of the result: it closes them when the result has been sent or is no longer cached, so what fn hands out of its own it clones.
+// Unless the endpoint has [NoCache], fn has given its word that nobody writes to them any more.
 // ctx ends when the caller cancels, its deadline passes, or it goes away. A panic becomes an error with the endpoint's name.
 //
 // Errors: [ErrRegistered], [ErrInvalid] for a bad name, a type that cannot cross or options that make no sense.
@@ -64,6 +65,7 @@ type definition struct {
 	hits     atomic.Uint64 // calls with a result that was there, or that another call's run made
 	failures atomic.Uint64 // calls that ended with an error
 	latency  latency
+	uncached atomic.Uint64 // calls that were not cached because of the memory of their arguments
 	pace     pace
 }
 

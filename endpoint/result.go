@@ -3,10 +3,12 @@ package endpoint
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -15,6 +17,8 @@ import (
 type result struct {
 	payload payload
 	refs    atomic.Int64
+	loans   *loans            // has names for some of the storages; may be nil
+	named   []*tensor.Storage // those
 
 	mu     sync.Mutex
 	shared *export // made at the first send, serves all later ones
@@ -43,6 +47,9 @@ func (r *result) release() {
 	if r.shared != nil {
 		r.shared.close()
 	}
+	for _, s := range r.named {
+		r.loans.remove(s)
+	}
 	r.payload.close()
 }
 
@@ -58,6 +65,11 @@ func (r *result) returned() (wire.Returned, []*os.File, error) {
 		shared, err := exportStorages(r.payload.storages)
 		if err != nil {
 			return out, nil, fmt.Errorf("share the result: %w", err)
+		}
+		for i, s := range r.payload.storages {
+			if slices.Contains(r.named, s) {
+				shared.handles[i].Name = r.loans.name(s)
+			}
 		}
 		r.shared = shared
 	}

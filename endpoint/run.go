@@ -19,6 +19,7 @@ var ErrPanic = errors.New("panic")
 func (s *Server) obtain(ctx context.Context, d *definition, a *arguments, key cache.Key, keyed bool) (_ *result, cached bool, err error) {
 	defer s.recovered(&err, d, "") // the function's error may panic when it is asked what it is
 	if !keyed {
+		s.uncached(d)
 		a.claim()
 		r, err := s.run(ctx, d, a)
 		return r, false, err
@@ -88,6 +89,7 @@ func (s *Server) invoke(ctx context.Context, d *definition, a *arguments) (r *re
 	if r, err = s.encode(out); err != nil {
 		return nil, fmt.Errorf("endpoint %q: result: %w", d.name, err)
 	}
+	s.nameResult(r, d, a.storages)
 	return r, nil
 }
 

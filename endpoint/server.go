@@ -36,6 +36,7 @@ type Server struct {
 	exports exports
 	quotas  quotas
 	support support
+	loans   loans
 
 	registry *Registry
 	results  *cache.Cache[*result]
@@ -105,7 +106,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 
 // freed is told by the books of a version whose memory was given back.
 func (s *Server) freed(name string, version uint64, sd *module.StateDict, err error) {
-	s.exports.drop(sd)
+	s.unlend(sd)
 	s.quotas.drop(sd)
 	if err != nil {
 		s.log.Warn("memory was not given back cleanly", "name", name, "version", version, "error", err)

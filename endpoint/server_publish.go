@@ -56,14 +56,15 @@ func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, 
 	if err != nil {
 		return 0, errors.Join(err, sd.Close())
 	}
+	s.nameExport(out)
 	if err := s.attachable(name, out); err != nil {
-		out.close()
+		s.closeExport(out)
 		return 0, errors.Join(err, sd.Close())
 	}
 	s.exports.put(sd, out) // before the books: the first reader may come at once
 	version, err := s.books.Publish(name, sd, origin)
 	if err != nil {
-		s.exports.drop(sd)
+		s.unlend(sd)
 	}
 	return version, err
 }

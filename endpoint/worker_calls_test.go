@@ -27,6 +27,15 @@ func (w *worker) call(ctx context.Context, do command) (a answer, err error) {
 	case "take away":
 		_, err := w.client.Destroy(ctx, do.Name)
 		return a, err
+	case "sum of touched":
+		if w.touched == nil {
+			if w.touched, err = filled(w.dev, 4, float32(do.Seed)); err != nil {
+				return a, err
+			}
+			w.touched.Storage().Touch()
+		}
+		a.Value, err = endpoint.Call[float64](ctx, w.client, "sum", scaleIn{X: w.touched})
+		return a, err
 	case "submit":
 		info, err := w.client.Submit(ctx, do.Name, in)
 		a.ID = info.ID

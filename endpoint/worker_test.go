@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -25,6 +26,7 @@ type worker struct {
 	watchers map[string]*endpoint.Watcher
 	counts   counters
 	refs     map[string]*endpoint.Ref[any]
+	touched  *tensor.Tensor
 }
 
 // counters count what the endpoints of a child did.
@@ -68,7 +70,7 @@ func (w *worker) do(do command) (answer, error) {
 		return answer{}, w.server.DestroyObject(do.Name)
 	case "serve", "publish", "withdraw", "books", "shutdown", "close server":
 		return w.own(ctx, do)
-	case "hold", "held", "submit", "take away":
+	case "hold", "held", "submit", "take away", "sum of touched":
 		return w.call(ctx, do)
 	case "ran":
 		return answer{Version: w.counts.get(do.Key)}, nil

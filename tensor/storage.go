@@ -21,12 +21,24 @@ type Storage struct {
 	refs     atomic.Int64
 	readOnly atomic.Pointer[Storage]       // made when it is first asked for
 	handle   atomic.Pointer[driver.Handle] // without its descriptor; made when it is first asked for
+
+	version atomic.Uint64
+	lent    bool
+	name    string
 }
 
 // NewStorage takes mem and returns a storage with one reference, which is the caller's.
 func NewStorage(mem driver.Memory) *Storage {
 	s := &Storage{mem: mem, bytes: mem.Bytes(), id: storageIDs.Add(1)}
 	s.refs.Store(1)
+	return s
+}
+
+// NewLentStorage is NewStorage for memory that another process lent to this one. name is what whoever imported the memory knows it by, to
+// give it back by that name, and empty where it has none.
+func NewLentStorage(mem driver.Memory, name string) *Storage {
+	s := NewStorage(mem)
+	s.lent, s.name = true, name
 	return s
 }
 
@@ -121,4 +133,26 @@ func (s *Storage) Shareable() (driver.Handle, error) {
 	h.File = nil
 	s.handle.Store(&h)
 	return h, err
+}
+
+// Lent tells whether another process lent the memory, and by which name; see [NewLentStorage].
+func (s *Storage) Lent() (name string, lent bool) {
+	s = s.Origin()
+	return s.name, s.lent
+}
+
+// Version is the number of the bytes that the storage has now. 0, which it begins with, says nothing. From the first [Storage.Touch] on it is
+// a promise: as long as the version is the same, so are the bytes, which lets the endpoint package cache what was made of them.
+func (s *Storage) Version() uint64 { return s.Origin().version.Load() }
+
+// Touch says that the bytes are others from here on, and begins with the promise that [Storage.Version] makes, if it was not made before. Who
+// makes it calls Touch whenever the bytes were written by other means than the methods of this package: through [Data] or
+// [RawData], by the device, or by another process. The methods that write do it by themselves.
+func (s *Storage) Touch() { s.Origin().version.Add(1) }
+
+// written is Touch where the promise was made.
+func (s *Storage) written() {
+	if s.Version() > 0 {
+		s.Touch()
+	}
 }

@@ -105,6 +105,49 @@ func TestShareable(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrClosed)
 }
 
+func TestStorageVersions(t *testing.T) {
+	x, err := tensor.Empty(openHost(t), tensor.Int8, shape{4})
+	require.NoError(t, err)
+	defer x.Close()
+	s := x.Storage()
+	require.NoError(t, x.Zero())
+	require.Zero(t, s.Version(), "nobody made a promise")
+	s.Touch()
+	was := s.Version()
+	require.NotZero(t, was)
+	changed := func(what string) {
+		t.Helper()
+		require.Greater(t, s.Version(), was, what)
+		was = s.Version()
+	}
+	require.NoError(t, x.Zero())
+	changed("Zero")
+	require.Error(t, x.FillFrom(bytesReader([]byte{1, 2})))
+	changed("a write that failed half-way")
+	y, err := x.Copy(nil)
+	require.NoError(t, err)
+	defer y.Close()
+	require.Equal(t, was, s.Version(), "it was read")
+	require.Zero(t, y.Storage().Version(), "the promise is about one storage")
+	require.NoError(t, x.CopyFrom(y))
+	changed("CopyFrom")
+	half, err := x.Narrow(0, 0, 2)
+	require.NoError(t, err)
+	defer half.Close()
+	require.NoError(t, half.Zero())
+	changed("a write through a view")
+
+	mem, err := openHost(t).Alloc(1)
+	require.NoError(t, err)
+	lent := tensor.NewLentStorage(mem, "name")
+	defer lent.Close()
+	name, ok := lent.Lent()
+	require.True(t, ok)
+	require.Equal(t, "name", name)
+	_, ok = s.Lent()
+	require.False(t, ok)
+}
+
 func TestNewViews(t *testing.T) {
 	dev := openHost(t)
 	var storages []*tensor.Storage

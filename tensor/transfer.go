@@ -124,6 +124,7 @@ func (t *Tensor) FillFrom(r io.Reader) error {
 		if err != nil {
 			return err
 		}
+		defer t.storage.written()
 		if t.tailMask() == 0xFF {
 			if raw, err := t.rawHeld(); err == nil {
 				return fill(r, raw)
@@ -186,6 +187,7 @@ func (t *Tensor) copyHeld(src *Tensor) error {
 	if err != nil || t.bytes == 0 {
 		return err
 	}
+	defer t.storage.written()
 	if overlap(t, src) {
 		all, err := src.ReadBytes()
 		if err == nil {

@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +89,7 @@ func TestHandleValidate(t *testing.T) {
 		"offset":            {Offset: 1 << 63, File: -1},
 		"sum":               {Offset: 1<<63 - 1, Bytes: 1, File: -1},
 		"file and blob too": {Blob: []byte{1}, File: 0},
+		"long name":         {File: -1, Name: strings.Repeat("n", MaxHandleName+1)},
 	} {
 		require.ErrorIs(t, h.Validate(1), ErrProtocol, name)
 	}

@@ -3,6 +3,8 @@ package wire
 // callSamples are the messages of calls, tasks, objects, streams and the server.
 func callSamples() []sample {
 	handles := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0}}
+	promised := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0, Storage: 3, Version: 2}}
+	named := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0, Name: "5f0c"}}
 	args, _ := Marshal(map[string]any{"name": "resnet", "size": 768})
 	value, _ := Marshal([]any{true, "x", -1})
 	failure := &Error{Code: CodeTask, Message: "task 7f failed: no memory", Type: "failed"}
@@ -11,7 +13,7 @@ func callSamples() []sample {
 	endpoint := EndpointInfo{Name: "load", Task: true, Managed: true, Stream: true, Cache: true, CacheKey: "model:{size}", SingleFlight: true,
 		Serialized: true, Timeout: 5_000_000_000, In: "LoadRequest", Out: "*module.StateDict",
 		InFields:  []FieldInfo{{Name: "name", Type: "string"}, {Name: "options", Type: "Options", Optional: true, Fields: []FieldInfo{{Name: "size"}}}},
-		OutFields: []FieldInfo{{Name: "model", Type: "*module.StateDict"}}}
+		OutFields: []FieldInfo{{Name: "model", Type: "*module.StateDict"}}, Uncached: 6}
 	stats := ServerStats{Requests: 1, Errors: 2, CacheHits: 3, CacheMisses: 4, CacheJoins: 5, CacheInvalidations: 6, CacheEntries: 7, CacheBytes: 8,
 		Inflight: 9, Objects: 10, TaskSubmissions: 11, Tasks: 12, TasksRunning: 13, Models: 14, Versions: 15, Leases: 16, Watchers: 17,
 		BytesOwned: 18, BytesMapped: 19, Clients: 20, CachedObjects: 21, CacheFailures: 22, CacheEvictions: 23, CacheExpirations: 24,
@@ -32,9 +34,9 @@ func callSamples() []sample {
 	held.Sessions, held.Devices = 2, []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}}
 	held.Holders = []ObjectHolder{{Session: 3, Refs: 2, PID: 4243, UID: 1000, Label: "worker", Since: 1_700_000_000_000_000_001}, {Session: 4, Refs: 1}}
 	return []sample{
-		{"call", KindRequest, OpCall, 1, &Call{Endpoint: "load", Args: args, Handles: handles}},
+		{"call", KindRequest, OpCall, 1, &Call{Endpoint: "load", Args: args, Handles: promised}},
 		{"call-least", KindRequest, OpCall, 0, &Call{Endpoint: "load"}},
-		{"returned", KindResponse, OpCall, 1, &Returned{Value: value, Handles: handles, Object: &ObjectRef{ID: "a1", Server: "8c1f"}, Cached: true}},
+		{"returned", KindResponse, OpCall, 1, &Returned{Value: value, Handles: named, Object: &ObjectRef{ID: "a1", Server: "8c1f"}, Cached: true}},
 		{"endpoints", KindRequest, OpEndpoints, 0, &Endpoints{}},
 		{"endpoints-listed", KindResponse, OpEndpoints, 0, &EndpointsListed{Endpoints: []EndpointInfo{endpoint, {Name: "ping"}}}},
 		{"server-info", KindResponse, OpServerInfo, 0, &server},

@@ -98,7 +98,17 @@ type Handle struct {
 	Blob []byte `cbor:"5,keyasint,omitempty"`
 	// File is the index of the descriptor among those of the frame, or -1 for kinds without one.
 	File int32 `cbor:"6,keyasint"`
+	// Name is what the owner calls memory that it lends and that nobody writes any more, at most [MaxHandleName] bytes; empty for other
+	// memory. Nobody can guess it. A client that passes the memory to the same owner sends it along.
+	Name string `cbor:"7,keyasint,omitempty"`
+	// Storage is what a client calls memory of its own, if Version is not 0. It means nothing to others than this client.
+	Storage uint64 `cbor:"8,keyasint,omitempty"`
+	// Version numbers the bytes of that memory: the client promises that they are the same as long as it is. 0 promises nothing.
+	Version uint64 `cbor:"9,keyasint,omitempty"`
 }
+
+// MaxHandleName is how long the name of a handle may be, in bytes.
+const MaxHandleName = 64
 
 // Validate checks the handle by itself, for a frame that came with the given number of descriptors: sizes fit int64 and
 // add up, File is -1 or an index. Errors are [ErrProtocol].
@@ -110,6 +120,8 @@ func (h Handle) Validate(files int) error {
 		return fmt.Errorf("%w: handle names descriptor %d of %d", ErrProtocol, h.File, files)
 	case h.File >= 0 && len(h.Blob) > 0:
 		return fmt.Errorf("%w: handle with a descriptor and %d opaque bytes", ErrProtocol, len(h.Blob))
+	case len(h.Name) > MaxHandleName:
+		return fmt.Errorf("%w: the name of a handle has %d bytes", ErrProtocol, len(h.Name))
 	}
 	return nil
 }

@@ -71,6 +71,8 @@ type EndpointInfo struct {
 	InFields []FieldInfo `cbor:"12,keyasint,omitempty"`
 	// OutFields are the fields of its results.
 	OutFields []FieldInfo `cbor:"13,keyasint,omitempty"`
+	// Uncached counts calls that would have been cached, had not an argument been in memory that may still be written.
+	Uncached uint64 `cbor:"14,keyasint,omitempty"`
 }
 
 // FieldInfo describes a field of a map with certain keys, which is a Go struct.

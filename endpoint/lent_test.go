@@ -1,0 +1,301 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// sumOf is what the owner says is the sum of a tensor; it counts its runs.
+func sumOf(t testing.TB, c endpoint.Caller, x *tensor.Tensor) float64 {
+	t.Helper()
+	sum, err := endpoint.Call[float64](context.Background(), c, "sum", scaleIn{X: x})
+	require.NoError(t, err)
+	return sum
+}
+
+// another is one more client of the same owner.
+func another(t testing.TB, c *endpoint.Client, dev driver.Device) *endpoint.Client {
+	t.Helper()
+	other, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: c.Socket(), Devices: driversOf(dev)})
+	require.NoError(t, err)
+	t.Cleanup(func() { other.Close() })
+	return other
+}
+
+// overwrite sets all elements to one value by means that the tensor's storage does not see.
+func overwrite(t testing.TB, x *tensor.Tensor, value float32) {
+	t.Helper()
+	source, err := filled(x.Device(), int(x.NumElements()), value)
+	require.NoError(t, err)
+	defer source.Close()
+	raw, err := source.ReadBytes()
+	require.NoError(t, err)
+	_, err = x.Storage().Memory().WriteAt(raw, 0)
+	require.NoError(t, err)
+}
+
+func TestArgumentsThatTheOwnerLentAreCached(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, o := calling(t)
+	ctx := context.Background()
+	other := another(t, c, dev)
+
+	t.Run("published", func(t *testing.T) {
+		before := ran(o, "sum")
+		publish := func(seed uint64) { o.must(command{Do: "publish", Name: "m", Seed: seed, Tensors: 2}) }
+		acquire := func(c *endpoint.Client) *tensor.Tensor {
+			h, err := c.Acquire(ctx, "m")
+			require.NoError(t, err)
+			t.Cleanup(func() { h.Close() })
+			for _, x := range h.StateDict().All() {
+				return x
+			}
+			return nil
+		}
+		publish(1)
+		mine, theirs := acquire(c), acquire(other)
+		want := sumOf(t, c, mine)
+		require.Equal(t, want, sumOf(t, c, mine))
+		require.Equal(t, want, sumOf(t, other, theirs), "it is the same memory in every client")
+		require.Equal(t, before+1, ran(o, "sum"))
+		half, err := mine.Narrow(0, 0, mine.Shape()[0]/2)
+		require.NoError(t, err)
+		defer half.Close()
+		sumOf(t, c, half)
+		require.Equal(t, before+2, ran(o, "sum"), "a part of it is another argument")
+		publish(2)
+		sumOf(t, c, acquire(c))
+		require.Equal(t, before+3, ran(o, "sum"), "the next version is other memory")
+	})
+	t.Run("result", func(t *testing.T) {
+		before := ran(o, "sum")
+		for _, c := range []*endpoint.Client{c, c, other} {
+			x, err := endpoint.Call[*tensor.Tensor](ctx, c, "plain model", modelIn{Size: 5})
+			require.NoError(t, err)
+			require.EqualValues(t, 25, sumOf(t, c, x))
+			require.NoError(t, x.Close())
+		}
+		require.Equal(t, before+1, ran(o, "sum"))
+	})
+	t.Run("managed result", func(t *testing.T) {
+		before := ran(o, "sum")
+		for range 2 {
+			ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 6})
+			require.NoError(t, err)
+			defer ref.Close()
+			require.EqualValues(t, 36, sumOf(t, c, ref.Value()))
+		}
+		require.Equal(t, before+1, ran(o, "sum"))
+	})
+}
+
+// TestOthersMemoryIsNoKey has memory that comes from the owner but that somebody goes on writing.
+func TestOthersMemoryIsNoKey(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, _ := calling(t)
+	ctx := context.Background()
+	poke := func(value float32) { require.NoError(t, c.Call(ctx, "poke", value, nil)) }
+
+	kept, err := endpoint.Call[map[string][]*tensor.Tensor](ctx, c, "kept", nil)
+	require.NoError(t, err)
+	x := kept["list"][0]
+	defer x.Close()
+	for _, value := range []float32{2, 3} {
+		poke(value)
+		require.EqualValues(t, 4*value, sumOf(t, c, x), "the result of an endpoint that is not cached is no promise")
+	}
+
+	mine, err := filled(dev, 4, 1)
+	require.NoError(t, err)
+	defer mine.Close()
+	echo, err := endpoint.Call[nestedOut](ctx, c, "nested", nestedIn{Any: mine})
+	require.NoError(t, err)
+	defer echo.Model.Close()
+	same := echo.Same.(*tensor.Tensor)
+	defer same.Close()
+	for _, value := range []float32{2, 3} {
+		overwrite(t, mine, value)
+		require.EqualValues(t, 4*value, sumOf(t, c, same), "an argument that came back is the caller's still")
+	}
+
+	lent, err := endpoint.Call[*tensor.Tensor](ctx, c, "plain model", modelIn{Size: 4})
+	require.NoError(t, err)
+	defer lent.Close()
+	require.EqualValues(t, 16, sumOf(t, c, lent))
+	require.NoError(t, c.Call(ctx, "fill", scaleIn{X: lent, By: 7}, nil))
+	require.EqualValues(t, 28, sumOf(t, c, lent), "a function wrote to it")
+}
+
+// TestFalseNamesDeceiveNobody claims that memory of this process is what the owner lent: the function gets what the owner lent.
+func TestFalseNamesDeceiveNobody(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, o := calling(t)
+	ctx := context.Background()
+	lent, err := endpoint.Call[*tensor.Tensor](ctx, c, "plain model", modelIn{Size: 4})
+	require.NoError(t, err)
+	defer lent.Close()
+	name, ok := lent.Storage().Lent()
+	require.True(t, ok)
+	require.NotEmpty(t, name)
+	forged := func(name string) *tensor.Tensor {
+		own, err := filled(dev, 4, 100)
+		require.NoError(t, err)
+		defer own.Close()
+		h, err := own.Storage().Memory().Export()
+		require.NoError(t, err)
+		defer h.Close()
+		mem, err := dev.Import(h, driver.ImportOptions{})
+		if err != nil {
+			mem = own.Storage().Retain().Memory() // a device whose memory its own process cannot import
+		}
+		s := tensor.NewLentStorage(mem, name)
+		x, err := tensor.New(s, own.Spec())
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		t.Cleanup(func() { x.Close() })
+		return x
+	}
+	require.EqualValues(t, 16, sumOf(t, c, forged(name)))
+	require.EqualValues(t, 16, sumOf(t, another(t, c, dev), lent))
+	for range 2 {
+		require.EqualValues(t, 400, sumOf(t, c, forged(name+"0")), "a name that the owner does not know is none")
+		require.EqualValues(t, 400, sumOf(t, c, forged("/another.sock"+name[strings.IndexByte(name, 0):])), "another owner's name is not repeated")
+	}
+	require.EqualValues(t, 5, ran(o, "sum"))
+}
+
+func TestVersionedArgumentsAreCached(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, o := calling(t)
+	x, err := filled(dev, 4, 1)
+	require.NoError(t, err)
+	defer x.Close()
+	runs := func(c *endpoint.Client, sum float32, runs uint64, why string) {
+		t.Helper()
+		require.EqualValues(t, sum, sumOf(t, c, x), why)
+		require.Equal(t, runs, ran(o, "sum"), why)
+	}
+	runs(c, 4, 1, "without a promise")
+	runs(c, 4, 2, "without a promise")
+	x.Storage().Touch()
+	runs(c, 4, 3, "the first of a version")
+	runs(c, 4, 3, "the same bytes")
+	overwrite(t, x, 2)
+	x.Storage().Touch()
+	runs(c, 8, 4, "other bytes, and said so")
+	require.NoError(t, x.Zero())
+	runs(c, 0, 5, "a method of package tensor says so by itself")
+	runs(c, 0, 5, "the same bytes")
+	runs(another(t, c, dev), 0, 6, "a client's word counts for its own session only")
+}
+
+// TestClientsOfOneNumberAreKeptApart has two processes whose storages have the same numbers and versions, and other bytes.
+func TestClientsOfOneNumberAreKeptApart(t *testing.T) {
+	o, socket := owner(t)
+	for i, value := range []float64{3, 5} {
+		c := client(t, socket)
+		for range 2 {
+			require.Equal(t, 4*value, c.must(command{Do: "sum of touched", Seed: uint64(value)}).Value)
+		}
+		require.EqualValues(t, i+1, ran(o, "sum"))
+	}
+}
+
+// TestCallsWithinTheProcessAreCachedAlike is about the direct way.
+func TestCallsWithinTheProcessAreCachedAlike(t *testing.T) {
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	var counts counters
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts)})
+	require.NoError(t, err)
+	defer s.Close()
+	x, err := filled(dev, 4, 1)
+	require.NoError(t, err)
+	defer x.Close()
+	runs := func(x *tensor.Tensor, sum float32, runs uint64) {
+		t.Helper()
+		require.EqualValues(t, sum, sumOf(t, s, x))
+		require.Equal(t, runs, counts.get("sum"))
+	}
+	runs(x, 4, 1)
+	runs(x, 4, 2)
+	x.Storage().Touch()
+	runs(x, 4, 3)
+	runs(x, 4, 3)
+	require.NoError(t, x.Zero())
+	runs(x, 0, 4)
+	lent, err := endpoint.Call[*tensor.Tensor](context.Background(), s, "plain model", modelIn{Size: 2})
+	require.NoError(t, err)
+	defer lent.Close()
+	runs(lent, 4, 5)
+	runs(lent, 4, 5)
+	source, err := filled(dev, 2, 9)
+	require.NoError(t, err)
+	defer source.Close()
+	require.NoError(t, s.Call(context.Background(), "fill", scaleIn{X: lent, By: 9}, nil))
+	runs(lent, 18, 6)
+}
+
+// lines is a log that tests read while it is written.
+type lines struct {
+	mu  sync.Mutex
+	all bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all.String()
+}
+
+func TestWhatIsNotCachedIsShown(t *testing.T) {
+	dev := testDevice(t)
+	var counts counters
+	var log lines
+	s, err := endpoint.NewServer(endpoint.ServerOptions{
+		Socket: socketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts),
+		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	require.NoError(t, err)
+	defer s.Close()
+	go s.Serve()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev)})
+	require.NoError(t, err)
+	defer c.Close()
+	x, err := filled(dev, 4, 1)
+	require.NoError(t, err)
+	defer x.Close()
+	for range 3 {
+		sumOf(t, s, x)
+	}
+	x.Storage().Touch()
+	sumOf(t, s, x)
+	list, err := c.Endpoints(context.Background())
+	require.NoError(t, err)
+	for _, e := range list {
+		want := uint64(0)
+		if e.Name == "sum" {
+			want = 3
+		}
+		require.Equal(t, want, e.Uncached, e.Name)
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "not cached"), log.String())
+	require.Contains(t, log.String(), "endpoint=sum")
+}
