@@ -80,9 +80,9 @@ type fetch struct {
 // String says it for errors.
 func (f fetch) String() string {
 	if f.task != "" {
-		return "result of task " + f.task
+		return "result of task " + wire.CutText(f.task, maxShown)
 	}
-	return fmt.Sprintf("call %q", f.name)
+	return fmt.Sprintf("call %s", shown(f.name))
 }
 
 // items are the results of a stream.
@@ -166,7 +166,7 @@ func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got wire.Invalidated
 	if err := c.to.ask(ctx, wire.OpInvalidateCall, name, in, &got); err != nil {
-		return false, fmt.Errorf("invalidate call %q: %w", name, err)
+		return false, fmt.Errorf("invalidate call %s: %w", shown(name), err)
 	}
 	return got.Count > 0, nil
 }
@@ -176,7 +176,7 @@ func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, erro
 	var got wire.Invalidated
 	ask := call{op: wire.OpInvalidateEndpoint, body: wire.InvalidateEndpoint{Endpoint: name}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
-		return 0, fmt.Errorf("invalidate endpoint %q: %w", name, err)
+		return 0, fmt.Errorf("invalidate endpoint %s: %w", shown(name), err)
 	}
 	return int(got.Count), nil
 }

@@ -16,7 +16,7 @@ import (
 func (c *caller) Release(ctx context.Context, objectID string) (bool, error) {
 	released, err := c.release(ctx, []string{objectID})
 	if err != nil {
-		return false, fmt.Errorf("release object %s: %w", objectID, err)
+		return false, fmt.Errorf("release object %s: %w", wire.CutText(objectID, maxShown), err)
 	}
 	return released[0].Released, nil
 }

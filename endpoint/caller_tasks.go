@@ -13,7 +13,7 @@ import (
 func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
 	var got wire.TaskInfo
 	if err := c.to.ask(ctx, wire.OpSubmit, name, in, &got); err != nil {
-		return TaskInfo{}, fmt.Errorf("submit %q: %w", name, err)
+		return TaskInfo{}, fmt.Errorf("submit %s: %w", shown(name), err)
 	}
 	return decodeTask(got), nil
 }
@@ -32,7 +32,7 @@ func (c *caller) task(ctx context.Context, op wire.Op, body wire.Task) (TaskInfo
 	var got wire.TaskInfo
 	err := waiting(ctx, func() error { return c.to.request(ctx, call{op: op, body: body}, &got) })
 	if err != nil {
-		return TaskInfo{}, fmt.Errorf("task %s: %w", body.ID, err)
+		return TaskInfo{}, fmt.Errorf("task %s: %w", wire.CutText(body.ID, maxShown), err)
 	}
 	return decodeTask(got), nil
 }
@@ -63,7 +63,7 @@ func (c *caller) Result(ctx context.Context, id string, out any) error {
 func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	var got wire.TaskCancelled
 	if err := c.to.request(ctx, call{op: wire.OpTaskCancel, body: wire.Task{ID: id}}, &got); err != nil {
-		return false, fmt.Errorf("cancel task %s: %w", id, err)
+		return false, fmt.Errorf("cancel task %s: %w", wire.CutText(id, maxShown), err)
 	}
 	return got.Cancelled, nil
 }

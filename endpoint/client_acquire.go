@@ -11,7 +11,7 @@ import (
 
 // Acquire attaches the newest version of a name: its tensors are mapped, read-only, into this process. Nothing is copied, and
 // the time it takes does not depend on their bytes. The caller closes the handle. Errors: [ErrNotFound] for a name that is
-// not published, errors.ErrUnsupported for memory of a device that this client was not given, those of Dial where
+// not published, [ErrCapability] for memory of a device that this client was not given, those of Dial where
 // the connection is gone, the cause of ctx.
 func (c *Client) Acquire(ctx context.Context, name string) (*Handle, error) {
 	return c.AcquireVersion(ctx, name, 0)
@@ -32,7 +32,7 @@ func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64
 		}
 		// A connection that broke takes its lease with it, so asking again takes nothing twice.
 		if l == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
-			return nil, fmt.Errorf("acquire %q: %w", name, err)
+			return nil, fmt.Errorf("acquire %s: %w", shown(name), err)
 		}
 	}
 }

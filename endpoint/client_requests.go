@@ -61,7 +61,7 @@ func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 	var got wire.InfoResult
 	if err := c.request(ctx, call{op: wire.OpInfo, body: wire.Info{Name: name}}, &got); err != nil {
-		return ModelInfo{}, fmt.Errorf("info of %q: %w", name, err)
+		return ModelInfo{}, fmt.Errorf("info of %s: %w", shown(name), err)
 	}
 	return decodeInfo(got.Model), nil
 }
@@ -71,10 +71,10 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 	var got wire.InfoResult
 	ask := wire.Info{Name: name, Version: version, Manifest: true}
 	if err := c.request(ctx, call{op: wire.OpInfo, body: ask}, &got); err != nil {
-		return nil, fmt.Errorf("manifest of %q: %w", name, err)
+		return nil, fmt.Errorf("manifest of %s: %w", shown(name), err)
 	}
 	if got.Manifest == nil {
-		return nil, fmt.Errorf("manifest of %q: %w: the answer has none", name, ErrProtocol)
+		return nil, fmt.Errorf("manifest of %s: %w: the answer has none", shown(name), ErrProtocol)
 	}
 	return decodeManifest(got.Manifest)
 }
@@ -84,7 +84,7 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 // this process's view only. Work on the devices is waited for, and the memory is frozen: nobody can map it writable any more, but
 // mappings that exist stay writable, so the publisher must not write to it from here on.
 //
-// Errors: [ErrInvalid] for a bad name, errors.ErrUnsupported for memory that cannot be shared in place.
+// Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place.
 func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
 	return c.PublishFrom(ctx, name, sd, "")
 }
@@ -93,14 +93,14 @@ func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict)
 func (c *Client) PublishFrom(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
 	version, err := c.publish(ctx, name, sd, source)
 	if err != nil {
-		return 0, fmt.Errorf("publish %q: %w", name, err)
+		return 0, fmt.Errorf("publish %s: %w", shown(name), err)
 	}
 	return version, nil
 }
 
 func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
 	if err := module.Freeze(sd); err != nil {
-		return 0, err
+		return 0, incapable(err)
 	}
 	out, err := newExport(sd)
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 // Withdraw takes a name off the owner's books: nobody can acquire it any more. Who holds a version keeps it, and is told.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
 	if err := c.request(ctx, call{op: wire.OpWithdraw, body: wire.Withdraw{Name: name}}, nil); err != nil {
-		return fmt.Errorf("withdraw %q: %w", name, err)
+		return fmt.Errorf("withdraw %s: %w", shown(name), err)
 	}
 	return nil
 }

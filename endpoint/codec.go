@@ -66,7 +66,7 @@ func isTensor(t reflect.Type) bool { return t == tensorType || t == stateDictTyp
 func byValue(t reflect.Type) bool { return t == tensorType.Elem() || t == stateDictType.Elem() }
 
 func errByValue(path string) error {
-	return fmt.Errorf("%w: %s: tensors and state dicts cross as pointers", ErrInvalid, path)
+	return capability(fmt.Errorf("%w: %s: tensors and state dicts cross as pointers", ErrInvalid, path))
 }
 
 // checkType refuses types that cannot cross, when an endpoint is registered and not when it is called.

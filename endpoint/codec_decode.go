@@ -116,7 +116,7 @@ func unknownField(raw wire.RawMessage, t reflect.Type) error {
 // unknown refuses what is left of a struct's parts.
 func unknown(parts map[string]wire.RawMessage, t reflect.Type) error {
 	for name := range parts {
-		return fmt.Errorf("%w: %s has no field %q", wire.ErrEncoding, t, name)
+		return fmt.Errorf("%w: %s has no field %s", wire.ErrEncoding, t, shown(name))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -43,7 +44,22 @@ type encoder struct {
 
 // encodePayload encodes a value, which it borrows: the payload has references of its own to the storages. Work on the devices is waited
 // for, so that the bytes are complete before anybody hears of them.
+//
+// Errors: [ErrCapability] for what has no encoding.
 func encodePayload(v any) (payload, error) {
+	p, err := encodeValue(v)
+	return p, uncrossable(err)
+}
+
+// uncrossable makes an error of ErrCapability of a type that has no encoding.
+func uncrossable(err error) error {
+	if errors.Is(err, wire.ErrType) {
+		return capability(err)
+	}
+	return err
+}
+
+func encodeValue(v any) (payload, error) {
 	if v == nil {
 		return payload{value: wire.RawMessage{0xf6}}, nil
 	}

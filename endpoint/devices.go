@@ -17,10 +17,10 @@ func newDeviceSet(devices []driver.Device) (deviceSet, error) {
 	for _, dev := range devices {
 		info := dev.Info()
 		if info.UUID.IsZero() {
-			return nil, fmt.Errorf("%w: device %s has no UUID, so no other process could find it", ErrInvalid, info)
+			return nil, configuration(fmt.Errorf("%w: device %s has no UUID, so no other process could find it", ErrInvalid, info))
 		}
 		if set[info.UUID] != nil {
-			return nil, fmt.Errorf("%w: device %s is given twice", ErrInvalid, info)
+			return nil, configuration(fmt.Errorf("%w: device %s is given twice", ErrInvalid, info))
 		}
 		set[info.UUID] = dev
 	}
@@ -32,10 +32,10 @@ func (s deviceSet) find(uuid driver.UUID) (driver.Device, error) {
 	if dev := s[uuid]; dev != nil {
 		return dev, nil
 	}
-	return nil, &driver.UnsupportedError{
+	return nil, capability(&driver.UnsupportedError{
 		Feature:  "memory of device " + uuid.String(),
 		Requires: "that this process opens that device",
-	}
+	})
 }
 
 // quiet is a logger that passes on warnings and errors only.

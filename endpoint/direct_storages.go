@@ -14,7 +14,7 @@ import (
 func shareable(storages []*tensor.Storage) error {
 	for i, s := range storages {
 		if _, err := s.Shareable(); err != nil {
-			return fmt.Errorf("storage %d: %w", i, err)
+			return fmt.Errorf("storage %d: %w", i, incapable(err))
 		}
 	}
 	return nil
@@ -42,7 +42,7 @@ func lend(devices deviceSet, storages []*tensor.Storage, opts driver.ImportOptio
 func lendOne(devices deviceSet, s *tensor.Storage, opts driver.ImportOptions) (*tensor.Storage, error) {
 	h, err := s.Shareable()
 	if err != nil {
-		return nil, err
+		return nil, incapable(err)
 	}
 	if _, err := devices.find(h.Device); err != nil {
 		return nil, err

@@ -4,18 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Errors of owners and clients. They answer errors.Is on both sides of the socket: an owner's error travels as a code, and
-// what the client gets answers for the same sentinel and, with errors.As, is a [*wire.Error].
+// Errors of owners and clients. They answer errors.Is on both sides of the socket: an owner's error travels as a code and a word, and
+// what the client gets answers for the same sentinels and, with errors.As, is a [*wire.Error]. Errors that do not cross a socket,
+// because the server is in this process or because the client itself refuses something, answer for the same sentinels.
 var (
 	// ErrInvalid is a request that makes no sense: a bad name, a manifest that does not fit its memory.
 	ErrInvalid = driver.ErrInvalid
+	// ErrConfiguration is a registration, an option or an environment that makes no sense. It is [ErrInvalid] too, and
+	// answers for [wire.CodeConfiguration].
+	ErrConfiguration error = &class{wire.CodeConfiguration, "bad configuration"}
+	// ErrCapability is an argument, a result or a state dict that cannot be shared in place: memory that cannot be exported or that the other
+	// side cannot map, a type that cannot cross. It says why, as errors.ErrUnsupported where the device cannot do it, and answers
+	// for [wire.CodeCapability].
+	ErrCapability error = &class{wire.CodeCapability, "payload cannot be shared in place"}
 	// ErrNotFound is a name or version that nobody has published, or a lease that is not there.
 	ErrNotFound = catalog.ErrNotFound
 	// ErrInUse is a socket that another owner holds.
@@ -26,7 +34,7 @@ var (
 	ErrUnavailable = errors.New("no owner is serving")
 	// ErrLimit is a request refused because a limit is reached: clients, requests in flight, bytes.
 	ErrLimit = errors.New("limit reached")
-	// ErrStale is a handle whose version is gone at the owner.
+	// ErrStale is a handle whose version is gone at the owner, or a managed object that is gone.
 	ErrStale = errors.New("handle is stale")
 	// ErrProtocol is a peer that does not keep to the protocol.
 	ErrProtocol = wire.ErrProtocol
@@ -34,55 +42,64 @@ var (
 	ErrClosed = os.ErrClosed
 )
 
-// codes translates between errors and what crosses the socket. On the way out the first row that an error answers to wins; on the
-// way in a code answers for every sentinel beside it.
-var codes = wire.NewCodeTable(
-	wire.CodeRow{Code: wire.CodeStaleHandle, Err: ErrStale},
-	wire.CodeRow{Code: wire.CodeProvider, Err: ErrNoEndpoint},
-	wire.CodeRow{Code: wire.CodeProvider, Err: ErrRegistered},
-	wire.CodeRow{Code: wire.CodeNotFound, Err: catalog.ErrNotFound},
-	wire.CodeRow{Code: wire.CodeNotFound, Err: catalog.ErrNoVersion},
-	wire.CodeRow{Code: wire.CodeInvalidArgument, Err: driver.ErrInvalid},
-	wire.CodeRow{Code: wire.CodeInvalidArgument, Err: catalog.ErrName},
-	wire.CodeRow{Code: wire.CodeInvalidArgument, Err: driver.ErrHandle},
-	wire.CodeRow{Code: wire.CodeInvalidArgument, Err: module.ErrManifest},
-	wire.CodeRow{Code: wire.CodePermissionDenied, Err: catalog.ErrNotHolder},
-	wire.CodeRow{Code: wire.CodePermissionDenied, Err: driver.ErrReadOnly},
-	wire.CodeRow{Code: wire.CodeOutOfMemory, Err: driver.ErrOutOfMemory},
-	wire.CodeRow{Code: wire.CodeResourceExhausted, Err: ErrLimit},
-	wire.CodeRow{Code: wire.CodeUnavailable, Err: ErrUnavailable},
-	wire.CodeRow{Code: wire.CodeClosed, Err: catalog.ErrClosed},
-)
+// class is a sentinel that answers for its code too, in processes that nothing has crossed into.
+type class struct {
+	code wire.Code
+	text string
+}
 
-// encodeError is what a peer is told of err. Errors of tasks have one code and are told apart by a word.
-func encodeError(err error) *wire.Error {
-	if word := taskWord(err); word != "" {
-		return &wire.Error{Code: wire.CodeTask, Type: word, Message: err.Error()}
+func (c *class) Error() string        { return c.text }
+func (c *class) Is(target error) bool { return target == c.code }
+
+// classed is an error of a class, of which its text says nothing.
+type classed struct {
+	class error
+	err   error
+}
+
+func (c *classed) Error() string   { return c.err.Error() }
+func (c *classed) Unwrap() []error { return []error{c.class, c.err} }
+
+// configuration makes err, if it is ErrInvalid, one of ErrConfiguration.
+func configuration(err error) error {
+	if errors.Is(err, ErrInvalid) && !errors.Is(err, ErrConfiguration) {
+		return &classed{ErrConfiguration, err}
 	}
-	return codes.Encode(err)
+	return err
 }
 
-// decodeError is the error that a peer sent, answering for the sentinels of its code.
-func decodeError(e *wire.Error) error {
-	if e.Code == wire.CodeTask {
-		for _, row := range taskErrors {
-			if row.word == e.Type {
-				return &taskError{remote: e, sentinel: row.err}
-			}
-		}
+// capability makes an error of ErrCapability of what refused to share memory or a value.
+func capability(err error) error {
+	if errors.Is(err, ErrCapability) {
+		return err
 	}
-	return codes.Decode(e)
+	return &classed{ErrCapability, err}
 }
 
-// taskError is an error of a task at the owner.
-type taskError struct {
-	remote   *wire.Error
-	sentinel error
+// incapable is capability for what came of sharing something: only what is not supported says that the payload is at fault.
+func incapable(err error) error {
+	if errors.Is(err, errors.ErrUnsupported) {
+		return capability(err)
+	}
+	return err
 }
 
-func (e *taskError) Error() string { return e.remote.Error() }
+// absent makes a version that is not there one of ErrNotFound, as a name is that is not there.
+func absent(err error) error {
+	if errors.Is(err, catalog.ErrNoVersion) {
+		return &classed{ErrNotFound, err}
+	}
+	return err
+}
 
-func (e *taskError) Unwrap() []error { return []error{e.remote, e.sentinel} }
+// errTooLarge is what no frame can carry: a limit, too.
+var errTooLarge error = &classed{ErrLimit, wire.ErrTooLarge}
+
+// maxShown is how many bytes of a name that somebody chose stand in an error.
+const maxShown = 128
+
+// shown is such a name as it stands in errors.
+func shown(name string) string { return strconv.Quote(wire.CutText(name, maxShown)) }
 
 // remoteError is the error in a frame of a peer. It borrows the frame.
 func remoteError(frame wire.Frame) error {

@@ -51,7 +51,7 @@ func exportStorages(storages []*tensor.Storage) (*export, error) {
 func (out *export) add(s *tensor.Storage) error {
 	h, err := s.Memory().Export()
 	if err != nil {
-		return err
+		return incapable(err)
 	}
 	file := int32(-1)
 	if h.File != nil {
@@ -166,7 +166,8 @@ func importMemory(devices deviceSet, h wire.Handle, files *wire.Files, opts driv
 		handle.File = files.Take(int(h.File))
 	}
 	defer handle.Close()
-	return dev.Import(handle, opts)
+	mem, err := dev.Import(handle, opts)
+	return mem, incapable(err)
 }
 
 // exports are a server's exports by the state dict they belong to.

@@ -386,7 +386,7 @@ func (l *link) sendError(err error) error {
 		return l.err
 	}
 	if errors.Is(err, wire.ErrTooLarge) {
-		return err
+		return &classed{ErrLimit, err}
 	}
 	return lost(err)
 }
@@ -445,7 +445,7 @@ func (c *call) appendCall(b []byte, req wire.Request) ([]byte, error) {
 	defer bodies.put(args)
 	var err error
 	if *args, err = appendPlain(*args, c.plain); err != nil {
-		return b, fmt.Errorf("argument: %w", err)
+		return b, fmt.Errorf("argument: %w", uncrossable(err))
 	}
 	callee := c.callee
 	callee.Args = *args

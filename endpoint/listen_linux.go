@@ -105,7 +105,7 @@ func removeStale(path string) error {
 		return fmt.Errorf("socket: %w", err)
 	}
 	if info.Mode()&os.ModeSocket == 0 {
-		return fmt.Errorf("%w: %s exists and is not a socket; choose another path", ErrInvalid, path)
+		return configuration(fmt.Errorf("%w: %s exists and is not a socket; choose another path", ErrInvalid, path))
 	}
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {

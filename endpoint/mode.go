@@ -46,14 +46,14 @@ func (m Mode) String() string {
 // MarshalText is String.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// ParseMode reads what String writes, in any case and with blanks around it. Errors are [ErrInvalid].
+// ParseMode reads what String writes, in any case and with blanks around it. Errors are [ErrConfiguration].
 func ParseMode(s string) (Mode, error) {
 	for m := ModeAuto; m <= ModeClient; m++ {
 		if strings.EqualFold(strings.TrimSpace(s), m.String()) {
 			return m, nil
 		}
 	}
-	return 0, fmt.Errorf("%w: mode %q: it must be auto, local, server or client", ErrInvalid, s)
+	return 0, configuration(fmt.Errorf("%w: mode %q: it must be auto, local, server or client", ErrInvalid, s))
 }
 
 // resolve makes a role of a mode, by the environment where it is ModeAuto. A role that is misspelt is an error: taking it for another one
@@ -61,7 +61,7 @@ func ParseMode(s string) (Mode, error) {
 func (m Mode) resolve() (Mode, error) {
 	switch {
 	case m > ModeClient:
-		return 0, fmt.Errorf("%w: there is no mode %d", ErrInvalid, uint8(m))
+		return 0, configuration(fmt.Errorf("%w: there is no mode %d", ErrInvalid, uint8(m)))
 	case m != ModeAuto:
 		return m, nil
 	case !truthy(os.Getenv(EnvEnabled)):
@@ -73,7 +73,7 @@ func (m Mode) resolve() (Mode, error) {
 	}
 	m, err := ParseMode(role)
 	if err != nil || m == ModeAuto {
-		return 0, fmt.Errorf("%w: %s is %q: it must be server, client or local", ErrInvalid, EnvRole, role)
+		return 0, configuration(fmt.Errorf("%w: %s is %q: it must be server, client or local", ErrInvalid, EnvRole, role))
 	}
 	return m, nil
 }

@@ -35,11 +35,18 @@ type holding struct {
 
 // objects are a server's managed objects.
 type objects struct {
+	server string // its id
+
 	mu   sync.Mutex
 	byID map[string]*object
 	of   map[*result]*object
 	held map[uint64]int // references by session
 	last uint64         // the token that was given out last
+}
+
+// missing is the error of an object that is not there.
+func (o *objects) missing(id string) error {
+	return &StaleError{ObjectID: id, ServerID: o.server, Reason: StaleObjectMissing}
 }
 
 // refer returns the object of a result, made if there is none yet, with one reference more for the session, and the token of that. The
@@ -72,7 +79,7 @@ func (o *objects) referAgain(id string, session uint64, limit int) (uint64, erro
 	defer o.mu.Unlock()
 	obj := o.byID[id]
 	if obj == nil {
-		return 0, fmt.Errorf("object %q: %w", id, ErrStale)
+		return 0, o.missing(id)
 	}
 	if err := o.roomLocked(session, limit); err != nil {
 		return 0, err
@@ -149,7 +156,7 @@ func (o *objects) release(id string, token, session uint64) (released, error) {
 	defer o.mu.Unlock()
 	obj := o.byID[id]
 	if obj == nil {
-		return released{}, fmt.Errorf("object %q: %w", id, ErrStale)
+		return released{}, o.missing(id)
 	}
 	tokens := obj.refs[session].tokens
 	at, found := 0, len(tokens) > 0
@@ -157,7 +164,7 @@ func (o *objects) release(id string, token, session uint64) (released, error) {
 		at, found = slices.BinarySearch(tokens, token)
 	}
 	if !found {
-		return released{}, fmt.Errorf("%w: this session has no such reference to object %q", ErrPermission, id)
+		return released{}, fmt.Errorf("%w: this session has no such reference to object %s", ErrPermission, shown(id))
 	}
 	token = o.takeLocked(obj, session, at)
 	o.dropLocked(obj)
@@ -191,7 +198,7 @@ func (o *objects) destroy(id string) (obj *object, sessions []uint64, was wire.O
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if obj = o.byID[id]; obj == nil {
-		return nil, nil, was, fmt.Errorf("object %q: %w", id, ErrStale)
+		return nil, nil, was, o.missing(id)
 	}
 	was = obj.describeLocked(0)
 	for session := range obj.refs {
@@ -203,7 +210,7 @@ func (o *objects) destroy(id string) (obj *object, sessions []uint64, was wire.O
 }
 
 // DestroyObject drops a managed object whatever references there are: they become stale, and their holders are told. What they
-// have mapped stays theirs. Errors: [ErrStale] for one that is not there.
+// have mapped stays theirs. One that is not there is a [*StaleError].
 func (s *Server) DestroyObject(id string) error {
 	_, err := s.destroyObject(id, "")
 	return err

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"slices"
 	"unicode/utf8"
@@ -31,7 +30,7 @@ func (o *objects) info(id string, session uint64) (wire.ObjectInfo, error) {
 	defer o.mu.Unlock()
 	obj := o.byID[id]
 	if obj == nil {
-		return wire.ObjectInfo{}, fmt.Errorf("object %q: %w", id, ErrStale)
+		return wire.ObjectInfo{}, o.missing(id)
 	}
 	return obj.describeLocked(session), nil
 }

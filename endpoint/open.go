@@ -41,7 +41,7 @@ type Options struct {
 // clients wait until [Node.Ready]: nobody finds it without the endpoints that are registered first. As a client it has connected. The caller
 // closes the node.
 //
-// Errors: [ErrInUse] for a server where a live owner has the socket, which is left alone; those of [Dial] for a client; [ErrInvalid] for
+// Errors: [ErrInUse] for a server where a live owner has the socket, which is left alone; those of [Dial] for a client; [ErrConfiguration] for
 // options or an environment that make no sense.
 func Open(ctx context.Context, opts Options) (*Node, error) {
 	mode, err := opts.Mode.resolve()

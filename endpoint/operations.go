@@ -142,7 +142,7 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	lease, err := ses.server.books.Acquire(in.Name, in.Version, ses.holder())
 	if err != nil {
 		ses.unsubscribe(r.id)
-		return reply{}, err
+		return reply{}, absent(err)
 	}
 	ses.holds(lease.ID, r.id)
 	out := ses.server.exports.of(lease.StateDict())
@@ -204,7 +204,7 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 	s.quotas.bind(c, sd)
 	if err := module.Freeze(sd); err != nil { // what is mapped read-only here can only be found frozen
 		s.quotas.drop(sd)
-		return reply{}, errors.Join(fmt.Errorf("publish %q: the publisher has to seal its memory against new writers: %w", in.Name, err), sd.Close())
+		return reply{}, errors.Join(fmt.Errorf("publish %q: the publisher has to seal its memory against new writers: %w", in.Name, incapable(err)), sd.Close())
 	}
 	version, err := s.publish(ctx, in.Name, sd, catalog.Origin{Source: in.Source, Publisher: r.session.holder()})
 	if err != nil {
@@ -257,7 +257,7 @@ func (ses *session) manifest(name string, version uint64) (*wire.Manifest, error
 	books := ses.server.books
 	lease, err := books.Acquire(name, version, ses.holder())
 	if err != nil {
-		return nil, err
+		return nil, absent(err)
 	}
 	defer books.Release(lease.ID, ses.id)
 	return ses.server.exports.of(lease.StateDict()).manifest, nil

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -254,28 +253,4 @@ func nanos(t time.Time) int64 {
 		return 0
 	}
 	return t.UnixNano()
-}
-
-// taskErrors are the errors of tasks by the word that tells them apart under their one code.
-var taskErrors = []struct {
-	word string
-	err  error
-}{
-	{"failed", task.ErrFailed},
-	{"cancelled", task.ErrCancelled},
-	{"not found", task.ErrNotFound},
-	{"not complete", task.ErrNotFinished},
-	{"capacity", task.ErrCapacity},
-	{"shutting down", task.ErrShutdown},
-	{"waits for itself", task.ErrSelf},
-}
-
-// taskWord is the word for an error of a task; empty for others.
-func taskWord(err error) string {
-	for _, row := range taskErrors {
-		if errors.Is(err, row.err) {
-			return row.word
-		}
-	}
-	return ""
 }

@@ -47,7 +47,10 @@ func (op operation) perform(ctx context.Context, r request) (_ reply, err error)
 func tellable(err error) (out *wire.Error) {
 	defer func() {
 		if recover() != nil {
-			out = &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprint(err)} // fmt survives it
+			out = &wire.Error{ // fmt survives it
+				Code: wire.CodeInternal, Type: wire.CutText(fmt.Sprintf("%T", err), wire.MaxErrorType),
+				Message: wire.CutText(fmt.Sprint(err), wire.MaxErrorMessage),
+			}
 		}
 	}()
 	return encodeError(err)

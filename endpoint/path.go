@@ -16,10 +16,10 @@ const maxSocketPath = 107
 
 // SocketPath is where an owner listens: base, a dash, the device index, ".sock". An empty base stands for the value of
 // [EnvBasePath], else $XDG_RUNTIME_DIR/shared-tensor, else /tmp/shared-tensor-UID/shared-tensor. An explicit base
-// goes before the environment. Errors are [ErrInvalid].
+// goes before the environment. Errors are [ErrConfiguration].
 func SocketPath(base string, index int) (string, error) {
 	if index < 0 {
-		return "", fmt.Errorf("%w: device index %d: it must be 0 or more", ErrInvalid, index)
+		return "", configuration(fmt.Errorf("%w: device index %d: it must be 0 or more", ErrInvalid, index))
 	}
 	if base == "" {
 		base = defaultBase()
@@ -43,12 +43,12 @@ func defaultBase() string {
 func checkSocketPath(path string) error {
 	switch {
 	case path == "":
-		return fmt.Errorf("%w: the socket path is empty", ErrInvalid)
+		return configuration(fmt.Errorf("%w: the socket path is empty", ErrInvalid))
 	case path[0] == '@' || path[0] == 0:
-		return fmt.Errorf("%w: socket %q: abstract sockets have no permissions, use a path", ErrInvalid, path)
+		return configuration(fmt.Errorf("%w: socket %q: abstract sockets have no permissions, use a path", ErrInvalid, path))
 	case len(path) > maxSocketPath:
-		return fmt.Errorf("%w: socket %q has %d bytes; a socket path has at most %d, use a shorter directory",
-			ErrInvalid, path, len(path), maxSocketPath)
+		return configuration(fmt.Errorf("%w: socket %q has %d bytes; a socket path has at most %d, use a shorter directory",
+			ErrInvalid, path, len(path), maxSocketPath))
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func socketDirectory(path string) error {
 		return fmt.Errorf("socket directory: %w", err)
 	}
 	if !info.IsDir() {
-		return fmt.Errorf("%w: socket directory %s is not a directory", ErrInvalid, dir)
+		return configuration(fmt.Errorf("%w: socket directory %s is not a directory", ErrInvalid, dir))
 	}
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
 		return fmt.Errorf("%w: socket directory %s has mode %#o: others may write it; run chmod go-w on it or choose a directory of your own",

@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -14,10 +15,10 @@ import (
 )
 
 // ErrRegistered is a name that is taken in a registry.
-var ErrRegistered = fmt.Errorf("endpoint is registered already")
+var ErrRegistered = errors.New("endpoint is registered already")
 
 // ErrNoEndpoint is a call of a name that is not registered.
-var ErrNoEndpoint = fmt.Errorf("endpoint is not registered")
+var ErrNoEndpoint = errors.New("endpoint is not registered")
 
 // Registry is the endpoints of a server: Go functions that other processes call by name. Its methods are safe for concurrent use.
 type Registry struct {
@@ -36,7 +37,7 @@ func NewRegistry() *Registry { return &Registry{endpoints: map[string]*definitio
 // Unless the endpoint has [NoCache], fn has given its word that nobody writes to them any more.
 // ctx ends when the caller cancels, its deadline passes, or it goes away. A panic becomes an error with the endpoint's name.
 //
-// Errors: [ErrRegistered], [ErrInvalid] for a bad name, a type that cannot cross or options that make no sense.
+// Errors: [ErrRegistered], [ErrConfiguration] for a bad name, a type that cannot cross or options that make no sense.
 func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) error {
 	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
 	d.decode = func(raw wire.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
@@ -71,17 +72,8 @@ type definition struct {
 
 // add checks the definition and enters it.
 func (r *Registry) add(d *definition, opts []Option) error {
-	err := catalog.CheckName(d.name)
-	if err != nil {
-		return fmt.Errorf("register: %w: %w", ErrInvalid, err)
-	}
-	for _, t := range []reflect.Type{d.in, d.out} {
-		if err := checkType(t); err != nil {
-			return fmt.Errorf("register %q: %w", d.name, err)
-		}
-	}
-	if err := d.options.apply(d, opts); err != nil {
-		return fmt.Errorf("register %q: %w", d.name, err)
+	if err := d.check(opts); err != nil {
+		return fmt.Errorf("register %s: %w", shown(d.name), configuration(err))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,6 +82,19 @@ func (r *Registry) add(d *definition, opts []Option) error {
 	}
 	r.endpoints[d.name] = d
 	return nil
+}
+
+// check refuses a definition that makes no sense, and takes the options over.
+func (d *definition) check(opts []Option) error {
+	if err := catalog.CheckName(d.name); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	for _, t := range []reflect.Type{d.in, d.out} {
+		if err := checkType(t); err != nil {
+			return err
+		}
+	}
+	return d.options.apply(d, opts)
 }
 
 // find returns the endpoint of that name.
@@ -101,7 +106,7 @@ func (r *Registry) find(name string) (*definition, error) {
 			return d, nil
 		}
 	}
-	return nil, fmt.Errorf("endpoint %q: %w", name, ErrNoEndpoint)
+	return nil, fmt.Errorf("endpoint %s: %w", shown(name), ErrNoEndpoint)
 }
 
 // lookup is find for a name that is a part of a message; nil where there is no such endpoint.

@@ -85,7 +85,7 @@ func (r *result) shareable(kept bool) error {
 	for i, s := range r.payload.storages {
 		h, err := s.Shareable()
 		if err != nil {
-			return fmt.Errorf("share the result: storage %d: %w", i, err)
+			return fmt.Errorf("share the result: storage %d: %w", i, incapable(err))
 		}
 		if err := lasting(string(h.Kind), kept); err != nil {
 			return err
@@ -100,8 +100,8 @@ func lasting(kind string, kept bool) error {
 	if kept || kind != string(driver.CUDAIPC) {
 		return nil
 	}
-	return &driver.UnsupportedError{
+	return capability(&driver.UnsupportedError{
 		Feature:  "a result in memory of kind " + kind,
 		Requires: "a managed endpoint, or memory that outlives its owner (cuda-fd)",
-	}
+	})
 }

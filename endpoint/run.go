@@ -117,10 +117,10 @@ const (
 func (s *Server) fits(p *payload) error {
 	frame, files := s.frameLimits()
 	if n := int64(len(p.value)) + int64(len(p.storages))*handleBytes + envelopeBytes; n > frame {
-		return fmt.Errorf("%w: %d bytes beside the tensors; a frame has at most %d", wire.ErrTooLarge, len(p.value), frame)
+		return fmt.Errorf("%w: %d bytes beside the tensors; a frame has at most %d", errTooLarge, len(p.value), frame)
 	}
 	if len(p.storages) > files {
-		return fmt.Errorf("%w: %d storages; a frame has at most %d", wire.ErrTooLarge, len(p.storages), files)
+		return fmt.Errorf("%w: %d storages; a frame has at most %d", errTooLarge, len(p.storages), files)
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ type Server struct {
 
 // NewServer binds the socket and returns an owner that has published nothing yet. Clients that connect before Serve wait in the
 // kernel's queue, so publishing first means that nobody finds the owner empty. Errors: [ErrInUse] for a socket with a
-// live owner, [ErrPermission] for a directory that others may write, [ErrInvalid] for options that make no sense.
+// live owner, [ErrPermission] for a directory that others may write, [ErrConfiguration] for options that make no sense.
 func NewServer(opts ServerOptions) (*Server, error) {
 	s, err := newOwner(opts)
 	if err != nil {
@@ -100,7 +100,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
 	s.nextID = 1
 	s.self = newSession(s, nil, s.nextID)
-	s.caller.to = s
+	s.caller.to, s.objects.server = s, s.id
 	return s, nil
 }
 
@@ -149,7 +149,7 @@ func (s *Server) Socket() string { return s.opts.Socket }
 // Serve accepts clients until Shutdown or Close, and then returns [ErrServerClosed]. Call it once.
 func (s *Server) Serve() error {
 	if s.sock == nil {
-		return fmt.Errorf("%w: a local node serves nobody", ErrInvalid)
+		return configuration(fmt.Errorf("%w: a local node serves nobody", ErrInvalid))
 	}
 	s.serving.Store(true)
 	defer s.serving.Store(false)

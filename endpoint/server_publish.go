@@ -16,7 +16,7 @@ import (
 // is superseded or withdrawn and its last reader has gone. Work on the tensors' devices is waited for, and the memory is frozen: from
 // here on nobody can map it writable. Readers of the version before stay on it; nobody waits for anybody.
 //
-// Errors: [ErrInvalid] for a bad name, errors.ErrUnsupported for memory that cannot be shared in place, with the reason, and
+// Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place, with the reason, and
 // [wire.ErrTooLarge] for more storages or tensors than one frame can carry to a reader.
 func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
 	return s.publish(ctx, name, sd, catalog.Origin{Publisher: catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid())}})
@@ -47,7 +47,7 @@ func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, 
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		err = module.Freeze(sd)
+		err = incapable(module.Freeze(sd))
 	}
 	if err != nil {
 		return 0, errors.Join(err, sd.Close())
@@ -73,11 +73,11 @@ func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, 
 func (s *Server) attachable(name string, out *export) error {
 	frame, files := s.frameLimits()
 	if len(out.files) > files {
-		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", wire.ErrTooLarge, len(out.files), files)
+		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", errTooLarge, len(out.files), files)
 	}
 	body, err := wire.Marshal(out.acquired(math.MaxUint64, name, math.MaxUint64))
 	if err == nil && int64(len(body)) > frame {
-		err = fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", wire.ErrTooLarge, len(body), frame)
+		err = fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", errTooLarge, len(body), frame)
 	}
 	return err
 }

@@ -192,7 +192,7 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 	}
 	if err := send(wire.KindResponse, id, *buf, r.files...); err != nil {
 		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent
-			return ses.fail(id, err)
+			return ses.fail(id, &classed{ErrLimit, err})
 		}
 		return err
 	}
@@ -206,9 +206,19 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 // fail answers a request with an error.
 func (ses *session) fail(id uint64, err error) error {
 	ses.server.failures.Add(1)
-	body, encErr := wire.Marshal(tellable(err))
-	if encErr != nil {
-		return encErr
+	e := tellable(err)
+	sent := ses.tell(id, e)
+	if errors.Is(sent, wire.ErrTooLarge) { // where frames are that small, the class has to do
+		sent = ses.tell(id, &wire.Error{Code: e.Code, Type: e.Type})
+	}
+	return sent
+}
+
+// tell sends an error.
+func (ses *session) tell(id uint64, e *wire.Error) error {
+	body, err := wire.Marshal(e)
+	if err != nil {
+		return err
 	}
 	return ses.conn.Send(wire.KindError, id, body)
 }

@@ -1,6 +1,10 @@
 package endpoint
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
 
 // StaleReason says why a reference to a managed object is stale.
 type StaleReason string
@@ -12,7 +16,7 @@ const (
 	StaleServerMismatch StaleReason = "server_mismatch"
 )
 
-// StaleError is a managed object that is gone. It answers errors.Is for [ErrStale].
+// StaleError is a managed object that is gone. It answers errors.Is for [ErrStale] and [wire.CodeStaleHandle].
 type StaleError struct {
 	// ObjectID is the object, ServerID the server that had it.
 	ObjectID string
@@ -25,16 +29,19 @@ type StaleError struct {
 
 // Error names the object, the server and the reason.
 func (e *StaleError) Error() string {
+	object, server := shown(e.ObjectID), wire.CutText(e.ServerID, maxShown)
 	switch e.Reason {
 	case StaleServerMismatch:
-		return fmt.Sprintf("object %s: %v: its server %s was replaced by another", e.ObjectID, ErrStale, e.ServerID)
+		return fmt.Sprintf("object %s: %v: its server %s was replaced by another", object, ErrStale, server)
 	}
-	text := fmt.Sprintf("object %s: %v: server %s does not have it any more", e.ObjectID, ErrStale, e.ServerID)
+	text := fmt.Sprintf("object %s: %v: server %s does not have it any more", object, ErrStale, server)
 	if e.Detail != "" {
 		text += ": " + e.Detail
 	}
 	return text
 }
 
-// Is makes the error answer for [ErrStale].
-func (e *StaleError) Is(target error) bool { return target == ErrStale }
+// Is makes the error answer for [ErrStale] and its code.
+func (e *StaleError) Is(target error) bool {
+	return target == ErrStale || target == wire.CodeStaleHandle
+}

@@ -29,7 +29,7 @@ func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Se
 		s, err := c.through().stream(ctx, name, in)
 		var none Out
 		if err != nil {
-			yield(none, fmt.Errorf("stream %q: %w", name, err))
+			yield(none, fmt.Errorf("stream %s: %w", shown(name), err))
 			return
 		}
 		defer s.close()
@@ -39,7 +39,7 @@ func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Se
 			case errors.Is(err, io.EOF):
 				return
 			case err != nil:
-				yield(none, fmt.Errorf("stream %q: %w", name, err))
+				yield(none, fmt.Errorf("stream %s: %w", shown(name), err))
 				return
 			}
 			if !yield(out, nil) {

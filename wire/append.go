@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"fmt"
 	"sync"
 
 	"github.com/fxamacker/cbor/v2"
@@ -25,7 +24,7 @@ func mustAppendMode() cbor.UserBufferEncMode {
 	return m
 }
 
-// AppendMarshal appends v, as [Marshal] would encode it, and returns the extended slice. On an error, which is [ErrEncoding],
+// AppendMarshal appends v, as [Marshal] would encode it, and returns the extended slice. On an error, which is one of Marshal's,
 // nothing is appended.
 func AppendMarshal(b []byte, v any) ([]byte, error) {
 	buf := scratch.Get().(*bytes.Buffer)
@@ -38,7 +37,7 @@ func AppendMarshal(b []byte, v any) ([]byte, error) {
 		scratch.Put(buf)
 	}
 	if err != nil {
-		return b, fmt.Errorf("%w: %w", ErrEncoding, err)
+		return b, encodingError(err)
 	}
 	return b, nil
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/fxamacker/cbor/v2"
@@ -54,13 +55,23 @@ func mustDecMode() cbor.DecMode {
 	return m
 }
 
-// Marshal encodes a message deterministically: equal values give equal bytes. Errors are [ErrEncoding].
+// Marshal encodes a message deterministically: equal values give equal bytes. Errors are [ErrEncoding], and [ErrType] for what has no
+// encoding.
 func Marshal(v any) ([]byte, error) {
 	b, err := encMode.Marshal(v)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrEncoding, err)
+		return nil, encodingError(err)
 	}
 	return b, nil
+}
+
+// encodingError is what the encoder's error is to callers.
+func encodingError(err error) error {
+	var unsupported *cbor.UnsupportedTypeError
+	if errors.As(err, &unsupported) {
+		return fmt.Errorf("%w: %w: %s", ErrEncoding, ErrType, unsupported.Type)
+	}
+	return fmt.Errorf("%w: %w", ErrEncoding, err)
 }
 
 // Unmarshal decodes data, which must be exactly one CBOR item, into the message that v points to. It refuses indefinite

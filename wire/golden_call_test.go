@@ -42,6 +42,8 @@ func callSamples() []sample {
 		{"server-info", KindResponse, OpServerInfo, 0, &server},
 		{"task", KindRequest, OpTaskWait, 0, &Task{ID: "7f", After: 8}},
 		{"task-info", KindResponse, OpTaskWait, 0, &task},
+		{"task-info-object", KindResponse, OpTask, 0, &TaskInfo{ID: "80", Endpoint: "load", State: "completed", Seq: 3, CreatedAt: 1, StartedAt: 2,
+			FinishedAt: 3, Object: "a1"}},
 		{"task-cancelled", KindResponse, OpTaskCancel, 0, &TaskCancelled{Cancelled: true}},
 		{"tasks", KindRequest, OpTasks, 0, &Tasks{States: []string{"pending", "running"}, Endpoint: "load", Mine: true}},
 		{"tasks-listed", KindResponse, OpTasks, 0, &TasksListed{Tasks: []TaskInfo{task}}},
@@ -52,6 +54,8 @@ func callSamples() []sample {
 		{"release-objects", KindRequest, OpObjectRelease, 0, &ReleaseObjects{IDs: []string{"a1", "a1", "b2"}}},
 		{"objects-released", KindResponse, OpObjectRelease, 0, &ObjectsReleased{Objects: []ObjectReleased{
 			{ID: "a1", Released: true, Refs: 1}, {ID: "a1", Released: true, Destroyed: true}, {ID: "b2"}}}},
+		{"objects-released-why", KindResponse, OpObjectRelease, 0, &ObjectsReleased{Objects: []ObjectReleased{
+			{ID: "b2", Refs: 1, Error: &Error{Code: CodePermissionDenied, Message: "this session has no reference to object b2", Type: "permission"}}}}},
 		{"watch-objects", KindRequest, OpObjectWatch, 0, &WatchObjects{}},
 		{"watching-objects", KindResponse, OpObjectWatch, 0, &WatchingObjects{}},
 		{"object-gone", KindEvent, OpObjectWatch, 0, &ObjectGone{ID: "a1"}},

@@ -71,6 +71,9 @@ func samples() []sample {
 		{"request", KindRequest, OpPing, 0, &Request{Op: OpPing, Timeout: 5 * time.Second, Body: ping}},
 		{"request-least", KindRequest, OpList, 0, &Request{Op: OpList}},
 		{"error", KindError, 0, 0, &Error{Code: CodeNotFound, Message: "no model is named x", Type: "catalog.NotFound", Data: data}},
+		{"error-details", KindError, 0, 0, &ErrorDetails{Classes: []ErrorClass{{Code: CodeUnsupported, Type: "unsupported"}, {Code: CodeClosed}},
+			Cause: &Error{Code: CodeOutOfMemory, Message: "out of memory", Type: "out of memory"}, Object: "a1", Server: "8c1f", Reason: "object_missing",
+			Detail: "destroyed by uid 0"}},
 		{"cancel", KindCancel, 0, 0, &Cancel{Reason: "the caller left"}},
 		{"goodbye", KindGoodbye, 0, 0, &Goodbye{Code: CodeUnavailable, Reason: "the owner stops"}},
 		{"empty", KindGoodbye, 0, 0, &Goodbye{}},
@@ -123,6 +126,9 @@ func TestGolden(t *testing.T) {
 		}
 		if s.kind == KindRequest && v.Message != "request" {
 			v.Within = "request"
+		}
+		if v.Message == "error-details" {
+			v.Within = "error"
 		}
 		index = append(index, v)
 

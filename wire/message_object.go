@@ -93,10 +93,13 @@ type ObjectReleased struct {
 	Released bool `cbor:"2,keyasint,omitempty"`
 	// Destroyed tells that it was the last one.
 	Destroyed bool `cbor:"3,keyasint,omitempty"`
-	// Refs is how many references are left.
+	// Refs is how many references all sessions have left together.
 	Refs uint64 `cbor:"4,keyasint,omitempty"`
 	// Token is the reference that was given back.
 	Token uint64 `cbor:"5,keyasint,omitempty"`
+	// Error is why nothing was given back: [CodeStaleHandle] for an object that is gone, [CodePermissionDenied] for one of which this
+	// session has no reference; nil where one was.
+	Error *Error `cbor:"6,keyasint,omitempty"`
 }
 
 // WatchObjects asks to be told of objects that are destroyed while this session has references to them.

@@ -34,6 +34,8 @@ type TaskInfo struct {
 	Error *Error `cbor:"11,keyasint,omitempty"`
 	// Session is the session that submitted it.
 	Session uint64 `cbor:"12,keyasint,omitempty"`
+	// Object is the managed object that its result is; empty while nobody has fetched it as one, and for other results.
+	Object string `cbor:"13,keyasint,omitempty"`
 }
 
 // TaskCancelled answers [OpTaskCancel].

@@ -82,7 +82,7 @@ const MaxPayloadDepth = 64
 func MarshalPayload(v any) (RawMessage, error) {
 	b, err := payloadEncMode.Marshal(v)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrEncoding, err)
+		return nil, encodingError(err)
 	}
 	return b, nil
 }

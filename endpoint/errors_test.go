@@ -1,0 +1,151 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// sent is an error as another process gets it.
+func sent(t *testing.T, err error) (error, wire.Error) {
+	t.Helper()
+	body, encErr := wire.Marshal(encodeError(err))
+	require.NoError(t, encErr)
+	var e wire.Error
+	require.NoError(t, wire.Unmarshal(body, &e))
+	return decodeError(&e), e
+}
+
+// Every sentinel has a code and a word, arrives as itself and as nothing else.
+func TestEverySentinelCrosses(t *testing.T) {
+	rows := codes.Rows()
+	classes := map[wire.Code]int{}
+	for _, row := range rows {
+		if row.Class {
+			classes[row.Code]++
+		}
+		local := fmt.Errorf("endpoint %q: %w", "x", row.Err)
+		remote, e := sent(t, local)
+		require.EqualError(t, remote, local.Error())
+		require.Equal(t, row.Code, e.Code, row.Type)
+		require.Equal(t, row.Type, e.Type)
+		for _, other := range rows {
+			require.Equal(t, errors.Is(local, other.Err), errors.Is(remote, other.Err), "%v as %v", row.Err, other.Err)
+			require.Equal(t, row.Code == other.Code, errors.Is(remote, other.Code), "%v as %v", row.Err, other.Code)
+		}
+	}
+	for code, n := range classes {
+		require.Equal(t, 1, n, "rows that stand for %v", code)
+	}
+	_, e := sent(t, fmt.Errorf("x: %w", errors.New("else")))
+	require.Equal(t, wire.Error{Code: wire.CodeInternal, Type: "*errors.errorString", Message: "x: else"}, e)
+}
+
+// The words are those of the protocol's description.
+func TestWordsOfErrorsAreDescribed(t *testing.T) {
+	text, err := os.ReadFile("../wire/PROTOCOL.md")
+	require.NoError(t, err)
+	for _, row := range codes.Rows() {
+		require.Regexp(t, fmt.Sprintf("(?m)^\\| %d \\|.*`%s`", row.Code, row.Type), string(text))
+	}
+}
+
+// Errors of what cannot be shared and of settings say so beside what else they are, on both sides.
+func TestClassesThatErrorsAreGiven(t *testing.T) {
+	unsupported := &driver.UnsupportedError{Feature: "x"}
+	for _, c := range []struct {
+		err  error
+		code wire.Code
+		also []error
+	}{
+		{capability(unsupported), wire.CodeCapability, []error{ErrCapability, errors.ErrUnsupported, wire.CodeCapability}},
+		{incapable(fmt.Errorf("export: %w", unsupported)), wire.CodeCapability, []error{ErrCapability, errors.ErrUnsupported}},
+		{configuration(fmt.Errorf("%w: x", ErrInvalid)), wire.CodeConfiguration, []error{ErrConfiguration, ErrInvalid, wire.CodeConfiguration}},
+		{configuration(capability(ErrInvalid)), wire.CodeConfiguration, []error{ErrConfiguration, ErrInvalid, ErrCapability}},
+	} {
+		remote, e := sent(t, c.err)
+		require.Equal(t, c.code, e.Code)
+		for _, is := range c.also {
+			require.ErrorIs(t, c.err, is)
+			require.ErrorIs(t, remote, is)
+		}
+		require.EqualError(t, remote, c.err.Error())
+	}
+	require.Equal(t, os.ErrPermission, incapable(os.ErrPermission))
+	require.Equal(t, os.ErrPermission, configuration(os.ErrPermission))
+	require.NoError(t, incapable(nil))
+	require.NoError(t, configuration(nil))
+}
+
+// The end of a task says what the same failure says without a task.
+func TestEndsOfTasksKeepTheirCause(t *testing.T) {
+	failed := func(err error) error { return &task.Error{ID: "7f", Name: "load", State: task.Failed, Err: err} }
+	lost := &StaleError{ObjectID: "a1", ServerID: "8c1f", Reason: StaleObjectMissing}
+	for _, c := range []struct {
+		err  error
+		is   []error
+		word string // of the cause
+	}{
+		{failed(driver.ErrOutOfMemory), []error{task.ErrFailed, driver.ErrOutOfMemory, wire.CodeOutOfMemory}, "out of memory"},
+		{failed(fmt.Errorf("endpoint: %w", context.DeadlineExceeded)), []error{task.ErrFailed, context.DeadlineExceeded}, "deadline exceeded"},
+		{failed(&panicError{value: driver.ErrOutOfMemory}), []error{task.ErrFailed, ErrPanic, driver.ErrOutOfMemory}, "panic"},
+		{failed(failed(driver.ErrReadOnly)), []error{task.ErrFailed, driver.ErrReadOnly}, "failed"},
+		{failed(lost), []error{task.ErrFailed, ErrStale, lost}, "stale"},
+		{failed(&wire.Error{Code: 400, Type: "mine", Message: "m"}), []error{task.ErrFailed, wire.Code(400)}, "mine"},
+		{failed(errors.New("else")), []error{task.ErrFailed, wire.CodeInternal}, "*errors.errorString"},
+		{&task.Error{ID: "7f", Name: "load", State: task.Cancelled, Err: context.Canceled}, []error{task.ErrCancelled, context.Canceled}, "canceled"},
+	} {
+		err := fmt.Errorf("task: %w", c.err)
+		for range 2 { // also when it is passed on
+			var e wire.Error
+			err, e = sent(t, err)
+			require.Equal(t, wire.CodeTask, e.Code)
+			require.Equal(t, c.word, e.Details().Cause.Type)
+			require.NotEmpty(t, e.Details().Cause.Message)
+			for _, is := range c.is {
+				if stale, ok := is.(*StaleError); ok {
+					var got *StaleError
+					require.ErrorAs(t, err, &got)
+					require.Equal(t, stale, got)
+					continue
+				}
+				require.ErrorIs(t, err, is)
+			}
+			require.NotErrorIs(t, err, task.ErrNotFound)
+			require.NotErrorIs(t, err, ErrClosed)
+		}
+	}
+	_, e := sent(t, &task.Error{Name: "load", State: task.Cancelled, Err: task.ErrCancelled})
+	require.Nil(t, e.Data, "nobody gave a cause")
+}
+
+func TestStaleErrorsCrossWhole(t *testing.T) {
+	for _, reason := range []StaleReason{StaleObjectMissing, StaleServerMismatch} {
+		want := &StaleError{ObjectID: "a1", ServerID: "8c1f", Reason: reason, Detail: "by uid 0"}
+		remote, e := sent(t, fmt.Errorf("object info: %w", want))
+		require.Equal(t, wire.CodeStaleHandle, e.Code)
+		var got *StaleError
+		require.ErrorAs(t, remote, &got)
+		require.Equal(t, want, got)
+		require.ErrorIs(t, remote, ErrStale)
+		require.ErrorIs(t, want, wire.CodeStaleHandle)
+	}
+}
+
+func TestNamesInErrorsAreShort(t *testing.T) {
+	long := strings.Repeat("\x01", 1<<20)
+	require.LessOrEqual(t, len(shown(long)), 4*maxShown+2)
+	require.Less(t, len((&StaleError{ObjectID: long, ServerID: long}).Error()), 1000)
+	_, err := NewRegistry().find(long)
+	require.ErrorIs(t, err, ErrNoEndpoint)
+	require.Less(t, len(err.Error()), 1000)
+}
