@@ -39,7 +39,7 @@ func (r request) prepareLocal() (*definition, *arguments, error) {
 	}
 	storages, err := lend(r.session.server.devices, p.storages, driver.ImportOptions{Writable: d.options.writable})
 	if err != nil {
-		return nil, nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
+		return d, nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
 	}
 	r.args.names = r.session.server.nameLocal(p.storages, d)
 	return d, r.args, r.session.server.decodeArguments(r.args, d, p.value, storages)

@@ -14,6 +14,9 @@ type EndpointInfo struct {
 	// In and Out are the types of its argument and its result, for people.
 	In  string `json:"in"`
 	Out string `json:"out"`
+	// InFields and OutFields are the fields of the structs that they are or hold; none where they are no structs.
+	InFields  []FieldInfo `json:"in_fields,omitempty"`
+	OutFields []FieldInfo `json:"out_fields,omitempty"`
 	// Task tells that calls of it run as tasks.
 	Task bool `json:"task"`
 	// Managed tells that its results are managed objects.
@@ -217,6 +220,7 @@ func decodeEndpoint(in wire.EndpointInfo) EndpointInfo {
 	return EndpointInfo{
 		Name: in.Name, In: in.In, Out: in.Out, Task: in.Task, Managed: in.Managed, Stream: in.Stream, Cache: in.Cache, CacheKey: in.CacheKey,
 		SingleFlight: in.SingleFlight, Serialized: in.Serialized, Timeout: time.Duration(in.Timeout), Uncached: in.Uncached,
+		InFields: decodeFields(in.InFields), OutFields: decodeFields(in.OutFields),
 	}
 }
 

@@ -128,7 +128,8 @@ func (d *definition) info() wire.EndpointInfo {
 	o := d.options
 	info := wire.EndpointInfo{
 		Name: d.name, Task: o.task, Managed: o.managed, Stream: d.stream != nil, Cache: !o.noCache, SingleFlight: !o.noCache && !o.noSingleFlight,
-		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: d.in.String(), Out: d.out.String(), Uncached: d.uncached.Load(),
+		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: clipped(typeName(d.in)), Out: clipped(typeName(d.out)),
+		InFields: describeFields(d.in), OutFields: describeFields(d.out), Uncached: d.uncached.Load(),
 	}
 	if o.cacheKey != nil {
 		info.CacheKey = o.cacheKey.text

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,11 +57,30 @@ func (a *callArgs) register(c *cobra.Command, o *ownerFlags) {
 	argsFlag(c, a)
 	names := completeEndpoints(o, 1)
 	c.ValidArgsFunction = func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
-		if len(words) > 0 {
+		switch {
+		case len(words) == 0:
+			return names(c, words, prefix)
+		case strings.Contains(prefix, "="):
 			return nil, cobra.ShellCompDirectiveDefault // files, behind the @
 		}
-		return names(c, words, prefix)
+		return missingFields(o, words, prefix), cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// missingFields offers what an endpoint takes and the words do not say yet.
+func missingFields(o *ownerFlags, words []string, prefix string) []string {
+	return askOwner(o, func(ctx context.Context, client *endpoint.Client) (keys []string, err error) {
+		list, err := client.Endpoints(ctx)
+		for _, e := range list {
+			for _, f := range e.InFields {
+				said := slices.ContainsFunc(words[1:], func(word string) bool { return strings.HasPrefix(word, f.Name+"=") })
+				if e.Name == words[0] && strings.HasPrefix(f.Name, prefix) && !said {
+					keys = append(keys, printable(f.Name)+"=\t"+printable(shortType(f.Type)))
+				}
+			}
+		}
+		return keys, err
+	})
 }
 
 // parse checks the command line.
@@ -170,7 +190,7 @@ func callTask(ctx context.Context, c *cobra.Command, on *caller, out printer, na
 // explain adds to an error about arguments what the endpoint takes.
 func explain(err error, info endpoint.EndpointInfo) error {
 	if errors.Is(err, endpoint.ErrInvalid) || errors.Is(err, wire.ErrEncoding) {
-		return fmt.Errorf("%w; %s takes %s", err, printable(info.Name), printable(info.In))
+		return fmt.Errorf("%w; %s takes %s", err, printable(info.Name), printable(takes(info)))
 	}
 	return err
 }

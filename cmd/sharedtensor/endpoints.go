@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -17,8 +18,9 @@ func newEndpointsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "endpoints [flags] [NAME...]",
 		Short: "List the functions that the owner has",
-		Long: `List the functions that the owner has registered: the Go types of argument and result, and how each runs. A cached endpoint
-returns the result of an equal call before; what makes calls equal is its key, or else all arguments.`,
+		Long: `List the functions that the owner has registered: what each takes, as call is told it, the Go type of its result, and how it
+runs. Fields in brackets may be left out. With names every field of argument and result is listed, also those of fields. A cached
+endpoint returns the result of an equal call before; what makes calls equal is its key, or else all arguments.`,
 		Example: "  sharedtensor endpoints\n  sharedtensor endpoints build_model --json",
 		RunE: func(c *cobra.Command, names []string) error {
 			return o.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
@@ -32,6 +34,9 @@ returns the result of an equal call before; what makes calls equal is its key, o
 				if len(list) == 0 {
 					fmt.Fprintf(c.ErrOrStderr(), "there are no endpoints on %s\n", client.Socket())
 					return nil
+				}
+				if len(names) > 0 {
+					return printEndpoints(c.OutOrStdout(), list)
 				}
 				return endpointTable(list).print(c.OutOrStdout())
 			})
@@ -63,9 +68,54 @@ func endpointTable(list []endpoint.EndpointInfo) *table {
 	t := newTable(column{title: "NAME", give: 1}, column{title: "TAKES", give: 3}, column{title: "RETURNS", give: 3},
 		column{title: "OPTIONS", give: 2})
 	for _, e := range list {
-		t.add(e.Name, e.In, e.Out, endpointOptions(e))
+		t.add(e.Name, takes(e), shortType(e.Out), endpointOptions(e))
 	}
 	return t
+}
+
+// takes is what call is told of an argument: its fields, or its type where it has none.
+func takes(e endpoint.EndpointInfo) string {
+	if len(e.InFields) == 0 {
+		return shortType(e.In)
+	}
+	words := make([]string, len(e.InFields))
+	for i, f := range e.InFields {
+		words[i] = f.Name + "=" + shortType(f.Type)
+		if f.Optional {
+			words[i] = "[" + words[i] + "]"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// shortType is a Go type, but for the two that everybody uses in words.
+func shortType(name string) string {
+	return strings.NewReplacer("*tensor.Tensor", "tensor", "*module.StateDict", "statedict", "interface {}", "any").Replace(name)
+}
+
+// printEndpoints prints endpoints with all that is known of their fields.
+func printEndpoints(w io.Writer, list []endpoint.EndpointInfo) error {
+	t := newTable(column{title: "FIELD", give: 2}, column{title: "TYPE", give: 1}, column{title: "NOTE", give: 3})
+	for _, e := range list {
+		t.add(e.Name, "", endpointOptions(e))
+		t.add("  takes", shortType(e.In))
+		t.addFields(e.InFields, "    ")
+		t.add("  returns", shortType(e.Out))
+		t.addFields(e.OutFields, "    ")
+	}
+	return t.print(w)
+}
+
+// addFields adds a row for each field, and indented those for its own fields.
+func (t *table) addFields(fields []endpoint.FieldInfo, indent string) {
+	for _, f := range fields {
+		note := ""
+		if f.Optional {
+			note = "optional"
+		}
+		t.add(indent+f.Name, shortType(f.Type), note)
+		t.addFields(f.Fields, indent+"  ")
+	}
 }
 
 // endpointOptions says in words how an endpoint runs.
@@ -98,7 +148,7 @@ func completeEndpoints(o *ownerFlags, limit int) cobra.CompletionFunc {
 			list, err := client.Endpoints(ctx)
 			for _, e := range list {
 				if strings.HasPrefix(e.Name, prefix) {
-					names = append(names, e.Name+"\t"+strings.TrimSpace(printable(e.In)+" "+endpointOptions(e)))
+					names = append(names, e.Name+"\t"+strings.TrimSpace(printable(takes(e))+" "+endpointOptions(e)))
 				}
 			}
 			return names, err

@@ -98,15 +98,15 @@ func TestCallErrors(t *testing.T) {
 		"submit nothing":                      "it has build_model",
 		"invalidate nothing":                  "it has build_model",
 		"endpoints nothing":                   "it has build_model",
-		"call transform y=1":                  `no field "y"; transform takes service.TransformArgs`,
-		"call transform x=1":                  "transform takes service.TransformArgs",
-		"submit build_model hidden_size=a":    "build_model takes service.BuildArgs",
+		"call transform y=1":                  `no field "y"; transform takes x=tensor scale=float32 shift=float32`,
+		"call transform x=1":                  "transform takes x=tensor",
+		"submit build_model hidden_size=a":    "build_model takes hidden_size=int64 layers=int [pace_ms=int]",
 		"call build_model hidden_size=0":      "a model of 0 layers of 0",
 		"call transform x=@nope:x":            `"nope" is no file here, and no published name`,
 		"call transform x=@no.safetensors:x":  "no.safetensors: file does not exist",
 		"call transform x=@base:nope":         `base has no tensor "nope"`,
 		"call transform x=@" + file + ":nope": `m.safetensors has no tensor "nope"`,
-		"call transform x=@base":              "transform takes service.TransformArgs",
+		"call transform x=@base":              "transform takes x=tensor",
 		"submit spectral_norm steps=1":        "stream",
 		"wait nope":                           "task was not found",
 		"cancel nope":                         "task was not found",
@@ -292,17 +292,32 @@ func TestEndpoints(t *testing.T) {
 	p := newPlace(t)
 	p.service()
 	require.Equal(t, strings.Join([]string{
-		"NAME           TAKES                  RETURNS            OPTIONS",
-		"build_model    service.BuildArgs      *module.StateDict  task, managed, cached by model:{hidden_size}",
-		"spectral_norm  service.NormArgs       service.Estimate   stream",
-		"transform      service.TransformArgs  *tensor.Tensor     timeout 1m00s",
+		"NAME           TAKES                                       RETURNS           OPTIONS",
+		"build_model    hidden_size=int64 layers=int [pace_ms=int]  statedict         task, managed, cached by model:{hidden_size}",
+		"spectral_norm  a=tensor steps=int                          service.Estimate  stream",
+		"transform      x=tensor scale=float32 shift=float32        tensor            timeout 1m00s",
 		"",
 	}, "\n"), p.must("endpoints"))
 	var list []endpoint.EndpointInfo
 	require.NoError(t, json.Unmarshal([]byte(p.must("endpoints", "transform", "--json")), &list))
 	require.Len(t, list, 1)
 	require.Equal(t, time.Minute, list[0].Timeout)
-	require.Equal(t, "spectral_norm\tservice.NormArgs stream\n:4\n", p.must("__complete", "call", "sp"))
+	require.Equal(t, []endpoint.FieldInfo{{Name: "x", Type: "*tensor.Tensor"}, {Name: "scale", Type: "float32"}, {Name: "shift", Type: "float32"}},
+		list[0].InFields)
+	require.Equal(t, strings.Join([]string{
+		"FIELD          TYPE              NOTE",
+		"spectral_norm                    stream",
+		"  takes        service.NormArgs",
+		"    a          tensor",
+		"    steps      int",
+		"  returns      service.Estimate",
+		"    step       int",
+		"    value      float64",
+		"",
+	}, "\n"), p.must("endpoints", "spectral_norm"))
+	require.Regexp(t, `(?m)^    pace_ms +int +optional$`, p.must("endpoints", "build_model"))
+	require.Equal(t, "spectral_norm\ta=tensor steps=int stream\n:4\n", p.must("__complete", "call", "sp"))
+	require.Equal(t, "shift=\tfloat32\n:6\n", p.must("__complete", "call", "transform", "scale=2", "s"))
 	require.Equal(t, ":0\n", p.must("__complete", "call", "transform", "x=@"))
 
 	bare := newPlace(t)

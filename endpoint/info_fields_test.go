@@ -1,0 +1,105 @@
+package endpoint
+
+import (
+	"context"
+	"math/big"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+type innerIn struct {
+	Rate float32 `cbor:"rate,omitempty"`
+}
+
+type listIn struct {
+	_    struct{} `cbor:",toarray"`
+	A, B int
+}
+
+type selfIn struct {
+	Next *selfIn `json:"next"`
+}
+
+type fieldsIn struct {
+	X      *tensor.Tensor    `json:"x"`
+	Model  *module.StateDict `json:"model,omitempty"`
+	Count  int
+	Late   time.Time             `json:"late,omitzero"`
+	Big    *big.Int              `json:"big"`
+	Inner  innerIn               `json:"inner"`
+	Many   map[string][]*innerIn `json:"many"`
+	Pair   listIn                `json:"pair"`
+	Name   *string               `json:"name"`
+	Any    any                   `json:"any"`
+	Hidden int                   `json:"-"`
+	Plain  struct{ N int }       `json:"plain"`
+	EmbeddedIn
+}
+
+func TestFieldsOfEndpoints(t *testing.T) {
+	inner := []wire.FieldInfo{{Name: "rate", Type: "float32", Optional: true}}
+	want := []wire.FieldInfo{
+		{Name: "x", Type: "*tensor.Tensor"},
+		{Name: "model", Type: "*module.StateDict", Optional: true},
+		{Name: "Count", Type: "int"},
+		{Name: "late", Type: "time.Time", Optional: true},
+		{Name: "big", Type: "*big.Int", Optional: true},
+		{Name: "inner", Type: "endpoint.innerIn", Fields: inner},
+		{Name: "many", Type: "map[string][]*endpoint.innerIn", Fields: inner},
+		{Name: "pair", Type: "endpoint.listIn"},
+		{Name: "name", Type: "*string", Optional: true},
+		{Name: "any", Type: "interface {}"},
+		{Name: "plain", Type: "struct", Fields: []wire.FieldInfo{{Name: "N", Type: "int"}}},
+	}
+	got := describeFields(reflect.TypeFor[*fieldsIn]())
+	require.Equal(t, want, got[:len(want)])
+	require.Len(t, got, len(want)+len(fieldsOf(reflect.TypeFor[EmbeddedIn]())), "embedded fields are its own")
+	for _, none := range []reflect.Type{
+		reflect.TypeFor[int](), reflect.TypeFor[*tensor.Tensor](), reflect.TypeFor[[]*module.StateDict](), reflect.TypeFor[time.Time](),
+		reflect.TypeFor[any](), reflect.TypeFor[listIn](), reflect.TypeFor[struct{}](), reflect.TypeFor[[]byte](),
+	} {
+		require.Nil(t, describeFields(none), none)
+	}
+	require.Len(t, describeFields(reflect.TypeFor[[]innerIn]()), 1)
+}
+
+func TestFieldsAreBounded(t *testing.T) {
+	depth := 0
+	for list := describeFields(reflect.TypeFor[selfIn]()); list != nil; list = list[0].Fields {
+		require.Equal(t, "next", list[0].Name)
+		depth++
+	}
+	require.Equal(t, describedDepth, depth)
+
+	var many []reflect.StructField
+	for i := range describedFields + 10 {
+		many = append(many, reflect.StructField{Name: "F" + strings.Repeat("a", i), Type: reflect.TypeFor[int]()})
+	}
+	list := describeFields(reflect.StructOf(many))
+	require.Len(t, list, describedFields)
+	require.LessOrEqual(t, len(list[describedFields-1].Name), describedBytes+len("…"))
+}
+
+func TestEndpointInfoHasFields(t *testing.T) {
+	ctx := context.Background()
+	node, err := Open(ctx, Options{Mode: ModeLocal})
+	require.NoError(t, err)
+	defer node.Close()
+	_, err = Share(node, "e", func(_ context.Context, in struct{ Inner []innerIn }) (map[string]innerIn, error) { return nil, nil })
+	require.NoError(t, err)
+	list, err := node.Endpoints(ctx)
+	require.NoError(t, err)
+	rate := []FieldInfo{{Name: "rate", Type: "float32", Optional: true}}
+	require.Equal(t, []FieldInfo{{Name: "Inner", Type: "[]endpoint.innerIn", Fields: rate}}, list[0].InFields)
+	require.Equal(t, rate, list[0].OutFields)
+	require.Equal(t, "struct", list[0].In)
+	require.Equal(t, "map[string]endpoint.innerIn", list[0].Out)
+}
