@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -30,6 +31,7 @@ type Conn struct {
 func NewConn(c *net.UnixConn, limits Limits) (*Conn, error) {
 	conn := &Conn{conn: c, limits: limits.withDefaults()}
 	conn.writer.free.L = &conn.writer.mu
+	conn.writer.failed = conn.writeFailed
 	conn.reader.flush = conn.flushBeforeRead
 	if err := conn.init(); err != nil {
 		c.Close()
@@ -56,14 +58,23 @@ func (c *Conn) Limits() Limits { return c.limits }
 // another reason within a frame, it closes the connection, since the peer could not find the next frame. What is larger
 // than the limits is [ErrTooLarge] and sends nothing.
 func (c *Conn) Send(kind Kind, id uint64, body []byte, files ...*os.File) error {
-	return c.send(kind, id, body, files, true)
+	return c.send(context.Background(), kind, id, body, files, true)
+}
+
+// SendContext is Send that waits no longer than ctx lasts. When ctx ends while the socket is full, there are two cases. Nothing of the
+// frame was sent, and nothing will be: that is [ErrNotSent], with the cause of ctx. Or some of it was, or it is among the frames that
+// go out next: then a goroutine sends the rest, and the error is nil. Body and files are the caller's again in both cases. (A
+// frame with more descriptors than one can carry is waited for once the first of them are on their way.) A ctx that has ended makes a
+// SendContext that does not wait at all.
+func (c *Conn) SendContext(ctx context.Context, kind Kind, id uint64, body []byte, files ...*os.File) error {
+	return c.send(ctx, kind, id, body, files, true)
 }
 
 // SendLater is Send, except that a small frame may stay in this process until the next Send or [Conn.Flush], or until
 // Receive has to wait. It is for who answers requests in the goroutine that receives them: the answers to requests that
 // came together go out together.
 func (c *Conn) SendLater(kind Kind, id uint64, body []byte, files ...*os.File) error {
-	return c.send(kind, id, body, files, false)
+	return c.send(context.Background(), kind, id, body, files, false)
 }
 
 // Flush sends what [Conn.SendLater] left.
@@ -106,7 +117,7 @@ func (c *Conn) endReading() { c.conn.CloseRead() }
 
 func peerGone(err error) bool { return errors.Is(err, syscall.EPIPE) }
 
-func (c *Conn) send(kind Kind, id uint64, body []byte, files []*os.File, now bool) error {
+func (c *Conn) send(ctx context.Context, kind Kind, id uint64, body []byte, files []*os.File, now bool) error {
 	if body == nil {
 		body = emptyMap
 	}
@@ -118,7 +129,7 @@ func (c *Conn) send(kind Kind, id uint64, body []byte, files []*os.File, now boo
 	case len(files) > c.limits.Files:
 		return fmt.Errorf("send %s frame with %d descriptors, the limit is %d: %w", kind, len(files), c.limits.Files, ErrTooLarge)
 	}
-	fatal, err := c.writer.send(kind, id, body, files, now)
+	fatal, err := c.writer.send(ctx, kind, id, body, files, now)
 	if fatal {
 		c.writeFailed(err)
 	}

@@ -14,6 +14,9 @@ var (
 	ErrProtocol = errors.New("protocol violation")
 	// ErrTooLarge is a frame or a set of descriptors beyond the [Limits].
 	ErrTooLarge = errors.New("larger than the limit")
+	// ErrNotSent is a frame of which nothing was sent, because the context of [Conn.SendContext] ended while the socket was full. The
+	// connection goes on.
+	ErrNotSent = errors.New("not sent")
 	// ErrEncoding is a body that is not one strictly encoded CBOR item of the expected type.
 	ErrEncoding = errors.New("bad encoding")
 	// ErrType is a value of a type that has no encoding, such as a channel. It is [ErrEncoding] too.

@@ -1,10 +1,13 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +28,10 @@ type sink struct {
 	started bool // some byte was sent
 	bounded bool // the socket was full, and a deadline is set
 	err     error
+
+	ctx         context.Context
+	interrupted atomic.Bool // ctx ended while the socket was full
+	unbind      func()      // ends what interrupts; nil while nothing does
 }
 
 func (w *sink) init(conn *net.UnixConn, raw syscall.RawConn, timeout time.Duration) {
@@ -32,23 +39,41 @@ func (w *sink) init(conn *net.UnixConn, raw syscall.RawConn, timeout time.Durati
 	w.ready = w.writeReady
 }
 
-// write sends out and tail with the descriptors on the first byte. started tells whether any of it was sent.
-func (w *sink) write(out, tail []byte, fds []int) (started bool, err error) {
+// write sends out and tail with the descriptors on the first byte. started tells whether any of it was sent. The end of ctx while the
+// socket is full is errInterrupted; then the caller takes the rest, while out and tail are still as they were.
+func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (started bool, err error) {
 	w.out, w.tail, w.control, w.started, w.bounded, w.err = out, tail, nil, false, false, nil
+	w.ctx = ctx
 	if len(fds) > 0 {
 		w.control = unix.UnixRights(fds...)
 	}
 	if err = w.raw.Write(w.ready); err == nil {
 		err = w.err
 	}
+	w.ctx, w.control = nil, nil
 	if w.bounded {
+		if w.unbind != nil {
+			w.unbind()
+			w.unbind = nil
+		}
 		w.conn.SetWriteDeadline(time.Time{})
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		switch {
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+		case w.interrupted.Load():
+			return w.started, errInterrupted // out and tail are for rest
+		default:
 			err = ErrTimeout
 		}
 	}
-	w.out, w.tail, w.control = nil, nil, nil
+	w.out, w.tail = nil, nil
 	return w.started, err
+}
+
+// rest returns, once, a copy of what an interrupted write did not send.
+func (w *sink) rest() []byte {
+	rest := slices.Concat(w.out, w.tail)
+	w.out, w.tail = nil, nil
+	return rest
 }
 
 // writeReady writes as much as the socket takes and answers whether that was all, or failed.
@@ -102,12 +127,30 @@ func sendError(err error, files bool) error {
 	return e
 }
 
-// bound sets the deadline of a write when it must wait for the first time: a socket that takes everything at once costs no
-// timer.
+// bound sets the deadline of a write, and lets the end of its context interrupt it, when it must wait for the first time: a socket that
+// takes everything at once costs neither.
 func (w *sink) bound() {
-	if !w.bounded && w.timeout > 0 {
-		w.bounded = true
+	if w.bounded {
+		return
+	}
+	w.bounded = true
+	w.interrupted.Store(false)
+	if w.timeout > 0 {
 		w.conn.SetWriteDeadline(time.Now().Add(w.timeout))
+	}
+	if w.ctx.Done() == nil {
+		return
+	}
+	fired := make(chan struct{})
+	stop := context.AfterFunc(w.ctx, func() {
+		defer close(fired)
+		w.interrupted.Store(true)
+		w.conn.SetWriteDeadline(time.Unix(1, 0)) // long ago
+	})
+	w.unbind = func() {
+		if !stop() {
+			<-fired
+		}
 	}
 }
 

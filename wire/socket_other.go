@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"os"
 )
@@ -19,7 +20,11 @@ func (s *source) release() {}
 
 type sink struct{}
 
-func (w *sink) write([]byte, []byte, []int) (bool, error) { return false, errLinuxOnly }
+func (w *sink) write(context.Context, []byte, []byte, []int) (bool, error) {
+	return false, errLinuxOnly
+}
+
+func (w *sink) rest() []byte { return nil }
 
 func fileDescriptors([]*os.File) ([]int, error) { return nil, errLinuxOnly }
 

@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"runtime"
@@ -29,14 +31,17 @@ type writer struct {
 	queued  int     // how many
 	crowded bool    // lately frames came together
 	broken  error   // the peer cannot find the next frame any more
+
+	failed func(error) // is told of a write that failed when nobody waited for it
 }
 
 // send sends one message. If now is false, it may stay in the queue until the next send or flush. A message without
 // descriptors that fits goes through the queue; others, and goodbyes, wait for their turn and are with the kernel
-// when send returns. fatal tells that the connection is of no use any more.
-func (w *writer) send(kind Kind, id uint64, body []byte, files []*os.File, now bool) (fatal bool, err error) {
+// when send returns. fatal tells that the connection is of no use any more. When ctx ends while the socket is full, the message is
+// either not sent, which is [ErrNotSent], or left to a goroutine.
+func (w *writer) send(ctx context.Context, kind Kind, id uint64, body []byte, files []*os.File, now bool) (fatal bool, err error) {
 	if len(files) == 0 && len(body) <= copyBytes && kind != KindGoodbye {
-		return w.sendQueued(header{length: uint32(len(body)), kind: kind, id: id}, body, now)
+		return w.sendQueued(ctx, header{length: uint32(len(body)), kind: kind, id: id}, body, now)
 	}
 	fds, err := fileDescriptors(files)
 	if err != nil {
@@ -47,38 +52,48 @@ func (w *writer) send(kind Kind, id uint64, body []byte, files []*os.File, now b
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.writing && w.broken == nil {
-		w.free.Wait()
+		if err := w.waitLocked(ctx); err != nil {
+			return false, err
+		}
 	}
 	if w.broken != nil {
 		return false, w.broken
 	}
 	w.writing = true
-	defer w.done()
-	if err := w.flushLocked(); err != nil {
+	if left, err := w.flushLocked(ctx); left {
+		return false, notSent(ctx)
+	} else if err != nil {
+		w.done()
 		return true, err
 	}
 	w.mu.Unlock()
-	started, err := w.sendParts(kind, id, body, fds)
+	started, err := w.sendParts(ctx, kind, id, body, fds)
 	w.mu.Lock()
-	if err != nil {
+	switch {
+	case errors.Is(err, errInterrupted) && started: // sendParts has left the rest to a goroutine
+		return false, nil
+	case errors.Is(err, errInterrupted):
+		w.done()
+		return false, notSent(ctx)
+	case err != nil:
 		fatal = started || !errors.Is(err, errRefused)
 		if fatal {
 			w.broken = err
 		}
+		w.done()
 		return fatal, err
 	}
-	if err := w.flushLocked(); err != nil {
-		return true, err
-	}
-	return false, nil
+	return w.endTurnLocked(ctx)
 }
 
 // sendQueued puts a small frame into the queue, and writes the queue if nobody else does.
-func (w *writer) sendQueued(h header, body []byte, now bool) (fatal bool, err error) {
+func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool) (fatal bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for w.writing && w.full(len(body)) && w.broken == nil {
-		w.free.Wait()
+		if err := w.waitLocked(ctx); err != nil {
+			return false, err
+		}
 	}
 	if w.broken != nil {
 		return false, w.broken
@@ -93,7 +108,6 @@ func (w *writer) sendQueued(h header, body []byte, now bool) (fatal bool, err er
 		return false, nil
 	}
 	w.writing = true
-	defer w.done()
 	if w.crowded && now {
 		// Others are likely to send at this moment too: let those that can run put their frames into the queue first.
 		w.mu.Unlock()
@@ -101,11 +115,39 @@ func (w *writer) sendQueued(h header, body []byte, now bool) (fatal bool, err er
 		w.mu.Lock()
 		w.crowded = w.queued > 1
 	}
-	if err := w.flushLocked(); err != nil {
-		return true, err
-	}
-	return false, nil
+	return w.endTurnLocked(ctx)
 }
+
+// endTurnLocked writes the queue and ends the turn of the caller, or leaves both to a goroutine when ctx ends.
+func (w *writer) endTurnLocked(ctx context.Context) (fatal bool, err error) {
+	left, err := w.flushLocked(ctx)
+	if left {
+		return false, nil
+	}
+	w.done()
+	return err != nil, err
+}
+
+// waitLocked waits until the turn may be free, or ctx ends. mu is released meanwhile.
+func (w *writer) waitLocked(ctx context.Context) error {
+	if ctx.Done() == nil {
+		w.free.Wait()
+		return nil
+	}
+	if ctx.Err() != nil {
+		return notSent(ctx)
+	}
+	stop := context.AfterFunc(ctx, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.free.Broadcast()
+	})
+	defer stop()
+	w.free.Wait()
+	return nil
+}
+
+func notSent(ctx context.Context) error { return fmt.Errorf("%w: %w", ErrNotSent, context.Cause(ctx)) }
 
 func (w *writer) full(body int) bool {
 	return w.queue != nil && len(*w.queue)+HeaderBytes+body > queueBytes
@@ -132,28 +174,48 @@ func (w *writer) flush() (fatal bool, err error) {
 		return false, nil // who writes takes the queue along
 	}
 	w.writing = true
-	defer w.done()
-	err = w.flushLocked()
-	return err != nil, err
+	return w.endTurnLocked(context.Background())
 }
 
 // flushLocked writes the queue until it stays empty. The caller has set writing; mu is released while it writes. An error
-// is fatal.
-func (w *writer) flushLocked() error {
+// is fatal. When ctx ends before that, the queue and the turn are left to a goroutine.
+func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 	for w.queued > 0 {
 		q := w.queue
 		w.queue, w.queued = nil, 0
 		w.mu.Unlock()
-		_, err := w.sink.write(*q, nil, nil)
+		_, err := w.sink.write(ctx, *q, nil, nil)
+		if left = errors.Is(err, errInterrupted); left {
+			go w.carryOn(w.sink.rest())
+		}
 		*q = (*q)[:0]
 		queues.Put(q)
 		w.mu.Lock()
-		if err != nil {
+		switch {
+		case left:
+			return true, nil
+		case err != nil:
 			w.broken = err
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return false, nil
+}
+
+// carryOn has the turn of a sender that has left. It writes what is left of that one's message, then the queue.
+func (w *writer) carryOn(rest []byte) {
+	_, err := w.sink.write(context.Background(), rest, nil, nil)
+	w.mu.Lock()
+	if err != nil {
+		w.broken = err
+	} else {
+		_, err = w.flushLocked(context.Background())
+	}
+	w.done()
+	w.mu.Unlock()
+	if err != nil {
+		w.failed(err)
+	}
 }
 
 // done ends a turn. mu is held.
@@ -166,17 +228,19 @@ func (w *writer) done() {
 }
 
 // sendParts writes a message that does not go through the queue: files frames for the descriptors that one frame cannot
-// carry, then the frame. The caller has set writing and does not hold mu.
-func (w *writer) sendParts(kind Kind, id uint64, body []byte, fds []int) (started bool, err error) {
+// carry, then the frame. The caller has set writing and does not hold mu. The end of ctx interrupts it until descriptors are on their
+// way in a frame of their own: the others are the caller's only until it returns.
+func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body []byte, fds []int) (started bool, err error) {
 	for len(fds) > MaxFilesPerFrame {
 		var head [HeaderBytes]byte
 		header{kind: KindFiles, files: MaxFilesPerFrame, id: id}.put(head[:])
-		part, err := w.sink.write(head[:], nil, fds[:MaxFilesPerFrame])
+		part, err := w.sink.write(ctx, head[:], nil, fds[:MaxFilesPerFrame]) // all of so few bytes, or none
 		started = started || part
 		if err != nil {
 			return started, err
 		}
 		fds = fds[MaxFilesPerFrame:]
+		ctx = context.Background()
 	}
 	p := queues.Get().(*[]byte)
 	defer queues.Put(p)
@@ -187,12 +251,18 @@ func (w *writer) sendParts(kind Kind, id uint64, body []byte, fds []int) (starte
 		out, tail = append(out, body...), nil
 	}
 	*p = out[:0]
-	part, err := w.sink.write(out, tail, fds)
+	part, err := w.sink.write(ctx, out, tail, fds)
+	if part && errors.Is(err, errInterrupted) {
+		go w.carryOn(w.sink.rest())
+	}
 	return started || part, err
 }
 
 // errRefused marks a write that the kernel refused before it took anything, for a reason that passes.
 var errRefused = errors.New("the system refused the message")
+
+// errInterrupted marks a write whose context ended while the socket was full. What was not written is in the sink's rest.
+var errInterrupted = errors.New("interrupted")
 
 // close wakes those who wait. Writes in progress end with the socket.
 func (w *writer) close() {
