@@ -71,7 +71,7 @@ func (l *link) giveBack(frame wire.Frame) {
 // release gives a lease back without waiting for the answer. It is called by whoever reads the connection too.
 func (l *link) release(lease, request uint64) {
 	l.ignore(request)
-	l.send(call{op: wire.OpRelease, body: wire.Release{Leases: []uint64{lease}}})
+	l.tell(call{op: wire.OpRelease, body: wire.Release{Leases: []uint64{lease}}})
 }
 
 // register makes the handle known to the client, so that it hears of events and has its lease taken again after a reconnection. Where

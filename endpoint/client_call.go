@@ -185,7 +185,7 @@ func (l *link) dropResult(frame wire.Frame) {
 
 // releaseObject gives a reference back without waiting for the answer.
 func (l *link) releaseObject(id string, token uint64) {
-	l.send(call{op: wire.OpObjectRelease, body: releaseOne(id, token)})
+	l.tell(call{op: wire.OpObjectRelease, body: releaseOne(id, token)})
 }
 
 // releaseOne asks to take one reference back; token 0 is for servers that do not tell them apart.

@@ -98,7 +98,7 @@ func (n *objectNews) settle(err error) error {
 func (c *Client) watchObjects(ctx context.Context, l *link) error {
 	return l.news.once(ctx, func() error {
 		ask := call{op: wire.OpObjectWatch, body: wire.WatchObjects{}, item: func(frame wire.Frame) error { return c.objectGone(l, frame) }}
-		_, err := l.start(ask, func(frame wire.Frame, _ error) { frame.Files.Close() })
+		_, err := l.start(ctx, ask, func(frame wire.Frame, _ error) { frame.Files.Close() })
 		return err
 	})
 }

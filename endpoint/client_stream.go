@@ -38,7 +38,7 @@ func (c *Client) openStream(ctx context.Context, name string, in any) (*stream, 
 	defer ask.close()
 	s := &stream{client: c, link: l, wake: make(chan struct{}, 1)}
 	ask.item = s.arrived
-	if s.id, err = l.start(ask.call, s.finished); err != nil {
+	if s.id, err = l.start(ctx, ask.call, s.finished); err != nil {
 		return nil, err
 	}
 	l.receiver.Listen(1)
@@ -113,7 +113,7 @@ func (s *stream) next(ctx context.Context, out any) error {
 func (s *stream) take(frame wire.Frame, out any) error {
 	defer frame.Files.Close()
 	if s.taken++; s.taken >= wire.StreamWindow/2 {
-		s.link.send(call{op: wire.OpStreamMore, body: wire.StreamMore{Stream: s.id, Items: s.taken}})
+		s.link.tell(call{op: wire.OpStreamMore, body: wire.StreamMore{Stream: s.id, Items: s.taken}})
 		s.taken = 0
 	}
 	var item wire.StreamItem
@@ -136,6 +136,6 @@ func (s *stream) close() {
 	s.link.ignore(s.id)
 	s.link.receiver.Listen(-1)
 	if running {
-		s.link.conn.Send(wire.KindCancel, s.id, nil)
+		s.link.post(wire.KindCancel, s.id, nil)
 	}
 }

@@ -147,3 +147,12 @@ func next(t testing.TB, w *endpoint.Watcher) endpoint.Event {
 
 // timeout is how long a test waits for what must come.
 func timeout() <-chan time.Time { return time.After(waitLimit) }
+
+// pings says that the connection is in good order.
+func pings(t testing.TB, c *endpoint.Client, end *ownerEnd) {
+	t.Helper()
+	pinged := make(chan error, 1)
+	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
+	end.say(wire.KindResponse, end.asked(wire.OpPing, nil), wire.Pong{})
+	require.NoError(t, <-pinged)
+}

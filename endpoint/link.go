@@ -9,6 +9,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -26,7 +27,8 @@ type link struct {
 	lastID  uint64
 	err     error // why the link is of no use for new requests
 
-	news objectNews
+	news   objectNews
+	outbox outbox
 
 	over chan struct{} // closed when err is set
 	done chan struct{} // closed when the reading goroutine has ended
@@ -42,6 +44,12 @@ type waiter struct {
 }
 
 var waiters = sync.Pool{New: func() any { return &waiter{answer: make(chan wire.Frame, 1)} }}
+
+// free keeps a waiter, whose answer has been taken or will not come, for another request.
+func (w *waiter) free() {
+	w.late, w.returns = nil, false
+	waiters.Put(w)
+}
 
 // call is a request to be sent.
 type call struct {
@@ -223,17 +231,15 @@ func lost(err error) error {
 
 // roundTrip sends a request and waits for its answer, which the caller owns. When ctx ends first the owner is told to stop. The id
 // is the request's, 0 if there is nothing to ignore.
+//
+// The end of ctx ends the sending too, where the owner does not read. Of a request that has begun by then the rest is sent behind the
+// caller's back, and the word to stop after it: the connection goes on, for the others who use it.
 func (l *link) roundTrip(ctx context.Context, c call) (uint64, wire.Frame, error) {
 	if ctx.Err() != nil {
 		return 0, wire.Frame{}, context.Cause(ctx)
 	}
 	id, w, err := l.ask(ctx, &c)
 	if err != nil {
-		if w != nil && !l.abandon(id, w) {
-			if frame, ok := <-w.answer; ok {
-				frame.Files.Close()
-			}
-		}
 		return 0, wire.Frame{}, err
 	}
 	frame, ok, err := l.receiver.Wait(ctx, w.answer)
@@ -241,14 +247,14 @@ func (l *link) roundTrip(ctx context.Context, c call) (uint64, wire.Frame, error
 		return l.answered(id, w, frame, ok)
 	}
 	if l.abandon(id, w) {
-		l.conn.Send(wire.KindCancel, id, nil)
+		l.post(wire.KindCancel, id, nil)
 		return 0, wire.Frame{}, err
 	}
 	frame, ok = <-w.answer // it came at the same moment: the answer is the better news
 	return l.answered(id, w, frame, ok)
 }
 
-// ask sends a request. If that fails after its waiter was registered, the waiter is returned with the error.
+// ask sends a request.
 func (l *link) ask(ctx context.Context, c *call) (uint64, *waiter, error) {
 	payload := bodies.get()
 	defer bodies.put(payload)
@@ -260,8 +266,13 @@ func (l *link) ask(ctx context.Context, c *call) (uint64, *waiter, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := l.conn.Send(wire.KindRequest, id, *payload, c.files...); err != nil {
-		return id, w, l.sendError(err)
+	if err := l.conn.SendContext(ctx, wire.KindRequest, id, *payload, c.files...); err != nil {
+		if l.withdraw(id) {
+			w.free()
+		} else if frame, ok := <-w.answer; ok { // to what was not sent: the link has failed since, or will
+			frame.Files.Close()
+		}
+		return 0, nil, l.sendError(ctx, err)
 	}
 	return id, w, nil
 }
@@ -273,8 +284,7 @@ func (l *link) answered(id uint64, w *waiter, frame wire.Frame, ok bool) (uint64
 		defer l.mu.Unlock()
 		return 0, wire.Frame{}, l.err
 	}
-	w.late, w.returns = nil, false
-	waiters.Put(w)
+	w.free()
 	if frame.Kind == wire.KindError {
 		defer frame.Files.Close()
 		l.ignore(id)
@@ -283,30 +293,38 @@ func (l *link) answered(id uint64, w *waiter, frame wire.Frame, ok bool) (uint64
 	return id, frame, nil
 }
 
-// send sends a request whose answer nobody waits for.
-func (l *link) send(c call) {
-	// Where the link has ended, what the request would have undone has ended with it.
-	_, _ = l.start(c, func(frame wire.Frame, _ error) { frame.Files.Close() })
-}
-
-// start sends a request whose answer, or the error that ends the link before it, goes to done: once, by whoever reads. On an error
-// done is not called.
-func (l *link) start(c call, done func(wire.Frame, error)) (uint64, error) {
+// tell sends a request whose answer nobody waits for, without waiting itself.
+func (l *link) tell(c call) {
 	payload := bodies.get()
 	defer bodies.put(payload)
 	var err error
 	if *payload, err = c.appendTo(*payload, context.Background()); err != nil {
+		return // none of those that are told has a body that cannot be encoded
+	}
+	// Where the link has ended, what the request would have undone has ended with it.
+	if id, err := l.expectAsync(c, func(frame wire.Frame, _ error) { frame.Files.Close() }); err == nil {
+		l.post(wire.KindRequest, id, *payload)
+	}
+}
+
+// start sends a request whose answer, or the error that ends the link before it, goes to done: once, by whoever reads. On an error
+// done is not called. What is left of ctx's time goes with the request; its end ends the sending, not the request.
+func (l *link) start(ctx context.Context, c call, done func(wire.Frame, error)) (uint64, error) {
+	payload := bodies.get()
+	defer bodies.put(payload)
+	var err error
+	if *payload, err = c.appendTo(*payload, ctx); err != nil {
 		return 0, err
 	}
 	id, err := l.expectAsync(c, done)
 	if err != nil {
 		return 0, err
 	}
-	if err := l.conn.Send(wire.KindRequest, id, *payload, c.files...); err != nil {
+	if err := l.conn.SendContext(ctx, wire.KindRequest, id, *payload, c.files...); err != nil {
 		if !l.withdraw(id) {
 			return id, nil // done has been told, or will be
 		}
-		return 0, l.sendError(err)
+		return 0, l.sendError(ctx, err)
 	}
 	return id, nil
 }
@@ -379,7 +397,10 @@ func (l *link) ignore(id uint64) {
 }
 
 // sendError explains why a request could not be sent: the reader often knows better than the writer.
-func (l *link) sendError(err error) error {
+func (l *link) sendError(ctx context.Context, err error) error {
+	if errors.Is(err, wire.ErrNotSent) {
+		return context.Cause(ctx)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
@@ -391,16 +412,27 @@ func (l *link) sendError(err error) error {
 	return lost(err)
 }
 
+// farewellTime is how long a goodbye may wait for an owner that does not read. It will see the end of the connection.
+const farewellTime = 100 * time.Millisecond
+
 // hangUp ends the link in good order and returns when nothing of it runs any more.
 func (l *link) hangUp() {
-	l.conn.Send(wire.KindGoodbye, 0, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
+	defer cancel()
+	l.conn.SendContext(ctx, wire.KindGoodbye, 0, nil)
 	l.cut()
 }
 
 // cut ends the link and returns when nothing of it runs any more.
 func (l *link) cut() {
 	l.conn.Close()
+	l.wait()
+}
+
+// wait returns when the link has ended and nothing of it runs any more.
+func (l *link) wait() {
 	<-l.done
+	l.outbox.close()
 }
 
 // ended tells whether the link is of no use for new requests.

@@ -152,7 +152,7 @@ func (c *Client) tend(l *link) {
 	c.ownerLost(l)
 	c.referencesLost(l)
 	c.keepTrying()
-	<-l.done
+	l.wait()
 	c.mu.Lock()
 	delete(c.links, l)
 	c.mu.Unlock()

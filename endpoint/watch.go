@@ -148,7 +148,7 @@ func (w *Watcher) begun(l *link, id uint64) bool {
 func (l *link) unwatch(id uint64) {
 	l.ignore(id)
 	l.receiver.Listen(-1)
-	l.send(call{op: wire.OpUnwatch, body: wire.Unwatch{Watch: id}})
+	l.tell(call{op: wire.OpUnwatch, body: wire.Unwatch{Watch: id}})
 }
 
 // resume asks for events again on a new connection.

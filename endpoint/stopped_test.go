@@ -1,0 +1,106 @@
+package endpoint_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// TestLateAnswersHoldUpNoReader has an owner that answers thousands of calls, for which nobody waits any more, before it reads anything
+// again. What came with them goes back all the same, and who reads at either end does not wait for the other.
+func TestLateAnswersHoldUpNoReader(t *testing.T) {
+	drivertest.Leaks(t)
+	const calls = 3000
+	o := newFakeOwner(t)
+	c, end := o.connected("one")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var calling sync.WaitGroup
+	for range calls {
+		calling.Go(func() { c.Call(ctx, "object", 1, nil) })
+	}
+	ids := make([]uint64, 0, calls)
+	for range calls {
+		ids = append(ids, end.asked(wire.OpCall, nil))
+	}
+	cancel()
+	calling.Wait()
+	start := time.Now()
+	for _, id := range ids {
+		end.say(wire.KindResponse, id, returned("object", "one"))
+	}
+	require.Less(t, time.Since(start), waitLimit)
+	cancelled, released := 0, 0
+	for cancelled+released < 2*calls {
+		frame := end.receive()
+		if frame.Kind == wire.KindCancel {
+			cancelled++
+			continue
+		}
+		request, err := wire.ParseRequest(frame.Body)
+		require.NoError(t, err)
+		require.Equal(t, wire.OpObjectRelease, request.Op)
+		released++
+	}
+	require.Equal(t, calls, released)
+	pings(t, c, end)
+}
+
+// TestACallOfAnOwnerThatDoesNotReadEndsWithItsContext has an owner that was stopped: the socket is full, and still a call ends when it
+// is to end. When the owner goes on, so does the connection.
+func TestACallOfAnOwnerThatDoesNotReadEndsWithItsContext(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	c, end := o.connected("one")
+	start := time.Now()
+	for range 8 {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		require.ErrorIs(t, c.Call(ctx, "bytes", make([]byte, 256<<10), nil), context.DeadlineExceeded)
+		cancel()
+	}
+	for range 8 {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		require.ErrorIs(t, c.Call(ctx, "small", 1, nil), context.DeadlineExceeded)
+		cancel()
+	}
+	require.Less(t, time.Since(start), waitLimit)
+
+	pinged := make(chan error, 1)
+	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
+	asked := map[uint64]bool{}
+	for {
+		frame := end.receive()
+		if frame.Kind == wire.KindCancel {
+			require.True(t, asked[frame.ID], "a request comes before the word to stop it")
+			delete(asked, frame.ID)
+			continue
+		}
+		request, err := wire.ParseRequest(frame.Body)
+		require.NoError(t, err)
+		if request.Op == wire.OpPing {
+			end.say(wire.KindResponse, frame.ID, wire.Pong{})
+			break
+		}
+		asked[frame.ID] = true
+		end.say(wire.KindResponse, frame.ID, wire.Returned{})
+	}
+	require.NoError(t, <-pinged)
+}
+
+func TestClosingAClientDoesNotWaitForAnOwnerThatDoesNotRead(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	c, _ := o.connected("one")
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, c.Call(ctx, "bytes", make([]byte, 4<<20), nil), context.DeadlineExceeded)
+	start := time.Now()
+	require.NoError(t, c.Close())
+	require.Less(t, time.Since(start), waitLimit)
+}
