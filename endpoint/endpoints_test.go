@@ -169,6 +169,7 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 		return sum, err
 	}))
 	keep(r, dev, must)
+	raising(r, dev, must)
 	must(endpoint.Register(r, "tree", func(_ context.Context, in modelIn) (map[string]any, error) {
 		t, err := filled(dev, in.Size, 1)
 		sd := module.NewStateDict()

@@ -135,7 +135,7 @@ func TestInterruptedCallStopsItsTask(t *testing.T) {
 	c.signal(syscall.SIGINT)
 	require.Equal(t, exitFailure, c.exit())
 	require.Contains(t, c.stderr.String(), "sharedtensor: interrupted\n")
-	require.Len(t, tasks(endpoint.TaskCancelled), 1)
+	eventually(t, "the task has ended", func() bool { return len(tasks(endpoint.TaskCancelled)) == 1 })
 }
 
 func TestTasks(t *testing.T) {

@@ -1,0 +1,276 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// raising registers endpoints that fail in ways which a caller can tell apart, each as a task too.
+func raising(r *endpoint.Registry, dev driver.Device, must func(error)) {
+	raise := func(ctx context.Context, what string) (any, error) {
+		other := endpoint.NewRegistry()
+		fn := func(context.Context, int) (int, error) { return 0, nil }
+		switch what {
+		case "protocol":
+			return nil, fmt.Errorf("what the other owner said: %w", endpoint.ErrProtocol)
+		case "registered":
+			return nil, errors.Join(endpoint.Register(other, "x", fn), endpoint.Register(other, "x", fn))
+		case "configuration":
+			return nil, endpoint.Register(other, "x", fn, endpoint.Timeout(-1))
+		case "environment":
+			_, err := endpoint.ParseMode("no mode")
+			return nil, err
+		case "memory of another kind", "memory of another device", "memory that cannot be exported":
+			t, err := tensor.FromSlice(foreign{dev, what}, tensor.Shape{1}, []float32{1})
+			return t, err
+		case "channel":
+			return map[string]any{"c": make(chan int)}, nil
+		case "out of memory":
+			return nil, fmt.Errorf("layer 3: %w", driver.ErrOutOfMemory)
+		case "timeout":
+			ctx, cancel := context.WithTimeout(ctx, time.Nanosecond)
+			defer cancel()
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		case "panic":
+			panic(driver.ErrOutOfMemory)
+		case "file":
+			_, err := os.Open("/nonexistent")
+			return nil, err
+		case "long":
+			return nil, errors.New(strings.Repeat("\x00\xff€", 1<<20))
+		}
+		return nil, errors.New("nothing known")
+	}
+	must(endpoint.Register(r, "raise", raise, endpoint.NoCache()))
+	must(endpoint.Register(r, "raise task", raise, endpoint.NoCache(), endpoint.Task()))
+}
+
+// foreign is a device whose memory other processes cannot have, each time for another reason.
+type foreign struct {
+	driver.Device
+	why string
+}
+
+func (f foreign) Alloc(bytes int64) (driver.Memory, error) {
+	m, err := f.Device.Alloc(bytes)
+	return foreignMemory{m, f}, err
+}
+
+type foreignMemory struct {
+	driver.Memory
+	from foreign
+}
+
+func (m foreignMemory) Device() driver.Device { return m.from }
+
+func (m foreignMemory) Export() (driver.Handle, error) {
+	if m.from.why == "memory that cannot be exported" {
+		return driver.Handle{}, &driver.UnsupportedError{Feature: "exporting this memory"}
+	}
+	h, err := m.Memory.Export()
+	switch m.from.why {
+	case "memory of another kind":
+		h.Kind = driver.CUDAIPC
+	case "memory of another device":
+		h.Device[0] ^= 1
+	}
+	return h, err
+}
+
+// raised is one way to fail and what the caller makes of it.
+type raised struct {
+	what string
+	code wire.Code
+	typ  string
+	is   []error
+	not  []error
+}
+
+var raisings = []raised{
+	{"protocol", wire.CodeProtocol, "protocol", []error{endpoint.ErrProtocol}, nil},
+	{"registered", wire.CodeProvider, "registered", []error{endpoint.ErrRegistered}, []error{endpoint.ErrNoEndpoint, endpoint.ErrConfiguration}},
+	{"configuration", wire.CodeConfiguration, "configuration", []error{endpoint.ErrConfiguration, endpoint.ErrInvalid}, []error{endpoint.ErrCapability}},
+	{"environment", wire.CodeConfiguration, "configuration", []error{endpoint.ErrConfiguration, endpoint.ErrInvalid}, nil},
+	{"channel", wire.CodeCapability, "capability", []error{endpoint.ErrCapability, wire.ErrEncoding, wire.ErrType}, []error{endpoint.ErrInvalid}},
+	{"memory of another kind", wire.CodeCapability, "capability", []error{endpoint.ErrCapability, errors.ErrUnsupported}, nil},
+	{"memory that cannot be exported", wire.CodeCapability, "capability", []error{endpoint.ErrCapability, errors.ErrUnsupported}, nil},
+	{"out of memory", wire.CodeOutOfMemory, "out of memory", []error{driver.ErrOutOfMemory}, []error{endpoint.ErrPanic}},
+	{"timeout", wire.CodeDeadlineExceeded, "deadline exceeded", []error{context.DeadlineExceeded}, []error{os.ErrDeadlineExceeded}},
+	{"panic", wire.CodeInternal, "panic", []error{endpoint.ErrPanic, driver.ErrOutOfMemory}, []error{task.ErrNotFound}},
+	{"file", wire.CodeInternal, "*fs.PathError", nil, []error{endpoint.ErrNotFound, endpoint.ErrPanic}},
+	{"else", wire.CodeInternal, "*errors.errorString", nil, []error{endpoint.ErrPanic}},
+}
+
+// classOf is the class of an error as it came.
+func classOf(t *testing.T, err error) (wire.Code, string) {
+	t.Helper()
+	var e *wire.Error
+	require.ErrorAs(t, err, &e)
+	return e.Code, e.Type
+}
+
+// both are a client of an owner in another process, and an owner in this one.
+func both(t *testing.T) map[string]endpoint.Caller {
+	c, dev, _ := calling(t)
+	return map[string]endpoint.Caller{"socket": c, "direct": serve(t, endpoint.ServerOptions{Registry: testRegistry(dev, &counters{}), Logger: discard()})}
+}
+
+// Every class of error arrives as itself, over a socket from another process and on the direct path, and of a task as of a call.
+func TestErrorsArriveAsTheyAre(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	for path, c := range both(t) {
+		for _, r := range raisings {
+			t.Run(path+"/"+r.what, func(t *testing.T) {
+				err := c.Call(ctx, "raise", r.what, nil)
+				code, typ := classOf(t, err)
+				require.Equal(t, r.code, code)
+				require.Equal(t, r.typ, typ)
+				direct := err
+				err = c.Call(ctx, "raise task", r.what, nil)
+				code, typ = classOf(t, err)
+				for _, err := range []error{direct, err} {
+					for _, is := range append(r.is, r.code) {
+						require.ErrorIs(t, err, is)
+					}
+					for _, not := range r.not {
+						require.NotErrorIs(t, err, not)
+					}
+				}
+				if r.what == "channel" || strings.HasPrefix(r.what, "memory") {
+					return // the task may have a result that only cannot be shared
+				}
+				require.Equal(t, wire.CodeTask, code)
+				require.Equal(t, "failed", typ)
+				require.ErrorIs(t, err, task.ErrFailed)
+				var e *wire.Error
+				require.ErrorAs(t, err, &e)
+				cause := e.Details().Cause
+				require.Equal(t, r.code, cause.Code)
+				require.Equal(t, r.typ, cause.Type)
+				require.NotEmpty(t, cause.Message)
+			})
+		}
+	}
+}
+
+// The classes that come of requests themselves.
+func TestErrorsOfRequests(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	ctx := context.Background()
+	dev := testDevice(t)
+	for path, c := range both(t) {
+		t.Run(path, func(t *testing.T) {
+			err := c.Call(ctx, "nothing", nil, nil)
+			code, typ := classOf(t, err)
+			require.Equal(t, wire.CodeProvider, code)
+			require.Equal(t, "not registered", typ)
+			require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+			require.NotErrorIs(t, err, endpoint.ErrRegistered)
+
+			err = c.Call(ctx, "double", map[string]int{"M": 1}, nil)
+			code, _ = classOf(t, err)
+			require.Equal(t, wire.CodeSerialization, code)
+			require.ErrorIs(t, err, wire.ErrEncoding)
+
+			for _, in := range []any{make(chan int), []any{make(chan int)}, tensor.Tensor{}} {
+				require.ErrorIs(t, c.Call(ctx, "double", in, nil), wire.CodeCapability)
+				require.ErrorIs(t, c.Call(ctx, "double", in, nil), endpoint.ErrCapability)
+			}
+			for _, why := range []string{"memory of another device", "memory that cannot be exported"} {
+				x, err := tensor.FromSlice(foreign{dev, why}, tensor.Shape{1}, []float32{1})
+				require.NoError(t, err)
+				err = c.Call(ctx, "sum", scaleIn{X: x}, nil)
+				require.ErrorIs(t, err, wire.CodeCapability, why)
+				require.ErrorIs(t, err, errors.ErrUnsupported, why)
+				require.NoError(t, x.Close())
+			}
+
+			_, err = c.Task(ctx, "nothing")
+			code, typ = classOf(t, err)
+			require.Equal(t, wire.CodeTask, code)
+			require.Equal(t, "not found", typ)
+			require.ErrorIs(t, err, task.ErrNotFound)
+			require.NotErrorIs(t, err, endpoint.ErrNotFound)
+
+			server, err := c.ServerInfo(ctx)
+			require.NoError(t, err)
+			_, err = c.ObjectInfo(ctx, "nothing")
+			code, typ = classOf(t, err)
+			require.Equal(t, wire.CodeStaleHandle, code)
+			require.Equal(t, "stale", typ)
+			var stale *endpoint.StaleError
+			require.ErrorAs(t, err, &stale)
+			require.Equal(t, endpoint.StaleError{ObjectID: "nothing", ServerID: server.ID, Reason: endpoint.StaleObjectMissing}, *stale)
+			for id, reason := range map[string]endpoint.StaleReason{
+				"": endpoint.StaleObjectMissing, server.ID: endpoint.StaleObjectMissing, "another": endpoint.StaleServerMismatch,
+			} {
+				_, err = c.EnsureLive(ctx, "nothing", id)
+				require.ErrorIs(t, err, wire.CodeStaleHandle)
+				require.ErrorAs(t, err, &stale)
+				require.Equal(t, reason, stale.Reason)
+			}
+		})
+	}
+}
+
+// A result that cannot be shared is refused to the client alone that cannot have it.
+func TestMemoryThatTheClientCannotMap(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	c, _, _ := calling(t)
+	none, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: c.Socket()})
+	require.NoError(t, err)
+	defer none.Close()
+	err = none.Call(context.Background(), "plain model", modelIn{Size: 1}, new(any))
+	require.ErrorIs(t, err, wire.CodeCapability)
+	require.ErrorIs(t, err, endpoint.ErrCapability)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+}
+
+// Errors about what is very long are short: they neither end the connection nor hide what else there is to tell.
+func TestLongErrorsAreCut(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	ctx := context.Background()
+	name := strings.Repeat("\x01", 30<<20)
+	for path, c := range both(t) {
+		t.Run(path, func(t *testing.T) {
+			waiting := make(chan error, 1)
+			go func() { waiting <- c.Call(ctx, "gated run", gateIn{Gate: path}, nil) }()
+			err := c.Call(ctx, name, nil, nil)
+			require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+			require.Less(t, len(err.Error()), 2*wire.MaxErrorMessage)
+			_, err = c.Task(ctx, name[:1<<20])
+			require.ErrorIs(t, err, task.ErrNotFound)
+			require.Less(t, len(err.Error()), 2*wire.MaxErrorMessage)
+			_, err = c.ObjectInfo(ctx, name[:1<<20])
+			require.ErrorIs(t, err, endpoint.ErrStale)
+			require.Less(t, len(err.Error()), 2*wire.MaxErrorMessage)
+			for range 3 {
+				err = c.Call(ctx, "raise task", "long", nil)
+				require.ErrorIs(t, err, task.ErrFailed)
+				require.ErrorContains(t, err, "bytes left out")
+			}
+			tasks, err := c.Tasks(ctx, endpoint.TaskFilter{States: []endpoint.TaskState{endpoint.TaskFailed}})
+			require.NoError(t, err)
+			require.Len(t, tasks, 3)
+			require.NoError(t, c.Call(ctx, "open", path, nil))
+			require.NoError(t, <-waiting)
+		})
+	}
+}
