@@ -14,6 +14,13 @@ func (r *Ref[V]) Value() V { return r.e.value }
 // Key returns the key of the value.
 func (r *Ref[V]) Key() Key { return r.e.key }
 
+// Findable tells whether the value is still the one under its key: it was not dropped.
+func (r *Ref[V]) Findable() bool {
+	r.c.mu.Lock()
+	defer r.c.mu.Unlock()
+	return r.e.in
+}
+
 // Clone returns another reference to the value, owned by the caller. Of a closed reference it fails with [ErrClosed].
 func (r *Ref[V]) Clone() (*Ref[V], error) {
 	r.c.mu.Lock()

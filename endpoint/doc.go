@@ -48,13 +48,15 @@
 // A call with other memory runs each time, which [EndpointInfo] counts. With [CacheKey] the key is what the template says,
 // whatever else the arguments are. A run belongs to all who wait for it: it is told to stop when the
 // last one has left. Errors are not kept, neither is what cannot be encoded, decoded or shared. A result that was invalidated while it was made goes to
-// those who wait for it and to nobody else. [ResultOptions] bound what is kept.
+// those who wait for it and to nobody else. [ResultOptions] bound what is kept; what a managed object or
+// a task has stays cached as long, so that nobody makes a second one beside it.
 //
 // # Tasks
 //
 // Any call can be submitted as a task, and calls of an endpoint with [Task] are tasks by themselves. A task outlives its caller's connection, reports
 // progress (task.Report), is waited for or followed without holding up anybody, and can be cancelled while it runs. Each fetch of its result
-// is a result of its own. [TaskOptions] bound how many run and are kept, and for how long. A task that calls others gives its worker
+// is a result of its own. What a plain call of a task made is the caller's alone: no task keeps it. [TaskOptions] bound how many run and are
+// kept, for how long, and the bytes of their results. A task that calls others gives its worker
 // away while it waits, and so does one that waits for another's run of a cached call, or for its turn. Tasks that share a run share its progress.
 //
 // # Managed objects

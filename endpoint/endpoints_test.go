@@ -124,6 +124,7 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 	must(endpoint.Register(r, "fresh model", model, endpoint.Managed(), endpoint.NoCache()))
 	must(endpoint.Register(r, "model task", model, endpoint.Managed(), endpoint.Task(), endpoint.NoCache()))
 	must(endpoint.Register(r, "plain model", model, endpoint.CacheKey("model:{size}")))
+	must(endpoint.Register(r, "plain model task", model, endpoint.Task(), endpoint.NoCache()))
 	must(endpoint.Register(r, "number", func(_ context.Context, in modelIn) (int, error) { return in.Size, nil }, endpoint.Managed()))
 	must(endpoint.Register(r, "no model", func(context.Context, modelIn) (*tensor.Tensor, error) {
 		counts.add("no model")

@@ -59,7 +59,7 @@ func (s *Server) takeInventory() *inventory {
 	})
 	s.objects.each(func(obj *object) {
 		v.add(MemoryObjects, obj.result.payload.storages)
-		if _, is := cached[obj.result]; is {
+		if _, is := cached[obj.result.result]; is {
 			v.cached++
 		}
 		for session, h := range obj.refs {
@@ -77,8 +77,8 @@ func (s *Server) takeInventory() *inventory {
 	s.tasks.EachResult(func(_ string, o *outcome) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		if o.result != nil {
-			v.add(MemoryTasks, o.result.payload.storages)
+		if o.kept.result != nil {
+			v.add(MemoryTasks, o.kept.payload.storages)
 		}
 	})
 	return v

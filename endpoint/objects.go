@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -14,15 +13,13 @@ import (
 type object struct {
 	id       string
 	endpoint string
-	key      cache.Key // where it is cached, if cached is set
-	cached   bool
-	result   *result // the object has a reference
+	result   grip // the object's own
 	created  time.Time
 	number   uint64 // in the order in which objects were made
 
 	// Guarded by objects.mu.
-	outcomes []*outcome         // of the tasks whose result it is
-	refs     map[uint64]holding // by session
+	outcomes map[*outcome]struct{} // of the tasks that keep it as their result
+	refs     map[uint64]holding    // by session
 	total    int
 	accessed time.Time
 }
@@ -51,7 +48,7 @@ func (o *objects) missing(id string) error {
 
 // refer returns the object of a result, made if there is none yet, with one reference more for the session, and the token of that. The
 // caller has a reference to the result. limit is how many references the session may have.
-func (o *objects) refer(r *result, d *definition, key cache.Key, cached bool, of *outcome, session uint64, limit int) (*object, uint64, error) {
+func (o *objects) refer(r grip, d *definition, of *outcome, session uint64, limit int) (*object, uint64, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.byID == nil {
@@ -60,15 +57,17 @@ func (o *objects) refer(r *result, d *definition, key cache.Key, cached bool, of
 	if err := o.roomLocked(session, limit); err != nil {
 		return nil, 0, err
 	}
-	obj := o.of[r]
+	obj := o.of[r.result]
 	if obj == nil {
 		obj = &object{
-			id: newID(), endpoint: d.name, key: key, cached: cached, result: r.retain(), created: time.Now(), number: o.last + 1, refs: map[uint64]holding{},
+			id: newID(), endpoint: d.name, result: r.again(), created: time.Now(), number: o.last + 1, refs: map[uint64]holding{},
+			outcomes: map[*outcome]struct{}{},
 		}
-		o.byID[obj.id], o.of[r] = obj, obj
+		o.byID[obj.id], o.of[r.result] = obj, obj
 	}
-	if of != nil && !slices.Contains(obj.outcomes, of) {
-		obj.outcomes = append(obj.outcomes, of)
+	if of != nil && of.keeps() { // one that is dropped from here on finds itself in the set
+		obj.outcomes[of] = struct{}{}
+		of.object = obj
 	}
 	return obj, o.addLocked(obj, session), nil
 }
@@ -177,7 +176,7 @@ func (o *objects) dropLocked(obj *object) bool {
 		return false
 	}
 	delete(o.byID, obj.id)
-	delete(o.of, obj.result)
+	delete(o.of, obj.result.result)
 	return true
 }
 
@@ -246,21 +245,29 @@ func (s *Server) sessionsOf(ids []uint64) []*session {
 
 // letGo gives back what an object without references held, and what tasks kept of it: who calls the endpoint next gets a new one.
 func (s *Server) letGo(obj *object) {
-	for _, o := range obj.outcomes { // nobody else has the object any more
-		o.drop()
+	for o := range s.objects.takeOutcomes(obj) {
+		if t, err := s.tasks.Get(o.task); err == nil {
+			t.Discard() // it has ended
+		}
 	}
-	if obj.cached {
-		s.discard(obj.key, obj.result)
-	}
+	obj.result.discard()
 	obj.result.release()
 }
 
-// discard drops a result from the cache, if it is still the one under its key.
-func (s *Server) discard(key cache.Key, r *result) {
-	if ref, ok := s.results.Lookup(key); ok {
-		if ref.Value() == r {
-			ref.Discard()
-		}
-		ref.Close()
+// takeOutcomes returns the outcomes of an object that is gone, which then has none.
+func (o *objects) takeOutcomes(obj *object) map[*outcome]struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := obj.outcomes
+	obj.outcomes = nil
+	return all
+}
+
+// dropOutcome takes an outcome that keeps nothing any more from its object, if it has one.
+func (o *objects) dropOutcome(of *outcome) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if of.object != nil {
+		delete(of.object.outcomes, of)
 	}
 }

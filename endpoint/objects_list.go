@@ -47,10 +47,7 @@ func (obj *object) describeLocked(session uint64) wire.ObjectInfo {
 	info := wire.ObjectInfo{
 		ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(obj.total), Mine: uint64(len(obj.refs[session].tokens)),
 		Bytes: uint64(obj.result.payload.bytes()), CreatedAt: obj.created.UnixNano(), AccessedAt: obj.accessed.UnixNano(),
-		Sessions: uint64(len(obj.refs)), Devices: obj.result.payload.devices(),
-	}
-	if obj.cached {
-		info.CacheKey = obj.key.String()
+		Sessions: uint64(len(obj.refs)), Devices: obj.result.payload.devices(), CacheKey: obj.result.key(),
 	}
 	for session, h := range obj.refs {
 		info.Holders = append(info.Holders, wire.ObjectHolder{Session: session, Refs: uint64(len(h.tokens)), Since: h.since.UnixNano()})

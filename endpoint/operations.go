@@ -47,9 +47,9 @@ type sender func(kind wire.Kind, id uint64, body []byte, files ...*os.File) erro
 
 // reply is what a request is answered with.
 type reply struct {
-	body     any           // the message, where result is nil
-	result   *result       // of a call; a reference of the reply's own
-	returned wire.Returned // the message, where result is not nil
+	body     any           // the message, where there is no result
+	result   grip          // of a call; nothing for others
+	returned wire.Returned // the message, where there is a result
 	files    []*os.File    // borrowed until the reply has been sent
 	after    func()        // runs when the reply has been sent; may be nil
 	undo     func()        // takes back what the reply hands out, where nobody got it; may be nil
@@ -57,7 +57,7 @@ type reply struct {
 
 // appendTo encodes the message.
 func (r *reply) appendTo(b []byte) ([]byte, error) {
-	if r.result != nil {
+	if r.result.result != nil {
 		return wire.AppendReturned(b, &r.returned)
 	}
 	body, err := wire.MarshalPayload(r.body)
@@ -73,7 +73,7 @@ func (r *reply) lost() {
 
 // close gives back what a reply has when it is of no use any more, sent or not.
 func (r *reply) close() {
-	if r.result != nil {
+	if r.result.result != nil {
 		r.result.release()
 	}
 }

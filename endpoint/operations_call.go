@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -68,30 +67,27 @@ func (r request) callEndpoint(ctx context.Context, d *definition, a *arguments) 
 	if d.options.task {
 		return r.callTask(ctx, d, a)
 	}
-	key, keyed := d.key(a)
-	res, cached, err := r.session.server.obtain(ctx, d, a, key, keyed)
+	res, cached, err := r.session.server.obtain(ctx, d, a)
 	if err != nil {
 		return reply{}, err
 	}
-	return r.deliver(d, res, key, keyed, cached, nil)
+	return r.deliver(d, res, cached, nil)
 }
 
 // deliver is the reply that carries a result, of which it takes the caller's reference. A managed result gets one reference more for the
 // session. of is the outcome of the task that made it, if one did.
-func (r request) deliver(d *definition, res *result, key cache.Key, keyed, cached bool, of *outcome) (reply, error) {
+func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (reply, error) {
 	s := r.session.server
-	out, files, err := r.share(res, d.options.managed)
+	out, files, err := r.share(res.result, d.options.managed)
 	if err != nil {
-		if keyed { // what cannot be shared is of no use to those who ask later
-			s.discard(key, res)
-		}
+		res.discard() // what cannot be shared is of no use to those who ask later
 		res.release()
 		return reply{}, err
 	}
 	out.Cached = cached
 	var undo func()
 	if d.options.managed && !res.empty() {
-		obj, token, err := s.objects.refer(res, d, key, keyed, of, r.session.id, s.opts.Limits.Objects)
+		obj, token, err := s.objects.refer(res, d, of, r.session.id, s.opts.Limits.Objects)
 		if err != nil {
 			res.release()
 			return reply{}, err

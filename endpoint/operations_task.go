@@ -2,86 +2,103 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// outcome is the result of a task. It has a reference to the result, until the task is dropped or the managed object that the result
-// is is gone: nobody keeps memory for a result that was given back.
+// outcome is the result of a task. It has a reference to the result, until the task gives it up: because it is dropped, because the managed
+// object that the result is is gone, or because the one call that wanted it has got it.
 type outcome struct {
 	definition *definition
-	key        cache.Key
-	keyed      bool
+	task       string // its id
 	cached     bool
+	passing    bool    // the one call that wants it discards it when it has it
+	object     *object // that the result is, if that is known; guarded by objects.mu
 
-	mu     sync.Mutex
-	result *result // nil when it was given back
+	mu   sync.Mutex
+	kept grip // nothing when it was given up
 }
 
 // fetch returns another reference to the result.
-func (o *outcome) fetch() (*result, error) {
+func (o *outcome) fetch() (grip, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.result == nil {
-		return nil, fmt.Errorf("%w: its result was given back", ErrStale)
+	if o.kept.result == nil {
+		return grip{}, task.ErrDiscarded
 	}
-	return o.result.retain(), nil
+	return o.kept.again(), nil
 }
 
-// drop gives the result back.
-func (o *outcome) drop() {
+// keeps tells whether the outcome has its reference.
+func (o *outcome) keeps() bool {
 	o.mu.Lock()
-	r := o.result
-	o.result = nil
-	o.mu.Unlock()
-	if r != nil {
-		r.release()
+	defer o.mu.Unlock()
+	return o.kept.result != nil
+}
+
+// bytes is what the result costs the tasks that are kept.
+func (o *outcome) bytes() int64 {
+	if o.passing {
+		return 0
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.kept.payload.bytes()
+}
+
+// drop gives the reference up.
+func (o *outcome) drop(all *objects) {
+	o.mu.Lock()
+	kept := o.kept
+	o.kept = grip{}
+	o.mu.Unlock()
+	all.dropOutcome(o)
+	kept.release()
 }
 
 // handover carries the result of a task to the call that waits for it, whatever becomes of the task meanwhile: a manager that is full
 // drops what has finished.
 type handover struct {
-	mu     sync.Mutex
-	left   bool // nobody waits any more
-	result *result
+	mu   sync.Mutex
+	left bool // nobody waits any more
+	made *outcome
+	kept grip
 }
 
-// put hands the result over; the handover gets a reference of its own.
-func (h *handover) put(r *result) {
+// put hands an outcome over; the handover gets a reference of its own.
+func (h *handover) put(o *outcome) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.left {
-		h.result = r.retain()
+		h.made, h.kept = o, o.kept.again()
 	}
 }
 
-// take returns the result, nil if none came, and ends the handover. The caller releases the result.
-func (h *handover) take() *result {
+// take returns the outcome and a reference to its result, nothing if none came, and ends the handover. The caller releases the
+// result.
+func (h *handover) take() (*outcome, grip) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.left = true
-	r := h.result
-	h.result = nil
-	return r
+	return h.made, h.kept
 }
 
 // submit starts a call as a task of the session, whose result goes to then if that is not nil. It takes the arguments.
 func (r request) submit(ctx context.Context, d *definition, a *arguments, then func(*outcome)) (*task.Task[*outcome], error) {
 	s := r.session.server
 	spec := task.Spec{Name: d.name, Owner: r.session.id}
-	key, keyed := d.key(a)
 	t, err := s.tasks.Submit(ctx, spec, func(ctx context.Context) (*outcome, error) {
-		res, cached, err := s.obtain(ctx, d, a, key, keyed)
+		res, cached, err := s.obtain(ctx, d, a)
 		if err != nil {
 			return nil, err
 		}
-		o := &outcome{definition: d, result: res, key: key, keyed: keyed, cached: cached}
+		id, _ := task.ID(ctx)
+		o := &outcome{definition: d, task: id, cached: cached, passing: then != nil && !d.options.managed, kept: res}
 		if then != nil {
 			then(o)
 		}
@@ -101,42 +118,46 @@ func (r request) submit(ctx context.Context, d *definition, a *arguments, then f
 	return t, nil
 }
 
-// callTask runs a call of a task endpoint: it waits for the task, and cancels it if the caller does not wait any more.
+// callTask runs a call of a task endpoint: it waits for the task, and cancels it if the caller does not wait any more. What the caller has got
+// no task keeps: nobody else knows of it.
 func (r request) callTask(ctx context.Context, d *definition, a *arguments) (reply, error) {
 	var h handover
-	var made *outcome // valid when there is a result
-	t, err := r.submit(ctx, d, a, func(o *outcome) {
-		made = o
-		h.put(o.result)
-	})
+	t, err := r.submit(ctx, d, a, h.put)
 	if err != nil {
 		return reply{}, err
 	}
 	err = t.Wait(ctx)
-	res := h.take()
+	made, res := h.take()
 	if err != nil {
-		if ctx.Err() != nil {
-			t.Cancel(context.Cause(ctx))
+		if ctx.Err() != nil && !t.Cancel(context.Cause(ctx)) {
+			t.Discard() // it has ended meanwhile
 		}
-		if res != nil {
+		if made != nil {
 			res.release()
 		}
 		return reply{}, err
 	}
-	return r.deliver(d, res, made.key, made.keyed, made.cached, made)
+	out, err := r.deliver(d, res, made.cached, made)
+	if out.returned.Object == nil { // an object gives up what tasks keep of it when it goes
+		t.Discard()
+	}
+	return out, err
 }
 
 // taskResult is the reply that carries a task's result: each fetch has a reference of its own.
 func (r request) taskResult(t *task.Task[*outcome]) (reply, error) {
 	o, err := t.Result()
+	var res grip
+	if err == nil {
+		res, err = o.fetch()
+	}
+	if errors.Is(err, task.ErrDiscarded) {
+		return reply{}, fmt.Errorf("task %s: %w: its result is not kept any more", t.ID(), ErrStale)
+	}
 	if err != nil {
 		return reply{}, err
 	}
-	res, err := o.fetch()
-	if err != nil {
-		return reply{}, fmt.Errorf("task %s: %w", t.ID(), err)
-	}
-	return r.deliver(o.definition, res, o.key, o.keyed, o.cached, o)
+	return r.deliver(o.definition, res, o.cached, o)
 }
 
 func doSubmit(ctx context.Context, r request) (reply, error) {

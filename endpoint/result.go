@@ -13,7 +13,7 @@ import (
 )
 
 // result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a managed object and
-// whoever sends it have a reference each, and the last one gives the memory back.
+// whoever sends it have a reference each, as a grip, and the last one gives the memory back.
 type result struct {
 	payload payload
 	refs    atomic.Int64

@@ -16,17 +16,18 @@ var ErrPanic = errors.New("panic")
 
 // obtain returns the result of a call, cached or made now, and whether it was cached. It takes the arguments. The caller releases the
 // result.
-func (s *Server) obtain(ctx context.Context, d *definition, a *arguments, key cache.Key, keyed bool) (_ *result, cached bool, err error) {
+func (s *Server) obtain(ctx context.Context, d *definition, a *arguments) (_ grip, cached bool, err error) {
 	defer s.recovered(&err, d, "") // the function's error may panic when it is asked what it is
+	// A run belongs to all who wait for it. It may go on when the one whose arguments it has is gone, so the arguments go with the
+	// run, if there is one.
+	defer a.drop()
+	key, keyed := d.key(a)
 	if !keyed {
 		s.uncached(d)
 		a.claim()
 		r, err := s.run(ctx, d, a)
-		return r, false, err
+		return grip{result: r}, false, err
 	}
-	// A run belongs to all who wait for it. It may go on when the one whose arguments it has is gone, so the arguments go with the
-	// run, if there is one.
-	defer a.drop()
 	get := s.results.Get
 	if d.options.noSingleFlight {
 		get = s.results.GetAlone
@@ -44,14 +45,12 @@ func (s *Server) obtain(ctx context.Context, d *definition, a *arguments, key ca
 			continue // joined a run that never began: ours will
 		}
 		if err != nil {
-			return nil, false, err
+			return grip{}, false, err
 		}
-		r := ref.Value().retain()
-		ref.Close()
 		if !made {
 			d.hits.Add(1)
 		}
-		return r, !made, nil
+		return grip{ref.Value(), ref}, !made, nil
 	}
 }
 

@@ -95,7 +95,8 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	})
 	s.tasks = task.New(task.Options[*outcome]{
 		Workers: opts.Tasks.Workers, Capacity: opts.Tasks.Capacity, Retain: opts.Tasks.Retain, TTL: opts.Tasks.TTL,
-		Release: (*outcome).drop, // who fetches one takes a reference of his own
+		Bytes: opts.Tasks.Bytes, Cost: (*outcome).bytes,
+		Release: func(o *outcome) { o.drop(&s.objects) }, // who fetches one takes a reference of his own
 	})
 	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
 	s.nextID = 1

@@ -65,7 +65,8 @@ type Limits struct {
 type ResultOptions struct {
 	// Entries is how many results are kept; [cache.DefaultEntries]. Negative for no bound.
 	Entries int
-	// Bytes is how many bytes of memory and encoding they may have together; 0 for no bound.
+	// Bytes is how many bytes of memory and encoding they may have together; 0 for no bound. What somebody has, as a managed object or
+	// the result of a task, counts and is not dropped for it.
 	Bytes int64
 	// TTL is how long a result is kept; 0 for as long as there is room.
 	TTL time.Duration
@@ -81,6 +82,10 @@ type TaskOptions struct {
 	Retain int
 	// TTL is how long a finished one is kept; [task.DefaultTTL].
 	TTL time.Duration
+	// Bytes is how many bytes of memory and encoding the results that tasks keep may have together; 0 for no bound. The results of those that
+	// finished first go first. A result that several tasks keep counts for each, and so does one that the cache or an object keeps too.
+	// What a plain call of an endpoint with [Task] made is not kept: the caller has it.
+	Bytes int64
 }
 
 func (l *Limits) defaults() {

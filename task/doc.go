@@ -10,7 +10,7 @@
 // for all.
 //
 // A result is held until the task is dropped: when it is too old, when there are too many, when [Task.Forget] or the end
-// of the manager says so. Then [Options.Release] gets the result, exactly once, and nothing of it is held any more. Each
+// of the manager says so; or before the task, when there are too many bytes of results or [Task.Discard] says so. Then [Options.Release] gets the result, exactly once, and nothing of it is held any more. Each
 // fetch returns a reference of its own where [Options.Share] makes one, so it does not matter to one who fetched when the
 // task goes.
 //

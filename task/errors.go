@@ -11,6 +11,9 @@ var (
 	ErrNotFound = errors.New("task was not found")
 	// ErrNotFinished is a result, or the end of a task, that was asked for too early.
 	ErrNotFinished = errors.New("task is not complete")
+	// ErrDiscarded is the result of a task that is known, but whose result is not kept any more: it was discarded, or there were too many
+	// bytes of results.
+	ErrDiscarded = errors.New("the result of the task was given up")
 	// ErrFailed is the end of a task whose function failed; the error is an [*Error] with the cause.
 	ErrFailed = errors.New("task failed")
 	// ErrCancelled is the end of a task that was cancelled; the error is an [*Error] with the cause. It is also the cause

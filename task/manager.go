@@ -33,6 +33,11 @@ type Options[V any] struct {
 	// Retain bounds the number of finished tasks that are kept; 0 means as many as the capacity allows, and a negative
 	// number none: nobody can fetch a result then.
 	Retain int
+	// Bytes bounds the sum of the costs of the results that are kept; 0 means no bound. The results of the tasks that finished first go
+	// first; the tasks stay known. A result that costs more than this is not kept.
+	Bytes int64
+	// Cost is the size of a result in bytes; nil means that results cost nothing. It is called once a result, without locks.
+	Cost func(V) int64
 	// TTL is how long a finished task is kept; 0 means [DefaultTTL] and a negative one for ever. A timer drops it.
 	TTL time.Duration
 	// Share makes a reference to a result for one who fetches it; it borrows the result. nil hands out the result itself.
@@ -75,6 +80,7 @@ type Manager[V any] struct {
 	pending   *list.List // tasks that wait for a worker, the first that came in front
 	resuming  []*resume[V]
 	finished  *list.List // tasks that are kept, the first that finished in front
+	bytes     int64      // costs of the results that are kept
 	busy      int        // workers that are taken
 	active    int        // goroutines that run tasks
 	quiet     chan struct{}
@@ -251,6 +257,8 @@ type Stats struct {
 	Running int
 	// Kept is the number of finished tasks that are kept.
 	Kept int
+	// Bytes is the sum of the costs of their results.
+	Bytes int64
 	// Busy is the number of workers that are taken.
 	Busy int
 }
@@ -261,7 +269,7 @@ func (m *Manager[V]) Stats() Stats {
 	defer m.mu.Unlock()
 	s := m.stats
 	s.Submitted = m.submitted
-	s.Pending, s.Kept, s.Busy = m.pending.Len(), m.finished.Len(), m.busy
+	s.Pending, s.Kept, s.Bytes, s.Busy = m.pending.Len(), m.finished.Len(), m.bytes, m.busy
 	s.Running = len(m.tasks) - s.Pending - s.Kept
 	return s
 }

@@ -16,6 +16,9 @@ func (m *Manager[V]) keepLocked(t *Task[V]) {
 	for m.finished.Len() > limit {
 		m.dropLocked(m.finished.Front().Value.(*Task[V]))
 	}
+	for at := m.finished.Front(); at != nil && m.opts.Bytes > 0 && m.bytes > m.opts.Bytes; at = at.Next() {
+		at.Value.(*Task[V]).giveUpLocked()
+	}
 	m.armLocked()
 }
 
@@ -28,7 +31,7 @@ func (m *Manager[V]) dropLocked(t *Task[V]) {
 	delete(m.tasks, t.status.ID)
 	m.finished.Remove(t.at)
 	t.at = nil
-	t.discardLocked()
+	t.giveUpLocked()
 }
 
 // armLocked sets the timer for the task that finished first, if it is not set. The TTL is the same for all, so that one

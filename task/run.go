@@ -60,6 +60,10 @@ func (m *Manager[V]) run(ctx context.Context, t *Task[V], fn func(context.Contex
 
 // end takes what the function of t ended with.
 func (m *Manager[V]) end(t *Task[V], v V, err error) {
+	var cost int64
+	if err == nil && m.opts.Cost != nil {
+		cost = max(0, m.opts.Cost(v))
+	}
 	m.mu.Lock()
 	switch {
 	case t.cause != nil:
@@ -70,7 +74,8 @@ func (m *Manager[V]) end(t *Task[V], v V, err error) {
 	case err != nil:
 		m.settleLocked(t, Failed, err)
 	default:
-		t.result, t.held = v, true
+		t.result, t.held, t.cost = v, true, cost
+		m.bytes += cost
 		m.settleLocked(t, Succeeded, nil)
 	}
 	t.giveSlotLocked()

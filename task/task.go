@@ -61,6 +61,8 @@ type Task[V any] struct {
 	dropped bool
 	result  V
 	held    bool          // result is there
+	cost    int64         // of result, in Manager.bytes until it is given up
+	givenUp bool          // nobody can fetch the result any more
 	pins    int           // fetches that look at result
 	slot    bool          // has a worker
 	parks   int           // goroutines of the task in Blocking
@@ -128,15 +130,19 @@ func (t *Task[V]) waitsFor(ctx context.Context) bool {
 }
 
 // Result returns the result of a task that succeeded: a reference of the caller's own where [Options.Share] makes one,
-// as often as it is called. Errors are those of [Task.Err], those of Share, and [ErrNotFound] when the result is not kept
-// any more.
+// as often as it is called. Errors are those of [Task.Err], those of Share, [ErrNotFound] when the task is not kept
+// any more, and [ErrDiscarded] when its result is not.
 func (t *Task[V]) Result() (V, error) {
 	var none V
 	m := t.m
 	m.mu.Lock()
 	err := t.errLocked()
-	if err == nil && t.dropped {
+	switch {
+	case err != nil:
+	case t.dropped:
 		err = fmt.Errorf("result of %q (%s): %w: it is no longer kept", t.status.Name, t.status.ID, ErrNotFound)
+	case t.givenUp:
+		err = fmt.Errorf("result of %q (%s): %w", t.status.Name, t.status.ID, ErrDiscarded)
 	}
 	if err != nil {
 		m.mu.Unlock()
@@ -160,9 +166,18 @@ func (t *Task[V]) unpin() {
 	t.discardLocked()
 }
 
-// discardLocked gives the result up if nobody can or does look at it.
+// giveUpLocked lets nobody fetch the result any more.
+func (t *Task[V]) giveUpLocked() {
+	if t.held && !t.givenUp {
+		t.givenUp = true
+		t.m.bytes -= t.cost
+		t.discardLocked()
+	}
+}
+
+// discardLocked releases the result if nobody can or does look at it.
 func (t *Task[V]) discardLocked() {
-	if !t.held || !t.dropped || t.pins > 0 {
+	if !t.held || !t.givenUp || t.pins > 0 {
 		return
 	}
 	t.m.garbage = append(t.m.garbage, t.result)
@@ -201,6 +216,18 @@ func (t *Task[V]) cancelLocked(cause error) bool {
 	t.cancel(cause)
 	t.m.noteLocked(t)
 	return true
+}
+
+// Discard gives the result of a finished task up before its time. What became of the task stays known. One that has not finished is
+// [ErrNotFinished]; discarding twice is nil.
+func (t *Task[V]) Discard() error {
+	t.m.mu.Lock()
+	defer t.m.unlock()
+	if !t.status.State.Terminal() {
+		return t.errLocked()
+	}
+	t.giveUpLocked()
+	return nil
 }
 
 // Forget drops a finished task before its time. One that has not finished is [ErrNotFinished]; forgetting twice is nil.

@@ -1,0 +1,31 @@
+package endpoint
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAnObjectThatIsHeldForLongForgetsTasksThatAreGone(t *testing.T) {
+	r := NewRegistry()
+	require.NoError(t, Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, Managed(), Task()))
+	s, err := newOwner(ServerOptions{Registry: r, Tasks: TaskOptions{Retain: 3}})
+	require.NoError(t, err)
+	defer s.Close()
+	ctx := context.Background()
+	ref, err := CallManaged[int](ctx, s, "object", 1)
+	require.NoError(t, err)
+	for range 20 {
+		again, err := CallManaged[int](ctx, s, "object", 1)
+		require.NoError(t, err)
+		require.Equal(t, ref.ID(), again.ID())
+		require.NoError(t, again.Close())
+	}
+	s.objects.mu.Lock()
+	known := len(s.objects.byID[ref.ID()].outcomes)
+	s.objects.mu.Unlock()
+	require.LessOrEqual(t, known, 4)
+	require.NoError(t, ref.Close())
+	require.Zero(t, s.tasks.Stats().Bytes, "they keep nothing of an object that is gone")
+}

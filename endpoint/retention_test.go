@@ -1,0 +1,153 @@
+package endpoint_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+func TestB06NoTaskKeepsWhatItsCallerHasGot(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	before := o.must(command{Do: "count"})
+	for range 3 {
+		x, err := endpoint.Call[*tensor.Tensor](ctx, c, "plain model task", modelIn{Size: 1 << 16})
+		require.NoError(t, err)
+		require.NoError(t, x.Close())
+	}
+	eventually(t, waitLimit, "the memory went with the answer", func() bool {
+		after := o.must(command{Do: "count"})
+		return after.Maps <= before.Maps && after.Files <= before.Files
+	})
+	known, err := c.Tasks(ctx, endpoint.TaskFilter{Endpoint: "plain model task"})
+	require.NoError(t, err)
+	require.Len(t, known, 3, "what became of them is known")
+	require.Equal(t, endpoint.TaskCompleted, known[0].State)
+	require.ErrorIs(t, c.Result(ctx, known[0].ID, nil), endpoint.ErrStale)
+
+	info, err := c.Submit(ctx, "plain model task", modelIn{Size: 4})
+	require.NoError(t, err)
+	_, err = c.Wait(ctx, info.ID)
+	require.NoError(t, err)
+	for range 2 {
+		var x *tensor.Tensor
+		require.NoError(t, c.Result(ctx, info.ID, &x), "who has submitted it fetches it as often as he likes")
+		require.NoError(t, x.Close())
+	}
+}
+
+func TestResultsOfTasksAreKeptWithinTheirBytes(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Bytes: 2500}})
+	register(t, r, "bytes", func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil }, endpoint.NoCache(), endpoint.Task())
+	submit := func(n int) string {
+		info, err := c.Submit(ctx, "bytes", n)
+		require.NoError(t, err)
+		info, err = c.Wait(ctx, info.ID)
+		require.NoError(t, err)
+		require.NoError(t, info.Err())
+		return info.ID
+	}
+	first, second := submit(1000), submit(1001)
+	for range 10 { // count for nothing: they are gone when they are answered
+		require.NoError(t, c.Call(ctx, "bytes", 2000, nil))
+	}
+	require.NoError(t, c.Result(ctx, first, nil))
+	third := submit(1002)
+	require.ErrorIs(t, c.Result(ctx, first, nil), endpoint.ErrStale)
+	require.ErrorIs(t, s.Result(ctx, first, nil), endpoint.ErrStale)
+	require.NoError(t, c.Result(ctx, second, nil))
+	require.NoError(t, c.Result(ctx, third, nil))
+	info, err := c.Task(ctx, first)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.TaskCompleted, info.State)
+}
+
+// roomFor is a server whose cache has room for one result of the endpoint "object", of which runs are counted.
+func roomFor(t *testing.T, results endpoint.ResultOptions, opts ...endpoint.Option) (context.Context, *endpoint.Server, *endpoint.Client, *counters) {
+	r := endpoint.NewRegistry()
+	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Results: results})
+	counts := new(counters)
+	register(t, r, "object", func(_ context.Context, in modelIn) ([]byte, error) {
+		counts.add(in.Label)
+		return make([]byte, 1000), nil
+	}, opts...)
+	return ctx, s, c, counts
+}
+
+var roomForOne = map[string]endpoint.ResultOptions{"entries": {Entries: 1}, "bytes": {Bytes: 1500}}
+
+func TestWhatClientsHoldIsNotMadeTwice(t *testing.T) {
+	for name, results := range roomForOne {
+		t.Run(name, func(t *testing.T) {
+			ctx, s, c, counts := roomFor(t, results, endpoint.Managed())
+			ref, err := endpoint.CallManaged[[]byte](ctx, c, "object", modelIn{Label: "held"})
+			require.NoError(t, err)
+			for _, label := range []string{"a", "b", "c"} {
+				require.NoError(t, c.Call(ctx, "object", modelIn{Label: label}, nil))
+			}
+			again, err := endpoint.CallManaged[[]byte](ctx, s, "object", modelIn{Label: "held"})
+			require.NoError(t, err)
+			require.Equal(t, ref.ID(), again.ID())
+			require.EqualValues(t, 1, counts.get("held"))
+			require.NoError(t, again.Close())
+			_, err = ref.Release(ctx)
+			require.NoError(t, err)
+			require.NoError(t, ref.Close())
+			require.NoError(t, c.Call(ctx, "object", modelIn{Label: "held"}, nil))
+			require.EqualValues(t, 2, counts.get("held"), "the last reference has gone, and the cached result with it")
+		})
+	}
+}
+
+func TestWhatATaskKeepsIsNotMadeTwice(t *testing.T) {
+	for name, results := range roomForOne {
+		t.Run(name, func(t *testing.T) {
+			ctx, _, c, counts := roomFor(t, results, endpoint.Task())
+			info, err := c.Submit(ctx, "object", modelIn{Label: "kept"})
+			require.NoError(t, err)
+			_, err = c.Wait(ctx, info.ID)
+			require.NoError(t, err)
+			for _, label := range []string{"a", "b", "a", "b"} {
+				require.NoError(t, c.Call(ctx, "object", modelIn{Label: label}, nil))
+			}
+			require.EqualValues(t, 2, counts.get("a"), "there is room for one, and that is taken")
+			require.NoError(t, c.Call(ctx, "object", modelIn{Label: "kept"}, nil))
+			require.EqualValues(t, 1, counts.get("kept"))
+		})
+	}
+}
+
+func TestTheCacheKeyOfAnObjectThatIsNotCachedAnyMore(t *testing.T) {
+	ctx, s, c, _ := roomFor(t, endpoint.ResultOptions{}, endpoint.Managed(), endpoint.CacheKey("{label}"))
+	ref, err := endpoint.CallManaged[[]byte](ctx, c, "object", modelIn{Label: "held"})
+	require.NoError(t, err)
+	info, err := ref.Info(ctx)
+	require.NoError(t, err)
+	require.Contains(t, info.CacheKey, "held")
+	there, err := c.InvalidateCall(ctx, "object", modelIn{Label: "held"})
+	require.NoError(t, err)
+	require.True(t, there)
+	info, err = ref.Info(ctx)
+	require.NoError(t, err)
+	require.Empty(t, info.CacheKey)
+	before, err := s.ServerInfo(ctx)
+	require.NoError(t, err)
+	fresh, err := endpoint.CallManaged[[]byte](ctx, c, "object", modelIn{Label: "held"})
+	require.NoError(t, err)
+	for _, r := range []*endpoint.Ref[[]byte]{ref, fresh} {
+		_, err = r.Release(ctx)
+		require.NoError(t, err)
+		require.NoError(t, r.Close())
+	}
+	after, err := s.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Equal(t, before.Stats.CacheHits, after.Stats.CacheHits, "to let go of an object is no call")
+	require.Zero(t, after.Stats.CacheEntries)
+}

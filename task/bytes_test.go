@@ -1,0 +1,67 @@
+package task
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sized makes a manager of which each result costs ten bytes.
+func sized(t *testing.T, bytes int64) *Manager[*resource] {
+	return newManager(t, Options[*resource]{Bytes: bytes, Cost: func(*resource) int64 { return 10 }})
+}
+
+func TestResultsAreKeptWithinTheBudget(t *testing.T) {
+	m := sized(t, 25)
+	a, ofA := run(t, m)
+	b, ofB := run(t, m)
+	c, ofC := run(t, m)
+	require.Equal(t, int32(0), ofA.refs.Load(), "the one that finished first goes first")
+	_, err := a.Result()
+	require.ErrorIs(t, err, ErrDiscarded)
+	require.NoError(t, a.Err(), "its end is known")
+	require.Len(t, m.List(Filter{}), 3)
+	require.Equal(t, int64(20), m.Stats().Bytes)
+	for _, task := range []*Task[*resource]{b, c} {
+		r, err := task.Result()
+		require.NoError(t, err)
+		r.release()
+	}
+	require.NoError(t, b.Discard())
+	require.NoError(t, b.Discard(), "twice")
+	require.Equal(t, int64(10), m.Stats().Bytes)
+	require.Equal(t, int32(0), ofB.refs.Load())
+	run(t, m)
+	require.Equal(t, int32(1), ofC.refs.Load(), "there was room")
+	require.NoError(t, c.Forget())
+	require.Equal(t, int64(10), m.Stats().Bytes)
+	require.NoError(t, b.Forget())
+}
+
+func TestResultAboveTheBudgetIsNotKept(t *testing.T) {
+	m := sized(t, 9)
+	task, r := run(t, m)
+	require.Equal(t, int32(0), r.refs.Load())
+	_, err := task.Result()
+	require.ErrorIs(t, err, ErrDiscarded)
+	require.Zero(t, m.Stats().Bytes)
+}
+
+func TestDiscardOfATaskThatHasNotFinished(t *testing.T) {
+	m := sized(t, 0)
+	g := newGate()
+	task := submit(t, m, g.wait)
+	require.ErrorIs(t, task.Discard(), ErrNotFinished)
+	close(g.opened)
+	require.NoError(t, task.Wait(ctx))
+	r, err := task.Result()
+	require.NoError(t, err, "no budget is no bound")
+	r.release()
+	failed := submit(t, m, func(context.Context) (*resource, error) { return nil, io.EOF })
+	require.Error(t, failed.Wait(ctx))
+	require.NoError(t, failed.Discard())
+	_, err = failed.Result()
+	require.ErrorIs(t, err, ErrFailed)
+}
