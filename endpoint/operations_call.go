@@ -93,7 +93,8 @@ func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (rep
 			return reply{}, err
 		}
 		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id, Token: token}
-		undo = func() { s.releaseReference(obj.id, token, r.session.id) }
+		session := r.session.id // not r, which would be allocated for calls that need no undo too
+		undo = func() { s.releaseReference(obj.id, token, session) }
 	}
 	return reply{result: res, returned: out, files: files, undo: undo}, nil
 }
