@@ -20,8 +20,9 @@ type attachment struct {
 	state   HandleState
 	newest  uint64
 	changed chan struct{}
-	ready   bool // version and server are filled in
-	early   []wire.Event
+	ready   bool          // version and server are filled in
+	asked   *link         // whose events count
+	early   [2]wire.Event // the last withdrawal and the last publication before that; without a kind where there was none
 	closed  bool
 }
 
@@ -93,18 +94,30 @@ func (h *attachment) attached(server string, version uint64) {
 	for _, e := range h.early {
 		h.heardLocked(e)
 	}
-	h.early = nil
+}
+
+// eventsOf makes the events of a connection those that count, and returns what takes them: what another owner, or the same one on a
+// connection that broke, says of the name is not about this version.
+func (h *attachment) eventsOf(l *link) func(wire.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked, h.early = l, [2]wire.Event{}
+	return func(e wire.Event) { h.event(l, e) }
 }
 
 // event is called by whoever reads the connection with news of the handle's name.
-func (h *attachment) event(e wire.Event) {
+func (h *attachment) event(l *link, e wire.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.ready {
+	switch {
+	case h.asked != l:
+	case h.ready:
 		h.heardLocked(e)
-		return
+	case e.Kind == wire.EventWithdrawn:
+		h.early[0] = e
+	case e.Kind == wire.EventPublished:
+		h.early[1] = e
 	}
-	h.early = append(h.early, e)
 }
 
 // heardLocked notes an event of the owner about the handle's name.

@@ -39,7 +39,7 @@ func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64
 
 // attach asks for the lease, maps the memory and fills the attachment in. The caller owns the state dict.
 func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask wire.Acquire) (*module.StateDict, error) {
-	id, frame, err := l.roundTrip(ctx, call{op: wire.OpAcquire, body: ask, event: h.event, late: l.giveBack})
+	id, frame, err := l.roundTrip(ctx, call{op: wire.OpAcquire, body: ask, event: h.eventsOf(l), late: l.giveBack})
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (c *Client) resumeHandle(ctx context.Context, l *link, h *attachment) error
 		return nil
 	}
 	ask := wire.Acquire{Name: h.name, Version: h.version}
-	id, frame, err := l.roundTrip(ctx, call{op: wire.OpAcquire, body: ask, event: h.event, late: l.giveBack})
+	id, frame, err := l.roundTrip(ctx, call{op: wire.OpAcquire, body: ask, event: h.eventsOf(l), late: l.giveBack})
 	switch {
 	case errors.Is(err, ErrNotFound):
 		h.orphan()

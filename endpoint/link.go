@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -181,6 +182,9 @@ func asItem(event func(wire.Event)) func(wire.Frame) error {
 		var e wire.Event
 		if err := wire.Unmarshal(frame.Body, &e); err != nil {
 			return fmt.Errorf("%w: event: %w", ErrProtocol, err)
+		}
+		if len(e.Name) > catalog.MaxNameBytes { // nor would it be kept
+			return fmt.Errorf("%w: event of a name of %d bytes", ErrProtocol, len(e.Name))
 		}
 		event(e)
 		return nil

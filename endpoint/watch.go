@@ -22,6 +22,8 @@ const (
 	EventOwnerLost
 	// EventOwnerBack is the connection to an owner, the same or another, that was made again.
 	EventOwnerBack
+	// EventOverflow tells that so many names changed since the last Next that what was known of them was dropped: ask for the list.
+	EventOverflow
 )
 
 // String is the kind in one or two words.
@@ -35,6 +37,8 @@ func (k EventKind) String() string {
 		return "owner lost"
 	case EventOwnerBack:
 		return "owner back"
+	case EventOverflow:
+		return "overflow"
 	}
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
@@ -43,7 +47,7 @@ func (k EventKind) String() string {
 type Event struct {
 	// Kind says what happened.
 	Kind EventKind
-	// Name is the name that it happened to; empty for events of the owner.
+	// Name is the name that it happened to; empty for events of the owner and an overflow.
 	Name string
 	// Version is the version that was published, or was the newest when the name was withdrawn.
 	Version uint64
@@ -52,7 +56,8 @@ type Event struct {
 }
 
 // Watcher is told what happens to names, across reconnections. It keeps the newest event of each name until Next takes it, so a slow
-// reader misses versions in between, never the newest, and holds up nobody.
+// reader misses versions in between, never the newest, and holds up nobody. Of more than 16384 names it keeps nothing, and says so
+// by [EventOverflow].
 type Watcher struct {
 	client *Client
 	names  []string
@@ -63,8 +68,8 @@ type Watcher struct {
 	request uint64            // the request that they belong to; 0 until it is answered
 	began   bool              // some owner has answered: what becomes of it is news from then on
 	server  string            // whose versions seen are
-	seen    map[string]uint64 // the newest version that was heard of
-	pending map[string]Event  // by name; events of the owner under ownerKey
+	seen    map[string]uint64 // the newest version that was heard of, of names that were not withdrawn
+	pending map[string]Event  // by name; others under ownerKey and overflowKey
 	queue   []string          // the keys of pending, the oldest first
 	err     error             // why no more events come
 }
@@ -159,8 +164,14 @@ func (w *Watcher) resume(ctx context.Context, l *link) error {
 	return w.begin(ctx, l)
 }
 
-// ownerKey is where pending keeps what happened to the owner: no name is like it.
-const ownerKey = "\x00owner"
+// ownerKey is where pending keeps what happened to the owner, and overflowKey that something was dropped: no name is like them.
+const (
+	ownerKey    = "\x00owner"
+	overflowKey = "\x00overflow"
+)
+
+// maxWatched is how many names a watcher keeps something of.
+const maxWatched = 16384
 
 // lost notes that a connection is over.
 func (w *Watcher) lost(l *link) {
@@ -192,13 +203,16 @@ func (w *Watcher) event(l *link, e wire.Event) {
 		if e.Version <= w.seen[e.Name] {
 			return // told before, by the list of what is current
 		}
+		if len(w.seen) >= maxWatched {
+			clear(w.seen) // then a version may be told twice
+		}
 		w.seen[e.Name] = e.Version
 		w.putLocked(e.Name, Event{Kind: EventPublished, Name: e.Name, Version: e.Version, Server: w.server})
 	case wire.EventWithdrawn:
 		if e.Version < w.seen[e.Name] {
 			return // published anew since
 		}
-		w.seen[e.Name] = e.Version
+		delete(w.seen, e.Name) // an owner does not go back behind a withdrawal
 		w.putLocked(e.Name, Event{Kind: EventWithdrawn, Name: e.Name, Version: e.Version, Server: w.server})
 	}
 }
@@ -209,6 +223,9 @@ func (w *Watcher) putLocked(key string, e Event) {
 		return
 	}
 	if _, waiting := w.pending[key]; !waiting {
+		if len(w.queue) >= maxWatched {
+			w.overflowLocked()
+		}
 		w.queue = append(w.queue, key)
 	}
 	w.pending[key] = e
@@ -216,6 +233,17 @@ func (w *Watcher) putLocked(key string, e Event) {
 	case w.wake <- struct{}{}:
 	default:
 	}
+}
+
+// overflowLocked drops what is pending of names, and keeps that it did.
+func (w *Watcher) overflowLocked() {
+	owner, told := w.pending[ownerKey]
+	clear(w.pending)
+	w.queue = nil
+	if told {
+		w.pending[ownerKey], w.queue = owner, append(w.queue, ownerKey)
+	}
+	w.pending[overflowKey], w.queue = Event{Kind: EventOverflow, Server: w.server}, append(w.queue, overflowKey)
 }
 
 // Next waits for the next event. Errors: [ErrClosed] when the watcher or its client was closed, the cause of ctx.

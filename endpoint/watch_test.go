@@ -1,0 +1,77 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// aloneWatcher has no client and no connection.
+func aloneWatcher() *Watcher {
+	return &Watcher{wake: make(chan struct{}, 1), seen: map[string]uint64{}, pending: map[string]Event{}, server: "one"}
+}
+
+func (w *Watcher) hear(kind wire.EventKind, name string, version uint64) {
+	w.event(nil, wire.Event{Kind: kind, Name: name, Version: version})
+}
+
+func TestAWatcherKeepsNothingOfNamesThatAreGone(t *testing.T) {
+	w := aloneWatcher()
+	for i := range 3 * maxWatched {
+		name := fmt.Sprint("model ", i)
+		w.hear(wire.EventPublished, name, 1)
+		w.hear(wire.EventPublished, name, 1)
+		w.hear(wire.EventWithdrawn, name, 1)
+		e, err := w.Next(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, Event{Kind: EventWithdrawn, Name: name, Version: 1, Server: "one"}, e)
+	}
+	require.Empty(t, w.seen)
+	require.Empty(t, w.pending)
+	require.Empty(t, w.queue)
+}
+
+func TestAWatcherThatNobodyReadsKeepsNoMoreThanItMay(t *testing.T) {
+	w := aloneWatcher()
+	w.putLocked(ownerKey, Event{Kind: EventOwnerBack})
+	for i := range 3*maxWatched - 7 {
+		w.hear(wire.EventPublished, fmt.Sprint("model ", i), 1)
+		require.LessOrEqual(t, len(w.pending), maxWatched+1)
+		require.LessOrEqual(t, len(w.seen), maxWatched)
+		require.Len(t, w.queue, len(w.pending))
+	}
+	kinds := map[EventKind]int{}
+	var order []EventKind
+	for len(w.queue) > 0 {
+		e, err := w.Next(context.Background())
+		require.NoError(t, err)
+		if kinds[e.Kind]++; kinds[e.Kind] == 1 {
+			order = append(order, e.Kind)
+		}
+	}
+	require.Equal(t, []EventKind{EventOwnerBack, EventOverflow, EventPublished}, order)
+	require.Equal(t, 1, kinds[EventOverflow])
+	w.hear(wire.EventPublished, "one more", 1)
+	e, err := w.Next(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, "one more", e.Name)
+}
+
+func TestAnEventOfANameThatIsNoneEndsTheConnection(t *testing.T) {
+	drivertest.Leaks(t)
+	l, far := linked(t, wire.Limits{})
+	_, err := l.start(context.Background(), call{op: wire.OpWatch, event: func(wire.Event) { t.Error("taken") }},
+		func(frame wire.Frame, _ error) { frame.Files.Close() })
+	require.NoError(t, err)
+	body, err := wire.Marshal(wire.Event{Kind: wire.EventPublished, Name: strings.Repeat("n", 256), Version: 1})
+	require.NoError(t, err)
+	require.NoError(t, far.Send(wire.KindEvent, 1, body))
+	<-l.done
+	require.ErrorIs(t, l.err, ErrProtocol)
+}
