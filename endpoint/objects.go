@@ -37,8 +37,14 @@ type objects struct {
 	mu   sync.Mutex
 	byID map[string]*object
 	of   map[*result]*object
-	held map[uint64]int // references by session
-	last uint64         // the token that was given out last
+	held map[uint64]*belongings // by session
+	last uint64                 // the token that was given out last
+}
+
+// belongings are what a session has references to: at least one object.
+type belongings struct {
+	refs    int
+	objects map[*object]struct{}
 }
 
 // missing is the error of an object that is not there.
@@ -52,7 +58,7 @@ func (o *objects) refer(r grip, d *definition, of *outcome, session uint64, limi
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.byID == nil {
-		o.byID, o.of, o.held = map[string]*object{}, map[*result]*object{}, map[uint64]int{}
+		o.byID, o.of, o.held = map[string]*object{}, map[*result]*object{}, map[uint64]*belongings{}
 	}
 	if err := o.roomLocked(session, limit); err != nil {
 		return nil, 0, err
@@ -87,7 +93,7 @@ func (o *objects) referAgain(id string, session uint64, limit int) (uint64, erro
 }
 
 func (o *objects) roomLocked(session uint64, limit int) error {
-	if o.held[session] >= limit {
+	if h := o.held[session]; h != nil && h.refs >= limit {
 		return fmt.Errorf("%w: this client has %d references to managed objects", ErrLimit, limit)
 	}
 	return nil
@@ -105,7 +111,13 @@ func (o *objects) addLocked(obj *object, session uint64) uint64 {
 	obj.refs[session] = h
 	obj.total++
 	obj.accessed = now
-	o.held[session]++
+	mine := o.held[session]
+	if mine == nil {
+		mine = &belongings{objects: map[*object]struct{}{}}
+		o.held[session] = mine
+	}
+	mine.refs++
+	mine.objects[obj] = struct{}{}
 	return o.last
 }
 
@@ -125,7 +137,9 @@ func (o *objects) takeLocked(obj *object, session uint64, at int) uint64 {
 // takeAllLocked takes all references of the session back and tells whether there were any.
 func (o *objects) takeAllLocked(obj *object, session uint64) bool {
 	n := len(obj.refs[session].tokens)
-	o.keepLocked(obj, session, holding{}, n)
+	if n > 0 {
+		o.keepLocked(obj, session, holding{}, n)
+	}
 	return n > 0
 }
 
@@ -133,10 +147,12 @@ func (o *objects) takeAllLocked(obj *object, session uint64) bool {
 func (o *objects) keepLocked(obj *object, session uint64, h holding, n int) {
 	obj.total -= n
 	obj.refs[session] = h
+	mine := o.held[session]
 	if len(h.tokens) == 0 {
 		delete(obj.refs, session)
+		delete(mine.objects, obj)
 	}
-	if o.held[session] -= n; o.held[session] == 0 {
+	if mine.refs -= n; mine.refs == 0 {
 		delete(o.held, session)
 	}
 }
@@ -184,12 +200,26 @@ func (o *objects) dropLocked(obj *object) bool {
 func (o *objects) releaseSession(session uint64) (gone []*object) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, obj := range o.byID {
+	mine := o.held[session]
+	if mine == nil {
+		return nil
+	}
+	for obj := range mine.objects {
 		if o.takeAllLocked(obj, session) && o.dropLocked(obj) {
 			gone = append(gone, obj)
 		}
 	}
 	return gone
+}
+
+// heldBy is how many references the session has.
+func (o *objects) heldBy(session uint64) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if h := o.held[session]; h != nil {
+		return h.refs
+	}
+	return 0
 }
 
 // destroy forgets an object whatever references there are, and returns the sessions that had some, and what it was.

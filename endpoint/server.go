@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,13 +53,14 @@ type Server struct {
 	self     *session // stands for this process in calls without a socket
 	directID atomic.Uint64
 
-	mu       sync.Mutex
-	sessions map[uint64]*session
-	nextID   uint64
-	ownRefs  map[*reference]struct{} // of this process
-	directs  int                     // requests of this process in flight
-	closing  bool
-	done     chan struct{} // closed when the last session and request of this process have gone after closing
+	mu        sync.Mutex
+	sessions  map[uint64]*session
+	nextID    uint64
+	ownRefs   map[*reference]struct{} // of this process
+	directs   int                     // requests of this process in flight
+	closing   bool
+	idleTimer *time.Timer   // nil without a limit for idle clients
+	done      chan struct{} // closed when the last session and request of this process have gone after closing
 }
 
 // NewServer binds the socket and returns an owner that has published nothing yet. Clients that connect before Serve wait in the
@@ -153,6 +156,7 @@ func (s *Server) Serve() error {
 		return configuration(fmt.Errorf("%w: a local node serves nobody", ErrInvalid))
 	}
 	s.serving.Store(true)
+	s.watchIdle()
 	defer s.serving.Store(false)
 	for {
 		c, err := s.sock.listener.AcceptUnix()
@@ -268,14 +272,13 @@ func (s *Server) beginClose() []*session {
 	defer s.mu.Unlock()
 	if !s.closing {
 		s.closing = true
+		if s.idleTimer != nil {
+			s.idleTimer.Stop()
+		}
 		if s.sock != nil {
 			s.sock.close()
 		}
 	}
 	s.finishIfIdleLocked()
-	list := make([]*session, 0, len(s.sessions))
-	for _, ses := range s.sessions {
-		list = append(list, ses)
-	}
-	return list
+	return slices.Collect(maps.Values(s.sessions))
 }

@@ -54,6 +54,9 @@ type Limits struct {
 	Subscriptions int
 	// Objects is how many references to managed objects one client may have; 65536.
 	Objects int
+	// Idle is how long a client may stay that has no leases, references, watches or requests in flight and sends none; after that, and within
+	// half as much more, the owner says goodbye to it, and a [Client] dials again when it is used. 0 for as long as it likes.
+	Idle time.Duration
 	// Publish is what one client may have published: 1024 versions, 4096 storages.
 	Publish PublishLimits
 	// PublishTotal is what all clients may have published together, those that have gone included: 8192 versions; 16384 storages, or half

@@ -39,6 +39,9 @@ type session struct {
 
 	carried atomic.Int64 // bytes of requests in flight
 
+	active     atomic.Bool // a frame came since the last look for idle sessions
+	quietLooks int         // looks since then; of whoever looks
+
 	mu       sync.Mutex
 	running  map[uint64]*callContext // long requests by frame id
 	farewell sync.Once
@@ -78,6 +81,7 @@ func (ses *session) run() {
 func (ses *session) read() {
 	for reading := true; reading; {
 		frame, err := ses.conn.Receive()
+		ses.active.Store(true)
 		if err == nil {
 			reading, err = ses.take(frame)
 		}
@@ -95,8 +99,13 @@ func (ses *session) closed(err error) {
 		return
 	}
 	peer := ses.conn.Peer()
-	if errors.Is(err, wire.ErrProtocol) {
+	switch {
+	case errors.Is(err, wire.ErrProtocol):
 		ses.server.log.Warn("client broke the protocol", "session", ses.id, "pid", peer.PID, "error", err)
+		refuse(ses.conn, err)
+		return
+	case errors.Is(err, wire.ErrTimeout):
+		ses.server.log.Warn("client stopped within a frame", "session", ses.id, "pid", peer.PID, "error", err)
 		refuse(ses.conn, err)
 		return
 	}

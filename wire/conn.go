@@ -142,8 +142,8 @@ func (c *Conn) send(ctx context.Context, kind Kind, id uint64, body []byte, file
 var emptyMap = []byte{0xa0}
 
 // Receive returns the next frame. It waits for as long as the peer is silent; [Conn.SetReadDeadline] bounds that. The
-// frame's body and descriptors are the caller's. Between two frames the end of the connection is io.EOF. Any error but
-// that of a deadline is final: descriptors that came are closed, and Receive returns the same error again.
+// frame's body and descriptors are the caller's. Between two frames the end of the connection is io.EOF. A frame that stops
+// for longer than [Limits.FrameTimeout] is [ErrTimeout]. Any error but that of a deadline is final: descriptors that came are closed, and Receive returns the same error again.
 func (c *Conn) Receive() (Frame, error) { return c.reader.receive() }
 
 // Buffered tells that Receive would return without waiting for the peer, because a whole frame, or what ended the

@@ -17,6 +17,9 @@ type Limits struct {
 	// HandshakeTimeout is how long [ServerHandshake] and [ClientHandshake] wait for the peer; default 5 s. Negative
 	// means no limit.
 	HandshakeTimeout time.Duration
+	// FrameTimeout is how long a frame that has begun may stop before it goes on; default 30 s. Then Receive fails with
+	// [ErrTimeout], and the connection is of use only to say so. Negative means no limit.
+	FrameTimeout time.Duration
 	// BusyPoll is how long a Receive that finds nothing may look again and again before it sleeps; default 30 µs. That is tried
 	// where answers came as quickly before, by few goroutines of a process at a time, and never on one processor. It makes small
 	// calls in a row several times as fast. Negative means never, for processes whose processor time is rationed.
@@ -34,6 +37,7 @@ const (
 const (
 	defaultWriteTimeout     = 10 * time.Second
 	defaultHandshakeTimeout = 5 * time.Second
+	defaultFrameTimeout     = 30 * time.Second
 	defaultBusyPoll         = 30 * time.Microsecond
 )
 
@@ -50,6 +54,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.BusyPoll == 0 {
 		l.BusyPoll = defaultBusyPoll
+	}
+	if l.FrameTimeout == 0 {
+		l.FrameTimeout = defaultFrameTimeout
 	}
 	if l.HandshakeTimeout == 0 {
 		l.HandshakeTimeout = defaultHandshakeTimeout

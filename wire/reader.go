@@ -67,7 +67,7 @@ func (r *reader) receive() (Frame, error) {
 	}
 	f, err := r.next()
 	if err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		if interrupted(err) {
 			return Frame{}, err // nothing is lost, the next Receive goes on
 		}
 		r.fail(err)
@@ -75,6 +75,9 @@ func (r *reader) receive() (Frame, error) {
 	}
 	return f, nil
 }
+
+// interrupted tells whether err is that of a read deadline, which ends nothing.
+func interrupted(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, ErrTimeout) }
 
 // close ends the reader once Receive, which the closed socket has ended, is out of the way.
 func (r *reader) close() {
@@ -259,7 +262,7 @@ func (r *reader) read(dst []byte) (int, error) {
 	}
 	crowd := r.frames > 1
 	r.frames = 0
-	n, fds, err := r.src.read(dst, crowd)
+	n, fds, err := r.src.read(dst, !r.idle(), crowd)
 	if len(fds) > 0 {
 		if r.pending == len(r.batches) {
 			closeDescriptors(fds)

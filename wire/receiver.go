@@ -2,8 +2,6 @@ package wire
 
 import (
 	"context"
-	"errors"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -197,7 +195,7 @@ func (r *Receiver) step() bool {
 	f, err := r.conn.Receive()
 	if err == nil {
 		err = r.dispatch(f)
-	} else if errors.Is(err, os.ErrDeadlineExceeded) {
+	} else if interrupted(err) {
 		return true
 	}
 	if err == nil {

@@ -22,7 +22,7 @@ func (c *Conn) init() error {
 		return err
 	}
 	c.reader.limits = &c.limits
-	c.reader.src.init(raw, c.limits.BusyPoll)
+	c.reader.src.init(c.conn, raw, &c.limits)
 	c.writer.sink.init(c.conn, raw, c.limits.WriteTimeout)
 	return nil
 }

@@ -14,7 +14,7 @@ type buffer struct{ data [bufferBytes]byte }
 
 type source struct{ buf *buffer }
 
-func (s *source) read([]byte, bool) (int, []int, error) { return 0, nil, errLinuxOnly }
+func (s *source) read([]byte, bool, bool) (int, []int, error) { return 0, nil, errLinuxOnly }
 
 func (s *source) release() {}
 

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,6 +32,9 @@ type source struct {
 	ready func(fd uintptr) bool
 	look  func() bool
 	poll  busyPoll
+	stall stall
+
+	within bool // the read is within a frame
 
 	buf   *buffer // nil while nothing is to be read
 	fd    int
@@ -43,19 +46,22 @@ type source struct {
 	msg   message
 }
 
-func (s *source) init(raw syscall.RawConn, poll time.Duration) {
+func (s *source) init(conn *net.UnixConn, raw syscall.RawConn, limits *Limits) {
 	s.raw = raw
+	s.stall.conn, s.stall.limit = conn, limits.FrameTimeout
 	s.ready = s.readReady
 	s.look = s.readNow
-	s.poll.limit = poll
+	s.poll.limit = limits.BusyPoll
 }
 
 // read waits until there are bytes and returns how many went to dst, or to buf.data if dst is nil, and the descriptors,
-// owned, that came with them. crowd tells that the last read brought several frames. The end of the stream is io.EOF. Descriptors are returned also with an error.
-func (s *source) read(dst []byte, crowd bool) (n int, fds []int, err error) {
-	s.dst, s.poll.crowd = dst, crowd
+// owned, that came with them. within tells that a frame has begun, crowd that the last read brought several frames. The end of the stream
+// is io.EOF. Descriptors are returned also with an error.
+func (s *source) read(dst []byte, within, crowd bool) (n int, fds []int, err error) {
+	s.dst, s.within, s.poll.crowd = dst, within, crowd
 	err = s.raw.Read(s.ready)
 	s.dst = nil
+	s.stall.progress()
 	if err != nil {
 		s.releaseIfIdle(dst)
 		return 0, nil, err
@@ -69,7 +75,9 @@ func (s *source) read(dst []byte, crowd bool) (n int, fds []int, err error) {
 	}
 	if s.n == 0 && err == nil {
 		s.releaseIfIdle(dst)
-		err = io.EOF
+		if err = io.EOF; s.stall.over.Load() {
+			err = fmt.Errorf("a frame did not go on for %v: %w", s.stall.limit, ErrTimeout)
+		}
 	}
 	return s.n, fds, err
 }
@@ -84,6 +92,9 @@ func (s *source) readReady(fd uintptr) bool {
 		return true
 	}
 	s.releaseIfIdle(s.dst)
+	if s.within {
+		s.stall.begin()
+	}
 	return false
 }
 

@@ -1,0 +1,59 @@
+package endpoint_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// TestIdleClientsAreLetGo has clients that hold one thing each, which keeps them, and one that holds nothing.
+func TestIdleClientsAreLetGo(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "object", func(context.Context, struct{}) (int, error) { return 7, nil }, endpoint.Managed()))
+	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) { <-ctx.Done(); return 0, ctx.Err() }))
+	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard(), Limits: endpoint.Limits{Idle: 200 * time.Millisecond}})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	_, err := s.Publish(ctx, "m", scattered(t, dev, 1))
+	require.NoError(t, err)
+	dial := func() *endpoint.Client {
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}})
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	count := func() int {
+		info, err := s.ServerInfo(ctx)
+		require.NoError(t, err)
+		return int(info.Stats.Clients)
+	}
+	h, err := dial().Acquire(ctx, "m")
+	require.NoError(t, err)
+	_, err = dial().Watch(ctx, "m")
+	require.NoError(t, err)
+	ref, err := endpoint.CallManaged[int](ctx, dial(), "object", nil)
+	require.NoError(t, err)
+	waited, waits := make(chan error, 1), dial()
+	go func() { waited <- waits.Call(ctx, "wait", nil, nil) }()
+
+	idle := dial()
+	eventually(t, waitLimit, "the one that holds nothing is let go", func() bool { return count() == 4 })
+	_, err = idle.Ping(context.Background())
+	require.NoError(t, err, "it dials again when it is used")
+	eventually(t, waitLimit, "it is let go again", func() bool { return count() == 4 })
+	require.NoError(t, h.Close())
+	require.NoError(t, ref.Close())
+	cancel()
+	require.Error(t, <-waited)
+	ctx = context.Background()
+	eventually(t, waitLimit, "only the watch keeps its client", func() bool { return count() == 1 })
+}
