@@ -77,7 +77,9 @@ func (r *reader) receive() (Frame, error) {
 }
 
 // interrupted tells whether err is that of a read deadline, which ends nothing.
-func interrupted(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, ErrTimeout) }
+func interrupted(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, ErrTimeout)
+}
 
 // close ends the reader once Receive, which the closed socket has ended, is out of the way.
 func (r *reader) close() {
