@@ -66,6 +66,8 @@ type Filter struct {
 	Name string
 	// Owner, if not 0, selects tasks of that session.
 	Owner uint64
+	// ID, if not empty, selects the task with that id.
+	ID string
 }
 
 // Manager runs tasks whose results are of one type. Its methods are safe for concurrent use.
@@ -225,7 +227,7 @@ func (m *Manager[V]) selectLocked(filter Filter) []*Task[V] {
 
 // match looks at everything but the state.
 func (f Filter) match(s *Status) bool {
-	return (f.Name == "" || f.Name == s.Name) && (f.Owner == 0 || f.Owner == s.Owner)
+	return (f.Name == "" || f.Name == s.Name) && (f.Owner == 0 || f.Owner == s.Owner) && (f.ID == "" || f.ID == s.ID)
 }
 
 // statuses describes tasks in the order in which they were submitted.

@@ -83,20 +83,21 @@ func (m *Manager[V]) noteLocked(t *Task[V]) {
 	}
 }
 
-// Subscription collects the tasks that change, until somebody looks. What it holds is bounded by the manager's capacity.
-// Its methods are safe for concurrent use.
+// Subscription collects what happens to tasks, until somebody looks: every change of state, and of the progress in between the newest. What it
+// holds is bounded by the manager's capacity. Its methods are safe for concurrent use.
 type Subscription[V any] struct {
 	m      *Manager[V]
 	filter Filter
 	wake   func()
 
 	// Guarded by the manager's lock.
-	changed map[*Task[V]]struct{}
-	lost    bool // some changes
-	awake   bool // wake was called and Next was not
+	changes []Status
+	latest  map[string]int // where in changes the newest of a task is
+	lost    bool           // some changes
+	awake   bool           // wake was called and Next was not
 }
 
-// Subscribe collects changes of the tasks that the filter selects by name and owner; its states are not looked at, for
+// Subscribe collects changes of the tasks that the filter selects by id, name and owner; its states are not looked at, for
 // leaving a state is news too. wake, if not nil, is called when there are changes and is not called again until
 // [Subscription.Next] has been: without locks, on the goroutine that made the change, so it must return at once. Two calls
 // may overlap, and one may come late, after Next or Close.
@@ -104,27 +105,28 @@ type Subscription[V any] struct {
 // Only changes from now on are collected. Subscribe first and list afterwards: then nothing falls between the two. The
 // caller owns the subscription and closes it.
 func (m *Manager[V]) Subscribe(filter Filter, wake func()) *Subscription[V] {
-	s := &Subscription[V]{m: m, filter: filter, wake: wake, changed: make(map[*Task[V]]struct{})}
+	s := &Subscription[V]{m: m, filter: filter, wake: wake, latest: make(map[string]int)}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.subs[s] = struct{}{}
 	return s
 }
 
-// Next describes, as they are now, the tasks that have changed since it was last called, in the order in which they were
-// submitted; also those that the manager has dropped meanwhile. It never blocks. complete is false when there were so
-// many that some were lost: then [Manager.List] tells what there is.
+// Next returns what has happened since it was last called, in the order in which it did: the tasks as they were after each
+// change of state, with their newest progress in that state; also those that the manager has dropped meanwhile. It never
+// blocks. complete is false when there was so much that some of it was lost: then [Manager.List] tells what there is.
 func (s *Subscription[V]) Next() (changes []Status, complete bool) {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	tasks := make([]*Task[V], 0, len(s.changed))
-	for t := range s.changed {
-		tasks = append(tasks, t)
-	}
-	complete = !s.lost
+	changes, complete = s.changes, !s.lost
 	s.lost, s.awake = false, false
-	clear(s.changed)
-	return statuses(tasks), complete
+	s.clearLocked()
+	return changes, complete
+}
+
+func (s *Subscription[V]) clearLocked() {
+	s.changes = nil
+	clear(s.latest)
 }
 
 // Close ends the subscription. A second Close does nothing.
@@ -132,7 +134,7 @@ func (s *Subscription[V]) Close() {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	delete(s.m.subs, s)
-	clear(s.changed)
+	s.clearLocked()
 }
 
 // noteLocked notes a change of t, if it is wanted.
@@ -140,11 +142,18 @@ func (s *Subscription[V]) noteLocked(t *Task[V]) {
 	if !s.filter.match(&t.status) {
 		return
 	}
-	if _, known := s.changed[t]; !known && len(s.changed) >= s.m.opts.Capacity {
-		clear(s.changed)
-		s.lost = true
+	now := t.status
+	at, known := s.latest[now.ID]
+	if known && s.changes[at].State == now.State && s.changes[at].Cancelling == now.Cancelling {
+		s.changes[at] = now
+	} else {
+		if len(s.changes) >= s.m.opts.Capacity {
+			s.clearLocked()
+			s.lost = true
+		}
+		s.latest[now.ID] = len(s.changes)
+		s.changes = append(s.changes, now)
 	}
-	s.changed[t] = struct{}{}
 	if !s.awake && s.wake != nil {
 		s.awake = true
 		s.m.wakes = append(s.m.wakes, s.wake)

@@ -117,7 +117,9 @@ func TestSubscription(t *testing.T) {
 		require.Equal(t, 1, woken)
 		changes, complete := s.Next()
 		require.True(t, complete)
-		require.Equal(t, []Status{mine.Status()}, changes)
+		require.Len(t, changes, 2)
+		require.Equal(t, Pending, changes[0].State)
+		require.Equal(t, mine.Status(), changes[1])
 		changes, _ = s.Next()
 		require.Empty(t, changes)
 
@@ -138,6 +140,46 @@ func TestSubscription(t *testing.T) {
 	})
 }
 
+// However seldom somebody looks: no state is left out, not of a task that came, ended and went meanwhile either. Progress is the newest.
+func TestSubscriptionTellsEveryState(t *testing.T) {
+	m := newManager(t, Options[*resource]{Workers: 1, Retain: -1})
+	s := m.Subscribe(Filter{}, nil)
+	defer s.Close()
+	g := newGate()
+	first := submit(t, m, func(inner context.Context) (*resource, error) {
+		for i := range int64(50) {
+			Report(inner, i, 50, "")
+		}
+		return g.wait(inner)
+	})
+	second := submit(t, m, give(newResource()))
+	close(g.opened)
+	require.NoError(t, first.Wait(ctx))
+	require.NoError(t, second.Wait(ctx))
+	_, err := m.Get(first.ID())
+	require.ErrorIs(t, err, ErrNotFound)
+	changes, complete := s.Next()
+	require.True(t, complete)
+	states := map[string][]State{}
+	for i, c := range changes {
+		states[c.ID] = append(states[c.ID], c.State)
+		if c.ID == first.ID() && c.State == Running {
+			require.EqualValues(t, 49, c.Progress.Done)
+		}
+		if i > 0 && c.ID == changes[i-1].ID {
+			require.Greater(t, c.Seq, changes[i-1].Seq)
+		}
+	}
+	all := []State{Pending, Running, Succeeded}
+	require.Equal(t, map[string][]State{first.ID(): all, second.ID(): all}, states)
+
+	only := m.Subscribe(Filter{ID: "another"}, nil)
+	defer only.Close()
+	run(t, m)
+	changes, _ = only.Next()
+	require.Empty(t, changes)
+}
+
 func TestSlowSubscriptionHoldsABoundedNumberOfChanges(t *testing.T) {
 	m := newManager(t, Options[*resource]{Capacity: 3})
 	s := m.Subscribe(Filter{}, nil)
@@ -145,7 +187,7 @@ func TestSlowSubscriptionHoldsABoundedNumberOfChanges(t *testing.T) {
 	var last *Task[*resource]
 	for range 10 {
 		last, _ = run(t, m)
-		require.LessOrEqual(t, len(s.changed), 3)
+		require.LessOrEqual(t, len(s.changes), 3)
 	}
 	changes, complete := s.Next()
 	require.False(t, complete)
