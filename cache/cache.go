@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
 // Errors of a cache.
@@ -18,10 +20,13 @@ var (
 	// ErrAbandoned is the cause with which the context of a build is cancelled when the last waiter has left.
 	ErrAbandoned = errors.New("nobody waits for this any more")
 	// ErrPanic is a build that panicked; the error is a [*PanicError].
-	ErrPanic = errors.New("panic while building a cached value")
+	ErrPanic = panics.ErrPanic
 	// ErrGoexit is a build that ended its goroutine instead of returning.
-	ErrGoexit = errors.New("build of a cached value called runtime.Goexit")
+	ErrGoexit = panics.ErrGoexit
 )
+
+// PanicError is a panic in a build. It answers errors.Is for [ErrPanic] and, if the value of the panic is an error, for that too.
+type PanicError = panics.Error
 
 // Key names a value.
 type Key struct {

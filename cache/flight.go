@@ -3,31 +3,9 @@ package cache
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
+
+	"github.com/sharedtensor/sharedtensor/task/panics"
 )
-
-// PanicError is a panic in a build. It answers errors.Is for [ErrPanic] and, if the value of the panic is an error, for
-// that too.
-type PanicError struct {
-	// Key is the key of the value that was being built.
-	Key Key
-	// Value is what the build panicked with.
-	Value any
-	// Stack is the stack of the build's goroutine at the panic.
-	Stack []byte
-}
-
-// Error names the key and the value of the panic, without the stack.
-func (e *PanicError) Error() string { return fmt.Sprintf("%v: %s: %v", ErrPanic, e.Key, e.Value) }
-
-// Is makes the error answer for [ErrPanic].
-func (e *PanicError) Is(target error) bool { return target == ErrPanic }
-
-// Unwrap returns the value of the panic if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
 
 // flight is one build and those who wait for it. Its fields are guarded by the cache's lock until done is closed, and
 // constant afterwards.
@@ -212,10 +190,10 @@ func (c *Cache[V]) build(ctx context.Context, f *flight[V], load func(context.Co
 // guard calls fn and sets *err to its error, or to its panic as one. A Goexit cannot be stopped; *err says so to the
 // deferred functions that still run.
 func guard(key Key, err *error, fn func() error) {
-	*err = fmt.Errorf("%w: %s", ErrGoexit, key)
+	*err = fmt.Errorf("build of %s: %w", key, ErrGoexit)
 	defer func() {
 		if p := recover(); p != nil {
-			*err = &PanicError{Key: key, Value: p, Stack: debug.Stack()}
+			*err = fmt.Errorf("build of %s: %w", key, panics.New(p))
 		}
 	}()
 	*err = fn()

@@ -87,7 +87,7 @@ func (s *Server) direct(ctx context.Context, r request, op wire.Op, take func(re
 		defer s.leave()
 		defer cancel(nil)
 		defer unbind()
-		answer := localAnswer{err: errGoexit}
+		answer := localAnswer{err: ErrGoexit}
 		defer func() {
 			select {
 			case answers <- answer:

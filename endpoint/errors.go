@@ -8,6 +8,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/task/panics"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -38,6 +39,11 @@ var (
 	ErrStale = errors.New("handle is stale")
 	// ErrProtocol is a peer that does not keep to the protocol.
 	ErrProtocol = wire.ErrProtocol
+	// ErrPanic is a function of an endpoint that panicked, or a type of its arguments or results that did while it encoded or decoded
+	// itself.
+	ErrPanic = panics.ErrPanic
+	// ErrGoexit is a function of an endpoint that ended its goroutine instead of returning.
+	ErrGoexit = panics.ErrGoexit
 	// ErrClosed is a server, client or handle that was closed.
 	ErrClosed = os.ErrClosed
 )

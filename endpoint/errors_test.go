@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -12,6 +16,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/task/panics"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -59,6 +64,34 @@ func TestWordsOfErrorsAreDescribed(t *testing.T) {
 	}
 }
 
+// No package below has an error that nobody has thought of here.
+func TestNoSentinelIsForgotten(t *testing.T) {
+	known := map[string]bool{}
+	for _, row := range codes.Rows() {
+		known[row.Err.Error()] = true
+	}
+	for _, dir := range []string{".", "../driver", "../tensor", "../module", "../module/catalog", "../cache", "../task", "../task/panics", "../wire"} {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		require.NoError(t, err)
+		require.NotEmpty(t, files)
+		for _, name := range files {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+			require.NoError(t, err)
+			ast.Inspect(file, func(n ast.Node) bool {
+				spec, ok := n.(*ast.ValueSpec)
+				if !ok || len(spec.Values) != 1 || !strings.HasPrefix(spec.Names[0].Name, "Err") {
+					return true
+				}
+				if call, ok := spec.Values[0].(*ast.CallExpr); ok && len(call.Args) == 1 {
+					text := strings.Trim(call.Args[0].(*ast.BasicLit).Value, `"`)
+					require.True(t, known[text], "%s: %s has no code", name, spec.Names[0].Name)
+				}
+				return true
+			})
+		}
+	}
+}
+
 // Errors of what cannot be shared and of settings say so beside what else they are, on both sides.
 func TestClassesThatErrorsAreGiven(t *testing.T) {
 	unsupported := &driver.UnsupportedError{Feature: "x"}
@@ -97,7 +130,7 @@ func TestEndsOfTasksKeepTheirCause(t *testing.T) {
 	}{
 		{failed(driver.ErrOutOfMemory), []error{task.ErrFailed, driver.ErrOutOfMemory, wire.CodeOutOfMemory}, "out of memory"},
 		{failed(fmt.Errorf("endpoint: %w", context.DeadlineExceeded)), []error{task.ErrFailed, context.DeadlineExceeded}, "deadline exceeded"},
-		{failed(&panicError{value: driver.ErrOutOfMemory}), []error{task.ErrFailed, ErrPanic, driver.ErrOutOfMemory}, "panic"},
+		{failed(panics.New(driver.ErrOutOfMemory)), []error{task.ErrFailed, ErrPanic, driver.ErrOutOfMemory}, "panic"},
 		{failed(failed(driver.ErrReadOnly)), []error{task.ErrFailed, driver.ErrReadOnly}, "failed"},
 		{failed(lost), []error{task.ErrFailed, ErrStale, lost}, "stale"},
 		{failed(&wire.Error{Code: 400, Type: "mine", Message: "m"}), []error{task.ErrFailed, wire.Code(400)}, "mine"},

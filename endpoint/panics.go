@@ -3,8 +3,8 @@ package endpoint
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 
+	"github.com/sharedtensor/sharedtensor/task/panics"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -19,13 +19,13 @@ func (s *Server) recovered(err *error, d *definition, part string) {
 	if v == nil {
 		return
 	}
-	p := &panicError{value: v, stack: debug.Stack()}
+	p := panics.New(v)
 	if d == nil {
-		s.log.Error("a request panicked", "value", p.text(), "stack", string(p.stack))
+		s.log.Error("a request panicked", "value", p.Text(), "stack", string(p.Stack))
 		*err = p
 		return
 	}
-	s.log.Error("endpoint panicked", "endpoint", d.name, "value", p.text(), "stack", string(p.stack))
+	s.log.Error("endpoint panicked", "endpoint", d.name, "value", p.Text(), "stack", string(p.Stack))
 	*err = fmt.Errorf("endpoint %q: %s%w", d.name, part, p)
 }
 

@@ -11,9 +11,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// ErrPanic is a function of an endpoint that panicked, or a type of its arguments or results that did while it encoded or decoded itself.
-var ErrPanic = errors.New("panic")
-
 // obtain returns the result of a call, cached or made now, and whether it was cached. It takes the arguments. The caller releases the
 // result.
 func (s *Server) obtain(ctx context.Context, d *definition, a *arguments) (_ grip, cached bool, err error) {
@@ -134,22 +131,4 @@ func (s *Server) frameLimits() (bytes int64, files int) {
 		files = wire.DefaultFiles
 	}
 	return bytes, files
-}
-
-// panicError is a panic of a function. The stack is for the owner's log, not for the caller.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return ErrPanic.Error() + ": " + e.text() }
-
-// text is the value of the panic. Package fmt survives one that panics itself.
-func (e *panicError) text() string { return fmt.Sprint(e.value) }
-
-func (e *panicError) Is(target error) bool { return target == ErrPanic }
-
-func (e *panicError) Unwrap() error {
-	err, _ := e.value.(error)
-	return err
 }

@@ -53,8 +53,6 @@ type session struct {
 	work sync.WaitGroup // long requests and the event pump
 }
 
-var errGoexit = errors.New("the function called runtime.Goexit")
-
 var errGone = fmt.Errorf("%w: the client has gone", context.Canceled)
 
 func newSession(s *Server, conn *wire.Conn, id uint64) *session {

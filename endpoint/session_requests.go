@@ -111,7 +111,7 @@ func (w *work) apart() {
 	ended := false
 	defer func() {
 		if !ended { // a function ended its goroutine instead of returning
-			w.finish(w.session.fail(w.r.id, errGoexit))
+			w.finish(w.session.fail(w.r.id, ErrGoexit))
 		}
 	}()
 	reply, err := w.do()
@@ -127,7 +127,7 @@ func (w *work) here() (reading bool, err error) {
 	defer func() {
 		if !ended {
 			reading := ses.reading.end(n)
-			w.finish(ses.fail(w.r.id, errGoexit))
+			w.finish(ses.fail(w.r.id, ErrGoexit))
 			if reading {
 				go ses.read()
 			}

@@ -3,6 +3,8 @@ package task
 import (
 	"errors"
 	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
 // Errors of a manager, wrapped with the task that they are about.
@@ -24,9 +26,9 @@ var (
 	// ErrShutdown is a manager that accepts no new tasks, and the cause with which it cancels the old ones.
 	ErrShutdown = errors.New("task manager is shutting down and is not accepting new tasks")
 	// ErrPanic is a function that panicked; the cause of the failure is a [*PanicError].
-	ErrPanic = errors.New("panic")
+	ErrPanic = panics.ErrPanic
 	// ErrGoexit is a function that ended its goroutine instead of returning.
-	ErrGoexit = errors.New("the function called runtime.Goexit")
+	ErrGoexit = panics.ErrGoexit
 	// ErrSelf is a task that waits for its own end.
 	ErrSelf = errors.New("task waits for itself")
 )
@@ -65,21 +67,4 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // PanicError is a panic in a task's function. It answers errors.Is for [ErrPanic] and, if the value of the panic is an
 // error, for that too.
-type PanicError struct {
-	// Value is what the function panicked with.
-	Value any
-	// Stack is the stack of the task's goroutine at the panic.
-	Stack []byte
-}
-
-// Error is the value of the panic, without the stack.
-func (e *PanicError) Error() string { return fmt.Sprintf("%v: %v", ErrPanic, e.Value) }
-
-// Is makes the error answer for [ErrPanic].
-func (e *PanicError) Is(target error) bool { return target == ErrPanic }
-
-// Unwrap returns the value of the panic if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
-}
+type PanicError = panics.Error

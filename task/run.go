@@ -3,9 +3,10 @@ package task
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
 // dispatchLocked gives free workers away: first to tasks that come back from waiting, then to those that have not
@@ -52,7 +53,7 @@ func (m *Manager[V]) run(ctx context.Context, t *Task[V], fn func(context.Contex
 	defer func() { m.end(t, v, err) }()
 	defer func() {
 		if p := recover(); p != nil {
-			err = &PanicError{Value: p, Stack: debug.Stack()}
+			err = panics.New(p)
 		}
 	}()
 	v, err = fn(ctx)

@@ -37,8 +37,9 @@ type Row struct {
 // package under test, every lower floor, and the devices in testDevices.
 var Table = []Row{
 	{Package: "driver"},
-	{Package: "cache"},
-	{Package: "task"},
+	{Package: "task/panics"},
+	{Package: "cache", Ours: []string{"task/panics"}},
+	{Package: "task", Ours: []string{"task/panics"}},
 	{Package: "wire", Theirs: []string{cbor, xsys}},
 	{Package: "driver/drivertest", Ours: []string{"driver"}, Theirs: []string{testify}},
 	{Package: "driver/host", Ours: []string{"driver"}, Theirs: []string{xsys}},
@@ -52,7 +53,7 @@ var Table = []Row{
 	{Package: "module/safetensors", Ours: []string{"tensor"}, Theirs: []string{xsys}},
 	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors"}},
 	{Package: "module/catalog", Ours: []string{"module"}},
-	{Package: "endpoint", Ours: []string{"driver", "tensor", "module", "module/catalog", "wire", "cache", "task"}},
+	{Package: "endpoint", Ours: []string{"driver", "tensor", "module", "module/catalog", "wire", "cache", "task", "task/panics"}},
 	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},
 	{Package: "endpoint/bin", Ours: belowEndpoint, Theirs: []string{xsys}},
 	{Package: "cmd/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
@@ -62,7 +63,7 @@ var Table = []Row{
 
 // belowEndpoint is endpoint and what it may import.
 var belowEndpoint = []string{
-	"endpoint", "driver", "tensor", "module", "module/safetensors", "module/catalog", "wire", "cache", "task",
+	"endpoint", "driver", "tensor", "module", "module/safetensors", "module/catalog", "wire", "cache", "task", "task/panics",
 }
 
 // testDevices may be imported by the test files of every package: the devices that tests run on, and their suite.
