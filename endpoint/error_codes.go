@@ -22,6 +22,7 @@ var codes = wire.NewCodeTable(
 	wire.CodeRow{Code: wire.CodeTask, Type: "capacity", Err: task.ErrCapacity},
 	wire.CodeRow{Code: wire.CodeTask, Type: "shutting down", Err: task.ErrShutdown},
 	wire.CodeRow{Code: wire.CodeTask, Type: "waits for itself", Err: task.ErrSelf},
+	wire.CodeRow{Code: wire.CodeTask, Type: "discarded", Err: task.ErrDiscarded},
 	wire.CodeRow{Code: wire.CodeInternal, Type: "panic", Err: ErrPanic},
 	wire.CodeRow{Code: wire.CodeInternal, Type: "goexit", Err: ErrGoexit},
 	wire.CodeRow{Code: wire.CodeStaleHandle, Type: "stale", Err: ErrStale, Class: true},
