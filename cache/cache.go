@@ -49,9 +49,9 @@ type Options[V any] struct {
 	// Bytes bounds the sum of the costs of the values; 0 means no bound. A value that costs more than this is handed to
 	// those who wait for it and not kept.
 	Bytes int64
-	// Cost is the size of a value in bytes; nil means that values cost nothing, and a negative cost counts as 0. It is
+	// Cost is the size of a value and its key in bytes; nil means that values cost nothing, and a negative cost counts as 0. It is
 	// called once a value, without locks.
-	Cost func(V) int64
+	Cost func(Key, V) int64
 	// TTL is how long a value is kept after it was built; 0 means for ever. A timer drops it, so a value that nobody asks
 	// for goes too.
 	TTL time.Duration

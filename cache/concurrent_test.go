@@ -44,7 +44,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	before := runtime.NumGoroutine()
 	c := New(Options[*resource]{
 		Entries: 5, Bytes: 60,
-		Cost:    func(r *resource) int64 { return r.bytes },
+		Cost:    func(_ Key, r *resource) int64 { return r.bytes },
 		OnEvict: func(_ Key, r *resource) { r.closed.Add(1) },
 	})
 	var mu sync.Mutex

@@ -181,7 +181,7 @@ func (c *Cache[V]) build(ctx context.Context, f *flight[V], load func(context.Co
 	built = err == nil
 	if built && c.opts.Cost != nil {
 		guard(f.key, &err, func() error {
-			e.cost = max(0, c.opts.Cost(e.value))
+			e.cost = max(0, c.opts.Cost(e.key, e.value))
 			return nil
 		})
 	}

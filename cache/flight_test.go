@@ -219,7 +219,7 @@ func TestPanicErrorHasTheStack(t *testing.T) {
 func TestCostThatEndsBadlyLosesNoValue(t *testing.T) {
 	for _, end := range []func(){func() { panic("boom") }, runtime.Goexit} {
 		c := New(Options[*resource]{
-			Cost:    func(*resource) int64 { end(); return 0 },
+			Cost:    func(Key, *resource) int64 { end(); return 0 },
 			OnEvict: func(_ Key, r *resource) { r.closed.Add(1) },
 		})
 		r := &resource{}

@@ -20,7 +20,7 @@ func (r *resource) isClosed() bool { return r.closed.Load() > 0 }
 
 // newCache returns a cache of resources that closes what it evicts.
 func newCache(t testing.TB, opts Options[*resource]) *Cache[*resource] {
-	opts.Cost = func(r *resource) int64 { return r.bytes }
+	opts.Cost = func(_ Key, r *resource) int64 { return r.bytes }
 	opts.OnEvict = func(_ Key, r *resource) { r.closed.Add(1) }
 	c := New(opts)
 	t.Cleanup(func() { require.NoError(t, c.Close(context.Background())) })

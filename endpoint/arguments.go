@@ -24,6 +24,7 @@ type arguments struct {
 	claimed  atomic.Bool
 	memory   atomic.Uint32 // heldForAnswer and so on
 	load     load          // of the request that they came with, once they are decoded
+	turn     func()        // gives back the turn that was taken for their run; nil for none
 }
 
 // To unmap memory takes longer than anything else in a call that gets a tensor. The caller need not wait for it: the memory of a call's
@@ -72,6 +73,9 @@ func (a *arguments) claim() bool { return a.claimed.CompareAndSwap(false, true) 
 // close gives the memory back; the one who claimed them calls it once.
 func (a *arguments) close() {
 	a.load.lift() // before the answer: who has that may count on it
+	if a.turn != nil {
+		a.turn()
+	}
 	if !a.memory.CompareAndSwap(heldForAnswer, heldDone) {
 		a.free()
 	}
@@ -106,7 +110,7 @@ func (d *definition) key(a *arguments) (cache.Key, bool) {
 		return cache.Key{}, false
 	}
 	if t := d.options.cacheKey; t != nil {
-		return cache.Key{Group: d.name, ID: "key:" + t.expand(reflect.ValueOf(a.value).Elem())}, true
+		return cache.Key{Group: d.name, ID: t.expand(reflect.ValueOf(a.value).Elem())}, true
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%d:", len(a.raw))

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"os"
 	"slices"
-	"unicode/utf8"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -16,8 +15,6 @@ const (
 	listedHolders = 100
 	// listedObjects is how many objects there are in one answer.
 	listedObjects = 1000
-	// listedKey is how many bytes of a cache key are listed.
-	listedKey = 1024
 	// listedBytes is how large an answer becomes at most, whatever a frame may have.
 	listedBytes = 1 << 20
 	// What the parts of a description have beside their texts, at most.
@@ -90,9 +87,6 @@ func (o *objects) list(in wire.Objects, session uint64, bytes int64) (out wire.O
 	slices.SortFunc(found, func(a, b *object) int { return cmp.Compare(a.number, b.number) })
 	for i, obj := range found {
 		info := obj.describeLocked(session)
-		if len(info.CacheKey) > listedKey {
-			info.CacheKey = cutText(info.CacheKey, listedKey)
-		}
 		bytes -= sizeOf(&info)
 		if i == limit || i > 0 && bytes < 0 {
 			out.Next = found[i-1].number
@@ -110,14 +104,6 @@ func sizeOf(info *wire.ObjectInfo) int64 {
 		n += deviceBytes + len(d.Name)
 	}
 	return int64(n)
-}
-
-// cutText is the beginning of a text that is too long, with a sign that it is not all.
-func cutText(text string, limit int) string {
-	for limit > 0 && !utf8.RuneStart(text[limit]) {
-		limit--
-	}
-	return text[:limit] + "…"
 }
 
 // listObjects answers a session's question.

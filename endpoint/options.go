@@ -66,7 +66,8 @@ func WritableArguments() Option {
 }
 
 // CacheKey makes a cache key of a template such as "model:{hidden_size}": the words in braces are fields of the argument, dots go down
-// into structs. Calls with the same key share a result whatever else their arguments are. A field that the argument does not
+// into structs. Calls with the same key share a result whatever else their arguments are; different values of the fields never make the same
+// key, whatever text stands between them. A field that the argument does not
 // have is an error at registration. Without this option the key is made of all arguments.
 func CacheKey(text string) Option {
 	return func(d *definition) (err error) {

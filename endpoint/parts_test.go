@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -47,16 +48,21 @@ func TestTemplates(t *testing.T) {
 		"{Shade}":                   "2",
 		"{Extra}":                   "nil",
 		"constant":                  "constant",
+		"{A}1{B}":                   "1,123",
+		"{A}.5":                     "1,.5",
+		"{A}e{B}":                   "1,e23",
+		"{A}x1":                     "1x1",
+		"{A}{{1":                    "1{1",
 	} {
 		p, err := parseTemplate(text, typ)
 		require.NoError(t, err, text)
-		require.Equal(t, want, p.expand(reflect.ValueOf(in)), text)
+		require.Equal(t, "key:"+want, p.expand(reflect.ValueOf(in)), text)
 	}
 	option := "o"
 	in.Option, in.EmbeddedIn = &option, &EmbeddedIn{Extra: true}
 	p, err := parseTemplate("{Option}{Extra}", reflect.TypeFor[*templateIn]())
 	require.NoError(t, err)
-	require.Equal(t, `"o",true`, p.expand(reflect.ValueOf(&in)))
+	require.Equal(t, `key:"o",true`, p.expand(reflect.ValueOf(&in)))
 
 	for _, text := range []string{"{", "}", "{}", "{A", "A}", "{a}", "{A.B}", "{model}", "{List}", "{model.}", "{.A}", "{{A}", "{ A }"} {
 		_, err := parseTemplate(text, typ)
@@ -64,6 +70,47 @@ func TestTemplates(t *testing.T) {
 	}
 	_, err = parseTemplate("{A}", reflect.TypeFor[int]())
 	require.ErrorIs(t, err, ErrInvalid)
+}
+
+// Whatever stands between two fields, different values make different keys.
+func TestTemplatesTellValuesApart(t *testing.T) {
+	typ := reflect.TypeFor[templateIn]()
+	values := []int{0, 1, 2, 5, 10, 11, 111, -1, -11}
+	rates := []float32{0, 1, 11, 0.5, 1.5, 1e10, 1e-10, 11e10, -1}
+	for _, between := range []string{"", "1", "11", ".", ".5", "e", "e1", "e+", "-", "+", "-1", ",", "x", "0x", "nil", "{{", "\"", " "} {
+		seen := map[string]templateIn{}
+		p, err := parseTemplate("1{A}"+between+"{model.rate}"+between+"{B}1", typ)
+		require.NoError(t, err)
+		for _, a := range values {
+			for _, rate := range rates {
+				for _, b := range values {
+					in := templateIn{A: a, B: b}
+					in.Model.Rate = rate
+					key := p.expand(reflect.ValueOf(in))
+					if other, known := seen[key]; known {
+						require.Equal(t, other, in, "%q makes one key %s of both", between, key)
+					}
+					seen[key] = in
+				}
+			}
+		}
+	}
+}
+
+func TestLongKeysAreHashed(t *testing.T) {
+	d := &definition{name: "e", in: reflect.TypeFor[templateIn]()}
+	require.NoError(t, CacheKey("{Name}")(d))
+	key := func(name string) string {
+		k, keyed := d.key(&arguments{value: &templateIn{Name: name}})
+		require.True(t, keyed)
+		return k.ID
+	}
+	require.Equal(t, `key:"short"`, key("short"))
+	long := strings.Repeat("x", 1<<20)
+	require.LessOrEqual(t, len(key(long)), 128)
+	require.Equal(t, key(long), key(long))
+	require.NotEqual(t, key(long), key(long+"y"))
+	require.NotEqual(t, key(long), key(strings.TrimPrefix(key(long), "key:")))
 }
 
 func TestRegistrationsAreChecked(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -75,6 +76,11 @@ func (r *result) returned() (wire.Returned, []*os.File, error) {
 	}
 	out.Handles = r.shared.handles
 	return out, r.shared.files, nil
+}
+
+// resultCost is what a cached result costs of the budget.
+func resultCost(key cache.Key, r *result) int64 {
+	return r.payload.bytes() + int64(len(key.Group)+len(key.ID))
 }
 
 // empty tells whether the result is nothing at all.

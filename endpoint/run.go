@@ -28,6 +28,14 @@ func (s *Server) obtain(ctx context.Context, d *definition, a *arguments) (_ gri
 	get := s.results.Get
 	if d.options.noSingleFlight {
 		get = s.results.GetAlone
+		if ref, ok := s.results.Lookup(key); ok {
+			d.hits.Add(1)
+			return grip{ref.Value(), ref}, true, nil
+		}
+		// Who had the turn before may have made what this call wants: it is looked for after that.
+		if err := s.takeTurn(ctx, d, a); err != nil {
+			return grip{}, false, err
+		}
 	}
 	made := false
 	for {
@@ -59,17 +67,31 @@ func (s *Server) run(ctx context.Context, d *definition, a *arguments) (*result,
 		ctx, cancel = context.WithTimeout(ctx, d.options.timeout)
 		defer cancel()
 	}
-	if t := d.options.serialized; t != nil {
-		unlock, err := s.turns.lock(ctx, d.name+"\x00"+t.expand(reflect.ValueOf(a.value).Elem()))
-		if err != nil {
-			return nil, fmt.Errorf("endpoint %q: wait for its turn: %w", d.name, err)
-		}
-		defer unlock()
+	if err := s.takeTurn(ctx, d, a); err != nil {
+		return nil, err
 	}
 	start := time.Now()
 	r, err := s.invoke(ctx, d, a)
 	d.latency.add(time.Since(start), err != nil)
 	return r, err
+}
+
+// takeTurn waits until the arguments are those whose run is next, where runs of the endpoint wait for each other. They give the turn back when
+// they are closed.
+func (s *Server) takeTurn(ctx context.Context, d *definition, a *arguments) error {
+	if d.options.serialized == nil || a.turn != nil {
+		return nil
+	}
+	if d.options.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, d.options.timeout)
+		defer cancel()
+	}
+	var err error
+	if a.turn, err = s.turns.lock(ctx, d.name+"\x00"+d.options.serialized.expand(reflect.ValueOf(a.value).Elem())); err != nil {
+		return fmt.Errorf("endpoint %q: wait for its turn: %w", d.name, err)
+	}
+	return nil
 }
 
 // invoke calls the function and encodes what it returns. A panic in either is an error.

@@ -93,7 +93,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	}
 	s.results = cache.New(cache.Options[*result]{
 		Entries: opts.Results.Entries, Bytes: opts.Results.Bytes, TTL: opts.Results.TTL,
-		Cost: func(r *result) int64 { return r.payload.bytes() }, OnEvict: func(_ cache.Key, r *result) { r.release() },
+		Cost: resultCost, OnEvict: func(_ cache.Key, r *result) { r.release() },
 		Work: func() cache.Work { return new(task.Work) },
 	})
 	s.tasks = task.New(task.Options[*outcome]{

@@ -68,8 +68,9 @@ type Limits struct {
 type ResultOptions struct {
 	// Entries is how many results are kept; [cache.DefaultEntries]. Negative for no bound.
 	Entries int
-	// Bytes is how many bytes of memory and encoding they may have together; 0 for no bound. What somebody has, as a managed object or
-	// the result of a task, counts and is not dropped for it.
+	// Bytes is how many bytes of memory, encoding and keys they may have together; 0 for no bound. What somebody has, as a managed object or
+	// the result of a task, counts and is not dropped for it. A result that is larger by itself is not kept at all, which is why there is no
+	// default: it would let a model that exceeds it be built at each call. An owner whose peers can have many results made sets it.
 	Bytes int64
 	// TTL is how long a result is kept; 0 for as long as there is room.
 	TTL time.Duration

@@ -3,6 +3,8 @@ package endpoint_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -137,6 +139,70 @@ func TestTasksThatShareARunShareItsProgress(t *testing.T) {
 		require.NoError(t, c.Result(ctx, id, &n))
 		require.Equal(t, 3, n)
 	}
+}
+
+func TestRunsThatWaitForTheirTurnFindWhatWasMadeMeanwhile(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
+	gate, counts := make(chan struct{}), new(counters)
+	register(t, r, "model", func(_ context.Context, in modelIn) (int, error) {
+		counts.add("model")
+		<-gate
+		return in.Size, nil
+	}, endpoint.NoSingleFlight(), endpoint.Serialized())
+	const callers = 4
+	results := make(chan int, callers)
+	for range callers {
+		go func() {
+			n, err := endpoint.Call[int](ctx, c, "model", modelIn{Size: 5})
+			if err != nil {
+				t.Error(err)
+			}
+			results <- n
+		}()
+	}
+	eventually(t, waitLimit, "all have come", func() bool {
+		info, err := s.ServerInfo(ctx)
+		return err == nil && slices.ContainsFunc(info.Sessions, func(s endpoint.SessionInfo) bool { return s.Requests == callers })
+	})
+	close(gate)
+	for range callers {
+		require.Equal(t, 5, <-results)
+	}
+	require.EqualValues(t, 1, counts.get("model"))
+	require.NoError(t, c.Call(ctx, "model", modelIn{Size: 6}, nil))
+	require.EqualValues(t, 2, counts.get("model"), "the turn is free again")
+}
+
+func TestEqualCallsRunSideBySideWithoutSingleFlight(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
+	var meet sync.WaitGroup
+	meet.Add(2)
+	counts := new(counters)
+	register(t, r, "model", func(_ context.Context, in modelIn) (uint64, error) {
+		n := counts.add("model")
+		if n <= 2 {
+			meet.Done()
+			meet.Wait() // returns only if both run at once
+		}
+		return n, nil
+	}, endpoint.NoSingleFlight())
+	results := make(chan uint64, 2)
+	for _, through := range []endpoint.Caller{c, s} {
+		go func() {
+			n, err := endpoint.Call[uint64](ctx, through, "model", modelIn{Size: 5})
+			if err != nil {
+				t.Error(err)
+			}
+			results <- n
+		}()
+	}
+	require.ElementsMatch(t, []uint64{1, 2}, []uint64{<-results, <-results}, "each gets what its own run made")
+	kept, err := endpoint.Call[uint64](ctx, c, "model", modelIn{Size: 5})
+	require.NoError(t, err)
+	require.LessOrEqual(t, kept, uint64(2), "the one that was made last is cached")
+	require.EqualValues(t, 2, counts.get("model"))
 }
 
 func TestARunThatCallsItselfFails(t *testing.T) {

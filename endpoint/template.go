@@ -1,6 +1,8 @@
 package endpoint
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -41,15 +43,29 @@ func parseTemplate(text string, in reflect.Type) (*template, error) {
 			if err := checkPath(in, path); err != nil {
 				return nil, fmt.Errorf("key %q: %w", text, err)
 			}
-			before := rest[:i]
-			if before == "" && len(t.parts) > 0 && t.parts[len(t.parts)-1].path != nil {
-				before = "," // 1 and 23 are not 12 and 3
-			}
-			t.parts = append(t.parts, part{text: before}, part{path: path})
+			t.parts = append(t.parts, part{text: rest[:i]}, part{path: path})
 			rest = rest[i+end+1:]
 		}
 	}
+	t.separate()
 	return t, nil
+}
+
+// separate puts a comma behind each field whose end could not be told from what follows: 1 and 23 are not 12 and 3. No value goes on with
+// another character than these where it might have ended.
+func (t *template) separate() {
+	var parts []part
+	field := false // the last part
+	for _, p := range t.parts {
+		if p.path == nil && p.text == "" {
+			continue
+		}
+		if field && (p.path != nil || strings.IndexByte("0123456789.e", p.text[0]) >= 0) {
+			parts = append(parts, part{text: ","})
+		}
+		parts, field = append(parts, p), p.path != nil
+	}
+	t.parts = parts
 }
 
 // checkPath follows a path through the type, to a scalar at its end.
@@ -88,8 +104,8 @@ func fieldNamed(t reflect.Type, name string) (field, bool) {
 	return field{}, false
 }
 
-// expand makes the key for an argument, of the type that the template was parsed for. Values are quoted where they are texts, so that
-// no two different arguments make one key by where a text ends.
+// expand makes the key for an argument, of the type that the template was parsed for. Different values make different keys, whatever stands
+// between them: texts are quoted, and the end of other values can be told. One that would be long is replaced by its hash.
 func (t *template) expand(in reflect.Value) string {
 	var b strings.Builder
 	for _, p := range t.parts {
@@ -99,8 +115,18 @@ func (t *template) expand(in reflect.Value) string {
 		}
 		b.WriteString(scalar(follow(in, p.path)))
 	}
-	return b.String()
+	if b.Len() <= longKey {
+		return plainKey + b.String()
+	}
+	sum := sha256.Sum256([]byte(b.String()))
+	return hashedKey + hex.EncodeToString(sum[:])
 }
+
+// longKey is how many bytes a key that is made of values may have: what peers send is not kept as a key, however long it is.
+const longKey = 128
+
+// What keys of templates begin with, so that none of the one kind is one of the other.
+const plainKey, hashedKey = "key:", "hash:"
 
 // follow goes down a path that was checked. A nil pointer on the way gives the zero Value.
 func follow(v reflect.Value, path []string) reflect.Value {
