@@ -225,8 +225,9 @@ func (s *Server) isClosing() bool {
 }
 
 // Shutdown stops accepting, tells every client goodbye, lets requests and tasks in flight end, and frees what the server owns. Idle clients
-// do not hold it up. When ctx ends first, what is still running is cancelled and the cause of ctx is returned; a function that does not
-// heed its context is not waited for. Memory that clients have attached stays theirs.
+// do not hold it up. When ctx ends first, what is still running is cancelled, gets a twentieth of a second to end, and the cause of ctx is
+// returned; what a function returns that does not heed its context is given back when it does. Memory that clients have
+// attached stays theirs.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, ses := range s.beginClose() {
 		ses.goodbye()
@@ -237,12 +238,15 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	return errors.Join(err, s.Close())
+	return errors.Join(err, s.close(lateGrace))
 }
 
-// Close cuts every client off, cancels what runs and frees what the server owns. Functions that do not heed their context are not waited
-// for; what they return is given back when they do. A second Close is nil.
-func (s *Server) Close() error {
+// Close cuts every client off, cancels what runs and frees what the server owns. Functions get a second to heed their context; what they
+// return later is given back when they do. A second Close is nil.
+func (s *Server) Close() error { return s.close(closeGrace) }
+
+// close is Close that waits for so long.
+func (s *Server) close(grace time.Duration) error {
 	for _, ses := range s.beginClose() {
 		ses.cut()
 	}
@@ -253,7 +257,7 @@ func (s *Server) Close() error {
 	s.results.Close(now)
 	select {
 	case <-s.done:
-	case <-time.After(closeGrace):
+	case <-time.After(grace):
 		s.log.Warn("functions of endpoints go on after the server has closed", "socket", s.opts.Socket)
 	}
 	s.loseReferences("", "")
@@ -263,8 +267,11 @@ func (s *Server) Close() error {
 	return s.books.Close()
 }
 
-// closeGrace is how long Close waits for functions to heed their context.
-const closeGrace = time.Second
+// How long functions get to heed their context: in Close, and at the end of a Shutdown whose time is over.
+const (
+	closeGrace = time.Second
+	lateGrace  = closeGrace / 20
+)
 
 // beginClose stops accepting and returns the sessions there are.
 func (s *Server) beginClose() []*session {

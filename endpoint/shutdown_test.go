@@ -1,0 +1,52 @@
+package endpoint
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestTheEndOfAServerWaitsForNoFunction has a function that does not heed its context while the server ends.
+func TestTheEndOfAServerWaitsForNoFunction(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(*Server) error
+		took time.Duration
+		err  error
+	}{
+		{"Shutdown whose time is over", func(s *Server) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+			defer cancel()
+			return s.Shutdown(ctx)
+		}, 50*time.Millisecond + lateGrace, context.DeadlineExceeded},
+		{"Close", (*Server).Close, closeGrace, nil},
+	} {
+		for _, opts := range [][]Option{nil, {NoCache()}, {Task()}} {
+			t.Run(c.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					gate := make(chan struct{})
+					r := NewRegistry()
+					require.NoError(t, Register(r, "stubborn", func(context.Context, struct{}) (int, error) { <-gate; return 1, nil }, opts...))
+					s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
+					require.NoError(t, err)
+					called := make(chan error, 1)
+					go func() { called <- s.Call(context.Background(), "stubborn", nil, nil) }()
+					synctest.Wait()
+					start := time.Now()
+					if err := c.end(s); c.err == nil {
+						require.NoError(t, err)
+					} else {
+						require.ErrorIs(t, err, c.err)
+					}
+					require.LessOrEqual(t, time.Since(start), c.took)
+					close(gate)
+					<-called
+				})
+			})
+		}
+	}
+}
