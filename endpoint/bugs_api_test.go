@@ -1,10 +1,10 @@
 package endpoint_test
 
 import (
-	"bytes"
 	"context"
-	"log/slog"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -15,21 +15,36 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
+// in starts a child with a node in a role, as its environment or the command says.
+func in(t *testing.T, do command, env ...string) (*child, answer) {
+	t.Helper()
+	c := start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, env...) })
+	do.Do = "open node"
+	return c, c.must(do)
+}
+
+// serving starts a child that serves what it shares.
+func serving(t *testing.T, do command, env ...string) (*child, answer) {
+	t.Helper()
+	c, a := in(t, do, env...)
+	c.must(command{Do: "share"})
+	c.must(command{Do: "ready"})
+	return c, a
+}
+
 func TestB40LogLinesCarryTheirValues(t *testing.T) {
-	var log bytes.Buffer
-	node, err := endpoint.Open(context.Background(), endpoint.Options{
-		Mode: endpoint.ModeLocal, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-	})
-	require.NoError(t, err)
-	burst, err := endpoint.Share(node, "burst", func(context.Context, struct{}) (int, error) { panic("no such luck") })
-	require.NoError(t, err)
-	_, err = burst(context.Background(), struct{}{})
-	require.ErrorContains(t, err, "no such luck")
-	require.NotContains(t, err.Error(), "goroutine", "the stack stays with the owner")
-	require.NoError(t, node.Close())
-	require.Contains(t, log.String(), "endpoint=burst")
-	require.Contains(t, log.String(), "no such luck")
-	require.Contains(t, log.String(), "goroutine")
+	socket := socketPath(t)
+	o, _ := serving(t, command{Name: "server", Socket: socket})
+	c, _ := in(t, command{Name: "client", Socket: socket})
+	c.must(command{Do: "share"})
+	a := c.ask(command{Do: "burst"})
+	require.Contains(t, a.Error, "no such luck")
+	require.NotContains(t, a.Error, "goroutine", "the stack stays with the owner")
+	log := o.must(command{Do: "log"}).State
+	require.Contains(t, log, "endpoint=burst")
+	require.Contains(t, log, "no such luck")
+	require.Contains(t, log, "goroutine")
+	require.Empty(t, c.must(command{Do: "log"}).State)
 }
 
 func TestB41MisspeltWordsAreErrors(t *testing.T) {
@@ -46,37 +61,56 @@ func TestB41MisspeltWordsAreErrors(t *testing.T) {
 	require.ErrorContains(t, err, `"seize"`)
 }
 
+// TestB42BetweenProcesses runs one program in three processes, each in a role of its own.
+func TestB42BetweenProcesses(t *testing.T) {
+	socket := socketPath(t)
+	pids := map[string]string{}
+	for _, role := range []string{"local", "server", "client"} {
+		p, a := serving(t, command{Name: role, Socket: socket})
+		require.Equal(t, role, a.State)
+		pids[role] = strconv.Itoa(int(p.pid()))
+		a = p.must(command{Do: "twice", Seed: 4})
+		require.Equal(t, "*tensor.Tensor", a.Kind, role)
+		require.EqualValues(t, 8, a.Value, role)
+		ran := pids[role]
+		if role == "client" {
+			ran = pids["server"]
+		}
+		require.Equal(t, ran, p.must(command{Do: "where"}).ID, role)
+	}
+}
+
 func TestB43WhatTheProgramSaysGoesBeforeTheEnvironment(t *testing.T) {
 	dir := filepath.Dir(socketPath(t))
-	env, arg := filepath.Join(dir, "env"), filepath.Join(dir, "arg")
-	t.Setenv(endpoint.EnvBasePath, env)
-	t.Setenv(endpoint.EnvEnabled, "1")
-	t.Setenv(endpoint.EnvRole, "server")
-	ctx := context.Background()
+	base, arg := filepath.Join(dir, "env"), filepath.Join(dir, "arg")
+	env := []string{endpoint.EnvBasePath + "=" + base, endpoint.EnvEnabled + "=1", endpoint.EnvRole + "=server"}
+	owners := map[string]*child{}
 	for _, row := range []struct {
-		opts   endpoint.Options
-		mode   endpoint.Mode
-		socket string
+		do           command
+		mode, socket string
 	}{
-		{endpoint.Options{}, endpoint.ModeServer, env + "-0.sock"},
-		{endpoint.Options{BasePath: arg}, endpoint.ModeServer, arg + "-0.sock"},
-		{endpoint.Options{BasePath: arg, DeviceIndex: 3}, endpoint.ModeServer, arg + "-3.sock"},
-		{endpoint.Options{Socket: arg, BasePath: env}, endpoint.ModeServer, arg},
-		{endpoint.Options{Mode: endpoint.ModeLocal}, endpoint.ModeLocal, ""},
+		{command{}, "server", base + "-0.sock"},
+		{command{Key: arg}, "server", arg + "-0.sock"},
+		{command{Key: arg, Version: 3}, "server", arg + "-3.sock"},
+		{command{Key: base, Socket: arg}, "server", arg},
+		{command{Name: "local"}, "local", ""},
 	} {
-		node, err := endpoint.Open(ctx, row.opts)
-		require.NoError(t, err)
-		require.Equal(t, row.mode, node.Mode())
-		require.Equal(t, row.socket, node.Socket())
-		if row.mode == endpoint.ModeServer { // a client on its own finds it by the same variable
-			node.Ready()
-			c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: row.socket})
-			require.NoError(t, err)
-			require.NoError(t, c.Close())
-		}
-		require.NoError(t, node.Close())
+		o, a := serving(t, row.do, env...)
+		require.Equal(t, row.mode, a.State)
+		require.Equal(t, row.socket, a.Name)
+		owners[row.socket] = o
 	}
-	_, err := endpoint.Open(ctx, endpoint.Options{DeviceIndex: -1})
+
+	// A client on its own finds its owner by the same variable, and goes where the program says if it does.
+	c := start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, env...) })
+	found := c.must(command{Do: "dial default"})
+	require.Equal(t, base+"-0.sock", found.Name)
+	c.must(command{Do: "dial", Socket: arg + "-0.sock"})
+	owners[base+"-0.sock"].must(command{Do: "close node"})
+	require.Contains(t, c.ask(command{Do: "dial default"}).Is, "unavailable")
+	c.must(command{Do: "dial", Socket: arg + "-3.sock"})
+
+	_, err := endpoint.Open(context.Background(), endpoint.Options{DeviceIndex: -1})
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
 }
 

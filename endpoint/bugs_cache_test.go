@@ -2,6 +2,8 @@ package endpoint_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -88,6 +90,44 @@ func TestB14AFunctionThatEndsItsGoroutineHangsNobody(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, server.Stats.Inflight)
 	require.Zero(t, server.Stats.TasksRunning)
+}
+
+// TestB14JoinersOfARunThatEndsAreTold has callers of two processes wait for one run that ends without a result.
+func TestB14JoinersOfARunThatEndsAreTold(t *testing.T) {
+	drivertest.Leaks(t)
+	const each = 4
+	o, socket := owner(t)
+	dial := func() *endpoint.Client {
+		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
+		require.NoError(t, err)
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	ctx, c, other := context.Background(), dial(), client(t, socket)
+	for i, name := range []string{"exit at gate", "panic at gate"} {
+		results := make(chan string, 2*each)
+		for range each {
+			go func() { results <- fmt.Sprint(c.Call(ctx, name, gateIn{Gate: name}, nil)) }()
+		}
+		go func() {
+			for _, text := range strings.Split(other.ask(command{Do: "join", Name: name, Key: name, Tensors: each}).State, "\n") {
+				results <- text
+			}
+		}()
+		eventually(t, waitLimit, "all wait for one run", func() bool {
+			server, err := c.ServerInfo(ctx)
+			return err == nil && server.Stats.CacheMisses == uint64(i+1) && server.Stats.CacheJoins == uint64((i+1)*(2*each-1))
+		})
+		open(t, c, name)
+		for range 2 * each {
+			require.Contains(t, <-results, map[string]string{"exit at gate": "Goexit", "panic at gate": "at the gate"}[name])
+		}
+		require.EqualValues(t, 1, ran(o, name))
+	}
+	server, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Zero(t, server.Stats.Inflight)
+	require.Zero(t, server.Stats.CacheEntries)
 }
 
 func TestB15JoinersAndLateComersGetLiveObjects(t *testing.T) {

@@ -2,10 +2,16 @@ package endpoint_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -92,58 +98,68 @@ func TestB24ASecondOwnerIsRefused(t *testing.T) {
 
 func TestB25AServerThatCannotStartSaysSo(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "a", "b", "s.sock")
-	_, err := endpoint.NewServer(endpoint.ServerOptions{Socket: missing})
-	require.ErrorIs(t, err, os.ErrNotExist)
-	_, err = endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeServer, Socket: missing})
-	require.ErrorIs(t, err, os.ErrNotExist)
-}
-
-func TestB26ASocketFileOfADeadOwnerIsNoObstacle(t *testing.T) {
-	o, socket := owner(t)
-	require.NoError(t, o.cmd.Process.Signal(syscall.SIGTERM))
-	o.cmd.Wait()
-	_, err := os.Lstat(socket)
-	require.NoError(t, err, "the child does not handle the signal, so the file is still there")
-	next := start(t)
-	next.must(command{Do: "serve", Socket: socket})
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
-	require.NoError(t, err)
-	require.NoError(t, c.Close())
-}
-
-func TestB28ReadyIsAnnouncedAfterAllRegistrations(t *testing.T) {
-	drivertest.Leaks(t)
-	ctx := context.Background()
-	socket := socketPath(t)
-	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, Socket: socket})
-	require.NoError(t, err)
-	defer node.Close()
-	var registered bool
-	early := make(chan error, 1)
-	go func() {
-		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket})
-		if err == nil {
-			_, err = endpoint.Call[bool](ctx, c, "last", nil)
-			c.Close()
-		}
-		early <- err
-	}()
-	info, err := node.Info(ctx)
-	require.NoError(t, err)
-	require.True(t, info.ServerRunning)
-	require.False(t, info.ServerReady)
-	for _, name := range []string{"first", "last"} {
-		_, err = endpoint.Share(node, name, func(context.Context, struct{}) (bool, error) { return registered, nil })
-		require.NoError(t, err)
+	for _, do := range []command{{Do: "serve", Socket: missing}, {Do: "open node", Name: "server", Socket: missing}} {
+		o := start(t)
+		require.Contains(t, o.ask(do).Is, "not exist", do.Do)
+		do.Socket = socketPath(t)
+		o.must(do) // and is there where it can be
+		require.Contains(t, start(t).ask(do).Is, "in use", do.Do)
 	}
-	registered = true
-	node.Ready()
-	node.Ready()
-	require.NoError(t, <-early, "who came before waited, and found all endpoints")
-	info, err = node.Info(ctx)
-	require.NoError(t, err)
-	require.True(t, info.ServerReady)
-	require.Equal(t, 2, info.Registered)
+}
+
+// TestB26ASignalLeavesNothingInTheWay ends owners by signals that they do not handle. A socket file that is left is no obstacle for the
+// next one, which starts at once; who was connected is with that one then.
+func TestB26ASignalLeavesNothingInTheWay(t *testing.T) {
+	socket := socketPath(t)
+	o := start(t)
+	o.must(command{Do: "serve", Socket: socket})
+	c := client(t, socket)
+	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGINT} {
+		require.NoError(t, o.cmd.Process.Signal(signal))
+		o.cmd.Wait()
+		_, err := os.Lstat(socket)
+		require.NoError(t, err, "the child does not handle the signal, so the file is still there")
+		o = start(t)
+		id := o.must(command{Do: "serve", Socket: socket}).ID
+		eventually(t, waitLimit, "the client is with the next owner", func() bool { return c.ask(command{Do: "ping"}).Error == "" })
+		fresh, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
+		require.NoError(t, err)
+		require.Equal(t, id, fresh.ServerID())
+		require.NoError(t, fresh.Close())
+	}
+	o.must(command{Do: "close server"})
+	require.NoFileExists(t, socket)
+}
+
+// TestB28ReadyIsAnnouncedAfterAllRegistrations has a client that calls before the owner has registered anything.
+func TestB28ReadyIsAnnouncedAfterAllRegistrations(t *testing.T) {
+	socket := socketPath(t)
+	o, _ := in(t, command{Name: "server", Socket: socket})
+	c := start(t)
+	early := make(chan answer, 1)
+	go func() {
+		a := c.ask(command{Do: "open node", Name: "client", Socket: socket})
+		if a.Error == "" {
+			a = c.ask(command{Do: "share"})
+		}
+		if a.Error == "" {
+			a = c.ask(command{Do: "where"})
+		}
+		early <- a
+	}()
+	require.Equal(t, "true false 0", o.must(command{Do: "about"}).State, "it is running and not ready")
+	o.must(command{Do: "share"})
+	select {
+	case a := <-early:
+		require.Fail(t, "the client did not wait", "%+v", a)
+	default:
+	}
+	o.must(command{Do: "ready"})
+	o.must(command{Do: "ready"})
+	a := <-early
+	require.Empty(t, a.Error, "who came before waited, and found all endpoints")
+	require.Equal(t, strconv.Itoa(int(o.pid())), a.ID)
+	require.Equal(t, "true true 4", o.must(command{Do: "about"}).State)
 }
 
 func TestB29IdleConnectionsStopNobody(t *testing.T) {
@@ -208,36 +224,26 @@ func TestB30WaitersHoldUpNobody(t *testing.T) {
 	all.Wait()
 }
 
+// TestB30TasksMayCallTasks has an owner with two workers run trees of tasks, for three processes at once.
 func TestB30TasksMayCallTasks(t *testing.T) {
-	drivertest.Leaks(t)
-	r := endpoint.NewRegistry()
-	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 2}})
-	ctx := context.Background()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
-	require.NoError(t, err)
-	defer c.Close()
-	type in struct{ Depth, Width int }
-	for name, through := range map[string]endpoint.Caller{"over the socket": c, "within the process": s} {
-		t.Run(name, func(t *testing.T) {
-			require.NoError(t, endpoint.Register(r, name, func(ctx context.Context, call in) (int, error) {
-				sum := 1
-				for i := range min(call.Depth, 1) * call.Width {
-					n, err := endpoint.Call[int](ctx, through, name, in{call.Depth - 1, call.Width - i})
-					if err != nil {
-						return 0, err
-					}
-					sum += n
-				}
-				return sum, nil
-			}, endpoint.Task(), endpoint.NoCache()))
-			results := make(chan error, 4)
-			for range cap(results) {
-				go func() { results <- through.Call(ctx, name, in{Depth: 3, Width: 2}, nil) }()
-			}
-			for range cap(results) {
-				require.NoError(t, <-results)
-			}
-		})
+	socket := socketPath(t)
+	o, _ := serving(t, command{Name: "server", Socket: socket})
+	callers := []*child{o}
+	for range 2 {
+		c, _ := in(t, command{Name: "client", Socket: socket})
+		c.must(command{Do: "share"})
+		callers = append(callers, c)
+	}
+	for _, overSocket := range []bool{false, true} {
+		answers := make(chan answer, len(callers))
+		for _, c := range callers {
+			go func() { answers <- c.ask(command{Do: "nest", Wait: overSocket}) }()
+		}
+		for range callers {
+			a := <-answers
+			require.Empty(t, a.Error)
+			require.EqualValues(t, 10, a.Value)
+		}
 	}
 }
 
@@ -261,29 +267,75 @@ func TestB31ACallOfAnAbsentOwnerEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// TestB32ManyConnectAtOnce has processes connect to an owner that accepts nobody yet, many more than the kernel queues for it.
 func TestB32ManyConnectAtOnce(t *testing.T) {
+	const processes, each, queue = 4, 50, 8
 	socket := socketPath(t)
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	require.NoError(t, err)
+	raw, err := l.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Control(func(fd uintptr) { err = syscall.Listen(int(fd), queue) }))
+	require.NoError(t, err)
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Listener: l})
 	require.NoError(t, err)
 	var served sync.WaitGroup
 	defer served.Wait()
 	defer s.Close()
-	ctx := context.Background()
-	var all sync.WaitGroup
-	for range 200 { // nobody accepts yet
-		all.Go(func() {
-			c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Wait: true})
-			if err == nil {
-				_, err = c.Ping(ctx)
-				c.Close()
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
+	answers := make(chan answer, processes)
+	for range processes {
+		c := start(t)
+		go func() { answers <- c.ask(command{Do: "dial many", Socket: socket, Tensors: each}) }()
 	}
+	eventually(t, waitLimit, "the queue is full", func() bool {
+		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+		require.NoError(t, err)
+		defer syscall.Close(fd)
+		return errors.Is(syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}), syscall.EAGAIN)
+	})
 	served.Go(func() { s.Serve() })
-	all.Wait()
+	for range processes {
+		require.Empty(t, (<-answers).Error)
+	}
+}
+
+// otherDevice is a device of the same type and number as another one, and another UUID: what a process sees that was given other GPUs.
+type otherDevice struct{ driver.Device }
+
+// Info implements [driver.Device].
+func (d otherDevice) Info() driver.Info {
+	info := d.Device.Info()
+	info.UUID[0] ^= 0xff
+	return info
+}
+
+func TestB35DevicesAreNotToldApartByNumber(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m"})
+	ctx := context.Background()
+	dev := testDevice(t)
+	other := otherDevice{dev}
+	require.Equal(t, dev.Info().Index, other.Info().Index)
+	require.Equal(t, dev.Info().Type, other.Info().Type)
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(other)})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Acquire(ctx, "m")
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, dev.Info().UUID.String())
+	_, err = endpoint.Call[*tensor.Tensor](ctx, c, "plain model", modelIn{Size: 4})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	var unsupported *driver.UnsupportedError
+	require.ErrorAs(t, err, &unsupported)
+
+	right, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{other, dev}})
+	require.NoError(t, err)
+	defer right.Close()
+	x, err := endpoint.Call[*tensor.Tensor](ctx, right, "plain model", modelIn{Size: 4})
+	require.NoError(t, err, "of two devices with one number the UUID tells which it is")
+	require.Same(t, dev, x.Device())
+	require.NoError(t, x.Close())
 }
 
 func TestB35MemoryIsNamedByItsDevice(t *testing.T) {
@@ -316,8 +368,10 @@ func TestB36NothingReceivedIsExecutedAndNobodyElseIsServed(t *testing.T) {
 	raw, err := net.Dial("unix", socket)
 	require.NoError(t, err)
 	defer raw.Close()
-	// A pickle that would run a command.
-	_, err = raw.Write([]byte("\x00\x00\x00\x2acposix\nsystem\n(S'touch /tmp/owned'\ntR."))
+	// A pickle that would run a command, in a frame of the library that unpickled what it got.
+	owned := filepath.Join(t.TempDir(), "owned")
+	pickle := "cposix\nsystem\n(S'touch " + owned + "'\ntR."
+	_, err = raw.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(pickle))), pickle...))
 	require.NoError(t, err)
 	require.NoError(t, raw.SetReadDeadline(time.Now().Add(waitLimit)))
 	for {
@@ -326,18 +380,51 @@ func TestB36NothingReceivedIsExecutedAndNobodyElseIsServed(t *testing.T) {
 		}
 	}
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the owner hangs up")
+	require.NoFileExists(t, owned)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 }
 
+// peakMemory is the most memory that a process has had resident, in bytes.
+func peakMemory(t *testing.T, pid int32) int64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	require.NoError(t, err)
+	_, after, found := strings.Cut(string(status), "VmHWM:")
+	if !found {
+		t.Skip("the kernel does not tell")
+	}
+	var kib int64
+	_, err = fmt.Sscan(after, &kib)
+	require.NoError(t, err)
+	return kib << 10
+}
+
 func TestB38LimitsHoldBeforeMemoryIsTaken(t *testing.T) {
 	drivertest.Leaks(t)
-	c, _ := callingWith(t, command{Bytes: 1 << 20})
+	const limit, large = 1 << 20, 60 << 20
+	c, o := callingWith(t, command{Bytes: limit})
 	ctx := context.Background()
 	type in struct{ Data []byte }
-	require.NoError(t, c.Call(ctx, "bytes", in{make([]byte, 1<<19)}, nil))
-	require.Error(t, c.Call(ctx, "bytes", in{make([]byte, 1<<21)}, nil), "the owner takes no frame of that size")
+	require.NoError(t, c.Call(ctx, "bytes", in{make([]byte, limit/2)}, nil))
+	before := peakMemory(t, o.pid())
+	for range 3 {
+		err := c.Call(ctx, "bytes", in{make([]byte, large)}, nil)
+		require.ErrorIs(t, err, endpoint.ErrProtocol, "the owner takes no frame of that size")
+		require.ErrorContains(t, err, "larger than the limit")
+	}
+	for _, claim := range []uint32{large, math.MaxUint32} { // of bytes that never come
+		raw, err := net.Dial("unix", c.Socket())
+		require.NoError(t, err)
+		defer raw.Close()
+		_, err = raw.Write(append(binary.BigEndian.AppendUint32(nil, claim), 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1))
+		require.NoError(t, err)
+		require.NoError(t, raw.SetReadDeadline(time.Now().Add(waitLimit)))
+		_, err = io.Copy(io.Discard, raw)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the owner hangs up")
+	}
+	require.Less(t, peakMemory(t, o.pid())-before, int64(large/2), "of what is refused nothing is kept, not even for a moment")
 
 	small, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: c.Socket(), Limits: wire.Limits{Frame: 1 << 16}})
 	require.NoError(t, err)

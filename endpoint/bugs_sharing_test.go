@@ -6,14 +6,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The tests with a number are about the bugs of the systems that this one follows; BUGS.md says what each bug was. All of them run
-// against an owner in another process.
+// The tests with a number are about the bugs of the systems that this one follows; BUGS.md says what each bug was. Those in this file are
+// about memory and references, and run against an owner in another process.
 
 // ran is how often an endpoint of the owner did something.
 func ran(o *child, what string) uint64 { return o.must(command{Do: "ran", Key: what}).Version }
@@ -75,6 +76,27 @@ func TestB03TheCacheKeyHasTheArguments(t *testing.T) {
 		require.Equal(t, want+1, ran(o, "sum"))
 		require.NoError(t, x.Close())
 	}
+}
+
+// TestB03NobodyWritesWhatOthersGotToo tries to write to a cached result that two processes have.
+func TestB03NobodyWritesWhatOthersGotToo(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, o := calling(t)
+	ctx := context.Background()
+	mine, err := filled(dev, 4, 100)
+	require.NoError(t, err)
+	defer mine.Close()
+	for range 2 {
+		got, err := endpoint.Call[*tensor.Tensor](ctx, c, "plain model", modelIn{Size: 4})
+		require.NoError(t, err)
+		defer got.Close()
+		require.False(t, got.Storage().Memory().Writable())
+		require.ErrorIs(t, got.CopyFrom(mine), driver.ErrReadOnly)
+		_, err = got.Storage().Memory().WriteAt([]byte{1}, 0)
+		require.ErrorIs(t, err, driver.ErrReadOnly)
+		require.Equal(t, []float32{4, 4, 4, 4}, values(t, got))
+	}
+	require.EqualValues(t, 1, ran(o, "model"))
 }
 
 func TestB04ReferencesKnowTheirServerOnEveryPath(t *testing.T) {

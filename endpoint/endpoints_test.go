@@ -145,6 +145,16 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 			return 0, nil
 		}, opts...))
 	}
+	for name, end := range map[string]func(){"exit at gate": runtime.Goexit, "panic at gate": func() { panic("at the gate") }} {
+		must(endpoint.Register(r, name, func(ctx context.Context, in gateIn) (int, error) {
+			counts.add(name)
+			if err := g.wait(ctx, in.Gate); err != nil {
+				return 0, err
+			}
+			end()
+			return 0, nil
+		}))
+	}
 	must(endpoint.Register(r, "steps", func(ctx context.Context, in gateIn) (int, error) {
 		for i := range in.N {
 			task.Report(ctx, int64(i+1), int64(in.N), fmt.Sprintf("step %d", i+1))

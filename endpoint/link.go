@@ -400,10 +400,17 @@ func (l *link) ignore(id uint64) {
 	delete(l.events, id)
 }
 
-// sendError explains why a request could not be sent: the reader often knows better than the writer.
+// sendError explains why a request could not be sent: the reader often knows better than the writer. An owner that hangs up has said why
+// before it did.
 func (l *link) sendError(ctx context.Context, err error) error {
 	if errors.Is(err, wire.ErrNotSent) {
 		return context.Cause(ctx)
+	}
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		select {
+		case <-l.over: // what was sent is read to its end
+		case <-ctx.Done():
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

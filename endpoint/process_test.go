@@ -73,6 +73,7 @@ var sentinels = map[string]error{
 	"not found": endpoint.ErrNotFound, "invalid": endpoint.ErrInvalid, "in use": endpoint.ErrInUse, "permission": endpoint.ErrPermission,
 	"unavailable": endpoint.ErrUnavailable, "limit": endpoint.ErrLimit, "protocol": endpoint.ErrProtocol, "closed": endpoint.ErrClosed,
 	"unsupported": errors.ErrUnsupported, "deadline": context.DeadlineExceeded, "handle": driver.ErrHandle,
+	"not exist": os.ErrNotExist,
 }
 
 // child is a process under test.

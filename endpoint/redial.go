@@ -190,8 +190,7 @@ func (c *Client) open() (*link, error) {
 
 // dial connects and checks who the owner is, by what the kernel says of it.
 func (c *Client) dial(ctx context.Context) (*wire.Conn, error) {
-	var d net.Dialer
-	raw, err := d.DialContext(ctx, "unix", c.opts.Socket)
+	raw, err := connect(ctx, c.opts.Socket)
 	if err != nil {
 		return nil, dialError(c.opts.Socket, err)
 	}
@@ -204,6 +203,22 @@ func (c *Client) dial(ctx context.Context) (*wire.Conn, error) {
 		return nil, err
 	}
 	return conn, nil
+}
+
+// connect waits for a place where an owner's queue of clients is full: the kernel does not, as it does for other sockets.
+func connect(ctx context.Context, socket string) (net.Conn, error) {
+	var d net.Dialer
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		raw, err := d.DialContext(ctx, "unix", socket)
+		if !errors.Is(err, syscall.EAGAIN) {
+			return raw, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // trusted tells whether a peer may be the owner, by what the kernel says of it.
@@ -225,6 +240,8 @@ func dialError(socket string, err error) error {
 		return fmt.Errorf("%w on %s: its owner has ended and left the socket behind", ErrUnavailable, socket)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("socket %s: %w: it belongs to another user", socket, ErrPermission)
+	case errors.Is(err, syscall.EAGAIN):
+		return fmt.Errorf("%w on %s: its queue of clients is full: %w", ErrUnavailable, socket, err)
 	}
 	return fmt.Errorf("%w on %s: %w", ErrUnavailable, socket, err)
 }

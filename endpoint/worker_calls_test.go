@@ -2,6 +2,8 @@ package endpoint_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
@@ -27,6 +29,17 @@ func (w *worker) call(ctx context.Context, do command) (a answer, err error) {
 	case "take away":
 		_, err := w.client.Destroy(ctx, do.Name)
 		return a, err
+	case "join": // calls at once, all with the same argument
+		texts := make(chan string, do.Tensors)
+		for range do.Tensors {
+			go func() { texts <- fmt.Sprint(w.client.Call(ctx, do.Name, gateIn{Gate: do.Key}, nil)) }()
+		}
+		all := make([]string, do.Tensors)
+		for i := range all {
+			all[i] = <-texts
+		}
+		a.State = strings.Join(all, "\n")
+		return a, nil
 	case "sum of touched":
 		if w.touched == nil {
 			if w.touched, err = filled(w.dev, 4, float32(do.Seed)); err != nil {

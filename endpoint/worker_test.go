@@ -27,6 +27,7 @@ type worker struct {
 	counts   counters
 	refs     map[string]*endpoint.Ref[any]
 	touched  *tensor.Tensor
+	roles    roles
 }
 
 // counters count what the endpoints of a child did.
@@ -70,8 +71,10 @@ func (w *worker) do(do command) (answer, error) {
 		return answer{}, w.server.DestroyObject(do.Name)
 	case "serve", "publish", "withdraw", "books", "shutdown", "close server":
 		return w.own(ctx, do)
-	case "hold", "held", "submit", "take away", "sum of touched":
+	case "hold", "held", "submit", "take away", "sum of touched", "join":
 		return w.call(ctx, do)
+	case "open node", "share", "ready", "about", "twice", "where", "burst", "nest", "log", "close node", "dial many", "dial default":
+		return w.role(ctx, do)
 	case "ran":
 		return answer{Version: w.counts.get(do.Key)}, nil
 	case "count":

@@ -115,7 +115,10 @@ func (c *Conn) writeFailed(err error) {
 // its end altogether: nobody could answer what else it sends.
 func (c *Conn) endReading() { c.conn.CloseRead() }
 
-func peerGone(err error) bool { return errors.Is(err, syscall.EPIPE) }
+// peerGone tells whether a write failed because the peer has closed its end, before or after it read all that it was sent.
+func peerGone(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+}
 
 func (c *Conn) send(ctx context.Context, kind Kind, id uint64, body []byte, files []*os.File, now bool) error {
 	if body == nil {
