@@ -101,7 +101,9 @@ func (h *attachment) attached(server string, version uint64) {
 func (h *attachment) eventsOf(l *link) func(wire.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked, h.early = l, [2]wire.Event{}
+	if l.reason() == nil { // else there may be another one already
+		h.asked, h.early = l, [2]wire.Event{}
+	}
 	return func(e wire.Event) { h.event(l, e) }
 }
 
@@ -170,4 +172,11 @@ func (h *attachment) leasedOn(l *link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.link == l
+}
+
+// settledOn tells that there is nothing to take up on a link: the lease is held there, or no owner knows the version any more.
+func (h *attachment) settledOn(l *link) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.link == l || h.state == Orphaned
 }

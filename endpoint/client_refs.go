@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 
@@ -114,64 +113,4 @@ func (c *Client) given(rows []wire.ObjectReleased) {
 			c.mu.Unlock()
 		}
 	}
-}
-
-// referencesLost tells the references of a connection that it has ended. Where its owner has said that it is leaving, their objects are gone too.
-func (c *Client) referencesLost(l *link) {
-	left := l.left()
-	for _, r := range c.references() {
-		switch {
-		case r.heldOn() != l:
-		case left:
-			c.lose(r, StaleObjectMissing)
-		default:
-			r.moveTo(nil)
-		}
-	}
-}
-
-// resumeReferences takes all references again on a new connection, or finds that their objects are gone. An error is of the connection.
-func (c *Client) resumeReferences(ctx context.Context, l *link) error {
-	defer l.news.expect()()
-	for _, r := range c.references() {
-		if err := c.resumeReference(ctx, l, r); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// resumeReference is resumeReferences for one of them. News of objects is expected meanwhile.
-func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) error {
-	switch {
-	case r.heldOn() == l:
-		return nil
-	case r.server != l.server.Server:
-		c.lose(r, StaleServerMismatch)
-		return nil
-	}
-	if err := c.watchObjects(ctx, l); err != nil {
-		return err
-	}
-	_, frame, err := l.roundTrip(ctx, call{op: wire.OpObjectRefer, body: wire.Object{ID: r.id}})
-	switch {
-	case errors.Is(err, ErrStale):
-		c.lose(r, StaleObjectMissing)
-		return nil
-	case err != nil:
-		return err
-	}
-	var again wire.ObjectInfo
-	err = decodeAnswer(frame, &again)
-	frame.Files.Close()
-	if err != nil {
-		return err
-	}
-	switch {
-	case !r.attach(l, again.Token):
-		l.releaseObject(r.id, again.Token)
-	case l.news.heardOf(r.id): // before it was known to be held here
-		c.lose(r, StaleObjectMissing)
-	}
-	return nil
 }

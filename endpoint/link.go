@@ -446,11 +446,11 @@ func (l *link) wait() {
 	l.outbox.close()
 }
 
-// ended tells whether the link is of no use for new requests.
-func (l *link) ended() bool {
+// reason is why the link is of no use for new requests; nil while it is.
+func (l *link) reason() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.err != nil
+	return l.err
 }
 
 // left tells whether the owner has said that it is shutting down.

@@ -15,7 +15,7 @@ import (
 )
 
 // Dialing again starts at firstBackoff and doubles up to lastBackoff, each pause shortened by up to half at random so that the
-// clients of an owner that came back do not all come at once. One attempt has dialTimeout.
+// clients of an owner that came back do not all come at once. An owner has dialTimeout to answer one attempt.
 const (
 	firstBackoff = 5 * time.Millisecond
 	lastBackoff  = time.Second
@@ -70,7 +70,7 @@ func (c *Client) linkOrAttempt(now bool) (*link, *attempt, error) {
 	if c.closed {
 		return nil, nil, fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
 	}
-	if c.link != nil && !c.link.ended() {
+	if c.link != nil && c.link.reason() == nil {
 		return c.link, nil, nil
 	}
 	a := c.attempt
@@ -125,6 +125,7 @@ func (c *Client) settle(a *attempt) {
 		c.keepTrying()
 		return
 	}
+	before := c.failed
 	c.failed = 0
 	if c.closed {
 		c.mu.Unlock()
@@ -136,17 +137,23 @@ func (c *Client) settle(a *attempt) {
 	c.links[a.link] = struct{}{}
 	c.work.Add(1)
 	c.mu.Unlock()
-	go c.tend(a.link)
+	go c.tend(a.link, before)
+	c.catchUp(a.link)
 }
 
 // tend sees to it that handles and watchers get another connection when this one is over, and waits for its end: an owner that has
-// said goodbye still answers what it was asked before.
-func (c *Client) tend(l *link) {
+// said goodbye still answers what it was asked before. A connection that was over at once counts as one failure more than there were
+// before it.
+func (c *Client) tend(l *link, failed int) {
 	defer c.work.Done()
+	start := time.Now()
 	<-l.over
 	c.mu.Lock()
 	if c.link == l {
 		c.link = nil
+	}
+	if time.Since(start) < lastBackoff {
+		c.failed = max(c.failed, failed+1)
 	}
 	c.mu.Unlock()
 	c.ownerLost(l)
@@ -181,8 +188,7 @@ func (c *Client) open() (*link, error) {
 		return nil, fmt.Errorf("socket %s: %w", c.opts.Socket, err)
 	}
 	go l.read()
-	if err := c.resume(ctx, l); err != nil {
-		l.cut()
+	if err := c.resume(l); err != nil {
 		return nil, err
 	}
 	return l, nil

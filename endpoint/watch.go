@@ -92,7 +92,7 @@ func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 	for {
 		l, err := c.connected(ctx)
 		if err == nil {
-			err = w.begin(ctx, l)
+			err = w.begin(ctx, l, false)
 		}
 		if err == nil {
 			return w, nil
@@ -104,10 +104,10 @@ func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 	}
 }
 
-// begin asks for events on a connection, if that was not done before.
-func (w *Watcher) begin(ctx context.Context, l *link) error {
-	if !w.turnTo(l) {
-		return nil
+// begin asks for events on a connection, if that was not done before. With back, the watcher had another one and is told.
+func (w *Watcher) begin(ctx context.Context, l *link, back bool) error {
+	if ask, err := w.turnTo(l, back); !ask {
+		return err
 	}
 	// An owner that has said goodbye may still send events of its own versions when its successor is asked already.
 	ask := call{op: wire.OpWatch, body: wire.Watch{Names: w.names}, event: func(e wire.Event) { w.event(l, e) }}
@@ -123,19 +123,25 @@ func (w *Watcher) begin(ctx context.Context, l *link) error {
 	return nil
 }
 
-// turnTo makes the events of a connection those that count. It is false if they are, or none do any more.
-func (w *Watcher) turnTo(l *link) bool {
+// turnTo makes the events of a connection those that count. ask is false if they are, or cannot be.
+func (w *Watcher) turnTo(l *link, back bool) (ask bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.link == l || w.err != nil {
-		return false
+		return false, w.err
+	}
+	if err := l.reason(); err != nil { // then there may be another one already, whose events count
+		return false, err
 	}
 	w.link, w.request = l, 0
 	if w.server != l.server.Server { // another owner counts versions anew
 		w.server = l.server.Server
 		clear(w.seen)
 	}
-	return true
+	if back {
+		w.ownerLocked(EventOwnerBack, l)
+	}
+	return true, nil
 }
 
 // begun notes the request that was answered. It is false when nobody wants its events any more.
@@ -156,12 +162,11 @@ func (l *link) unwatch(id uint64) {
 	l.tell(call{op: wire.OpUnwatch, body: wire.Unwatch{Watch: id}})
 }
 
-// resume asks for events again on a new connection.
-func (w *Watcher) resume(ctx context.Context, l *link) error {
+// on tells whether the events of a connection are those that count.
+func (w *Watcher) on(l *link) bool {
 	w.mu.Lock()
-	w.ownerLocked(EventOwnerBack, l)
-	w.mu.Unlock()
-	return w.begin(ctx, l)
+	defer w.mu.Unlock()
+	return w.link == l
 }
 
 // ownerKey is where pending keeps what happened to the owner, and overflowKey that something was dropped: no name is like them.

@@ -1,0 +1,134 @@
+package endpoint_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// request is the next request.
+func (e *ownerEnd) request() (uint64, wire.Request) {
+	e.t.Helper()
+	frame := e.receive()
+	defer frame.Files.Close()
+	require.Equal(e.t, wire.KindRequest, frame.Kind)
+	request, err := wire.ParseRequest(frame.Body)
+	require.NoError(e.t, err)
+	return frame.ID, request
+}
+
+// refuse answers a request with an error.
+func (e *ownerEnd) refuse(id uint64, code wire.Code) {
+	e.t.Helper()
+	e.say(wire.KindError, id, wire.Error{Code: code, Message: "no"})
+}
+
+// hold gives the client a reference to an object.
+func (e *ownerEnd) hold(c *endpoint.Client, object, server string, first bool) *endpoint.Ref[int] {
+	e.t.Helper()
+	held := holding(c)
+	if first {
+		e.say(wire.KindResponse, e.asked(wire.OpObjectWatch, nil), wire.WatchingObjects{})
+	}
+	e.say(wire.KindResponse, e.asked(wire.OpCall, nil), returned(object, server))
+	ref := <-held
+	require.NotNil(e.t, ref)
+	e.t.Cleanup(func() { ref.Close() })
+	return ref
+}
+
+func TestAConnectionThatBreaksAsItIsTakenUpIsToldAsLost(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	c, end := o.connected("one")
+	w, _ := watching(t, c, end)
+	ref := end.hold(c, "a", "one", true)
+	lost := endpoint.Event{Kind: endpoint.EventOwnerLost, Server: "one"}
+	back := endpoint.Event{Kind: endpoint.EventOwnerBack, Server: "one"}
+	for range 3 {
+		end.Close()
+		require.Equal(t, lost, next(t, w))
+		end = o.greet("one")
+		require.Equal(t, back, next(t, w))
+		for referred := false; !referred; {
+			id, request := end.request()
+			switch request.Op {
+			case wire.OpWatch:
+				end.say(wire.KindResponse, id, wire.Watching{})
+			case wire.OpObjectRefer:
+				referred = true
+			}
+		}
+	}
+	require.NoError(t, ref.Err())
+	end.Close()
+	require.Equal(t, lost, next(t, w))
+	end = o.greet("one")
+	require.Equal(t, back, next(t, w))
+	for range 3 {
+		switch id, request := end.request(); request.Op {
+		case wire.OpWatch:
+			end.say(wire.KindResponse, id, wire.Watching{})
+		case wire.OpObjectRefer:
+			end.say(wire.KindResponse, id, wire.ObjectInfo{ID: "a", Server: "one"})
+		case wire.OpObjectWatch:
+			end.say(wire.KindResponse, id, wire.WatchingObjects{})
+		}
+	}
+	pings(t, c, end)
+	require.NoError(t, ref.Err())
+}
+
+func TestReferencesAreTakenUpSideBySide(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	c, end := o.connected("one")
+	const refs = 32
+	for n := range refs {
+		end.hold(c, string(rune('a'+n)), "one", n == 0)
+	}
+	end.Close()
+	end = o.greet("one")
+	end.say(wire.KindResponse, end.asked(wire.OpObjectWatch, nil), wire.WatchingObjects{})
+	asked := map[uint64]string{}
+	for range refs { // before any is answered
+		var in wire.Object
+		id := end.asked(wire.OpObjectRefer, &in)
+		asked[id] = in.ID
+	}
+	for id, object := range asked {
+		end.say(wire.KindResponse, id, wire.ObjectInfo{ID: object, Server: "one"})
+	}
+	pings(t, c, end)
+}
+
+func TestWhatTheOwnerRefusesToGiveAgainIsNoReasonToHangUp(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	c, end := o.connected("one")
+	w, _ := watching(t, c, end)
+	ref := end.hold(c, "a", "one", true)
+	end.Close()
+	require.Equal(t, endpoint.EventOwnerLost, next(t, w).Kind)
+	end = o.greet("one")
+	for range 3 {
+		id, _ := end.request()
+		end.refuse(id, wire.CodeResourceExhausted)
+	}
+	pings(t, c, end)
+	<-ref.Done()
+	require.ErrorIs(t, ref.Err(), endpoint.ErrStale)
+	for {
+		e, err := w.Next(context.Background())
+		if err != nil {
+			require.ErrorIs(t, err, endpoint.ErrLimit)
+			break
+		}
+		require.Equal(t, endpoint.EventOwnerBack, e.Kind)
+	}
+}
