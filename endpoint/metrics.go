@@ -1,0 +1,204 @@
+package endpoint
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// MetricsContentType is the media type of what [WriteMetrics] writes.
+const MetricsContentType = "text/plain; version=0.0.4; charset=utf-8"
+
+// WriteMetrics writes what a server tells about itself in the text format that Prometheus reads (version 0.0.4). Names begin with
+// "sharedtensor_", sizes are in bytes and times in seconds, counters end in "_total" and go back to nothing with a new server, and what endpoints'
+// runs took is a summary over the server's life. Sessions and references are in no metric: there is no bound on how many there are over
+// time. The only errors are those of w.
+func WriteMetrics(w io.Writer, info ServerInfo) error {
+	var m metrics
+	m.about(info)
+	m.counts(info.Stats)
+	m.cache(info.Stats)
+	m.tasks(info.Stats)
+	m.memory(info)
+	m.endpoints(info.Endpoints)
+	_, err := w.Write(m.text.Bytes())
+	return err
+}
+
+// Vars returns a function for expvar.Func, which shows what the server tells about itself among a program's variables:
+//
+//	expvar.Publish("sharedtensor", expvar.Func(endpoint.Vars(server, time.Second)))
+//
+// An error, also that of a server that does not answer within the limit, is shown instead.
+func Vars(c Caller, limit time.Duration) func() any {
+	return func() any {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		info, err := c.ServerInfo(ctx)
+		if err != nil {
+			return map[string]string{"error": err.Error()}
+		}
+		return info
+	}
+}
+
+// metrics is text in the format of Prometheus.
+type metrics struct{ text bytes.Buffer }
+
+// family begins a metric; its samples follow.
+func (m *metrics) family(name, kind, help string) {
+	m.text.WriteString("# HELP sharedtensor_" + name + " " + help + "\n# TYPE sharedtensor_" + name + " " + kind + "\n")
+}
+
+// sample is one value of a metric, with names and values of labels in turn.
+func (m *metrics) sample(name, value string, labels ...string) {
+	m.text.WriteString("sharedtensor_" + name)
+	separator := "{"
+	for i := 0; i < len(labels); i += 2 {
+		m.text.WriteString(separator)
+		separator = ","
+		m.text.WriteString(labels[i] + `="` + escapeLabel.Replace(strings.ToValidUTF8(labels[i+1], "\ufffd")) + `"`)
+	}
+	if len(labels) > 0 {
+		m.text.WriteByte('}')
+	}
+	m.text.WriteString(" " + value + "\n")
+}
+
+// escapeLabel is what the format asks for in the values of labels.
+var escapeLabel = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// counter is a metric that only rises, without labels.
+func (m *metrics) counter(name, help string, value uint64) {
+	m.family(name, "counter", help)
+	m.sample(name, count(value))
+}
+
+// gauge is a metric that rises and falls, without labels.
+func (m *metrics) gauge(name, help, value string) {
+	m.family(name, "gauge", help)
+	m.sample(name, value)
+}
+
+// count is a number of things. It is written in full, as a float would not be.
+func count(n uint64) string { return strconv.FormatUint(n, 10) }
+
+func seconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'g', -1, 64) }
+
+func truth(is bool) string {
+	if is {
+		return "1"
+	}
+	return "0"
+}
+
+func (m *metrics) about(info ServerInfo) {
+	m.family("server_info", "gauge", "The server: always 1, what it is stands in the labels.")
+	m.sample("server_info", "1", "server_id", info.ID, "version", info.Version, "label", info.Label, "socket_path", info.Socket,
+		"device_index", strconv.Itoa(info.DeviceIndex), "pid", strconv.Itoa(int(info.PID)))
+	m.gauge("start_time_seconds", "When the server began, in seconds since 1970.",
+		strconv.FormatFloat(float64(info.StartedAt.UnixNano())/float64(time.Second), 'f', 3, 64))
+	m.gauge("uptime_seconds", "How long the server has been there.", seconds(info.Uptime))
+	m.gauge("running", "Whether the server has a socket and is not shutting down.", truth(info.Running))
+	m.gauge("ready", "Whether the server accepts clients.", truth(info.Ready))
+}
+
+func (m *metrics) counts(s ServerStats) {
+	m.counter("requests_total", "Requests of all kinds.", s.Requests)
+	m.counter("request_errors_total", "Requests that were answered with an error.", s.Errors)
+	m.gauge("clients", "Clients that are connected.", count(s.Clients))
+	m.gauge("models", "Names that can be acquired.", count(s.Models))
+	m.gauge("model_versions", "Versions whose memory is not freed.", count(s.Versions))
+	m.gauge("leases", "Leases on versions.", count(s.Leases))
+	m.gauge("watchers", "Subscriptions to events.", count(s.Watchers))
+	m.gauge("objects", "Managed objects.", count(s.Objects))
+	m.gauge("cached_objects", "Managed objects that are found in the cache.", count(s.CachedObjects))
+}
+
+func (m *metrics) cache(s ServerStats) {
+	m.counter("cache_hits_total", "Cached calls whose result was there.", s.CacheHits)
+	m.counter("cache_misses_total", "Cached calls that began a run.", s.CacheMisses)
+	m.counter("cache_joins_total", "Cached calls that waited for the run of another.", s.CacheJoins)
+	m.counter("cache_failures_total", "Runs for the cache that failed.", s.CacheFailures)
+	m.counter("cache_evictions_total", "Cached results for which there was no room.", s.CacheEvictions)
+	m.counter("cache_expirations_total", "Cached results that were too old.", s.CacheExpirations)
+	m.counter("cache_invalidations_total", "Cached results that were invalidated.", s.CacheInvalidations)
+	m.gauge("cache_entries", "Cached results.", count(s.CacheEntries))
+	m.gauge("cache_bytes", "Size of the memory and encoding of cached results.", count(s.CacheBytes))
+	m.gauge("inflight_calls", "Cached results that are being made.", count(s.Inflight))
+}
+
+func (m *metrics) tasks(s ServerStats) {
+	m.counter("task_submissions_total", "Tasks that were submitted.", s.TaskSubmissions)
+	m.family("tasks_finished_total", "counter", "Tasks that have ended, by how.")
+	m.sample("tasks_finished_total", count(s.TasksCompleted), "state", string(TaskCompleted))
+	m.sample("tasks_finished_total", count(s.TasksFailed), "state", string(TaskFailed))
+	m.sample("tasks_finished_total", count(s.TasksCancelled), "state", string(TaskCancelled))
+	m.counter("tasks_expired_total", "Tasks that had ended and were too old to be kept.", s.TasksExpired)
+	m.family("tasks", "gauge", "Tasks that are known, by where they stand.")
+	m.sample("tasks", count(s.TasksPending), "state", string(TaskPending))
+	m.sample("tasks", count(s.TasksRunning), "state", string(TaskRunning))
+	m.sample("tasks", count(s.Tasks-min(s.Tasks, s.TasksPending+s.TasksRunning)), "state", "finished")
+}
+
+func (m *metrics) memory(info ServerInfo) {
+	names := map[string]string{}
+	for _, d := range info.Devices {
+		names[d.UUID] = d.shortName()
+	}
+	m.family("memory_owned_bytes", "gauge", "Memory that the server has, by device and by what it is for. Each piece counts once.")
+	for _, use := range info.Memory {
+		m.sample("memory_owned_bytes", count(use.Bytes), "device", cmp.Or(names[use.Device], use.Type), "uuid", use.Device, "use", string(use.Use))
+	}
+	m.gauge("memory_mapped_bytes", "What clients have of it by leases and references, each client for itself.", count(info.Stats.BytesMapped))
+	m.family("device_info", "gauge", "The devices: always 1, what they are stands in the labels.")
+	for _, d := range slices.SortedFunc(slices.Values(info.Devices), func(a, b DeviceInfo) int { return cmp.Compare(a.UUID, b.UUID) }) {
+		m.sample("device_info", "1", "device", d.shortName(), "uuid", d.UUID, "name", d.Name)
+	}
+}
+
+// shortName is the device as commands call it: host, cuda:0.
+func (d DeviceInfo) shortName() string {
+	if d.Type == driver.CPU.String() {
+		return driver.Info{Type: driver.CPU}.String()
+	}
+	return d.Type + ":" + strconv.Itoa(d.Index)
+}
+
+func (m *metrics) endpoints(list []EndpointStats) {
+	each := func(name, help string, value func(EndpointStats) uint64) {
+		m.family(name, "counter", help)
+		for _, e := range list {
+			m.sample(name, count(value(e)), "endpoint", e.Name)
+		}
+	}
+	each("endpoint_calls_total", "Calls, submitted tasks and streams included.", func(e EndpointStats) uint64 { return e.Calls })
+	each("endpoint_cache_hits_total", "Calls with a result that was there or that the run of another call made.",
+		func(e EndpointStats) uint64 { return e.CacheHits })
+	each("endpoint_failures_total", "Calls that ended with an error.", func(e EndpointStats) uint64 { return e.Failures })
+	each("endpoint_run_failures_total", "Runs of the function that failed.", func(e EndpointStats) uint64 { return e.Errors })
+	const runs = "endpoint_run_duration_seconds"
+	m.family(runs, "summary", "What runs of the function took, over the server's life.")
+	for _, e := range list {
+		for _, q := range []struct {
+			quantile string
+			d        time.Duration
+		}{{"0.5", e.P50}, {"0.9", e.P90}, {"0.99", e.P99}} {
+			value := seconds(q.d)
+			if e.Runs == 0 {
+				value = strconv.FormatFloat(math.NaN(), 'g', -1, 64)
+			}
+			m.sample(runs, value, "endpoint", e.Name, "quantile", q.quantile)
+		}
+		m.sample(runs+"_sum", seconds(e.Total), "endpoint", e.Name)
+		m.sample(runs+"_count", count(e.Runs), "endpoint", e.Name)
+	}
+}

@@ -1,0 +1,317 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"expvar"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// family is a metric as a reader of the format sees it.
+type family struct {
+	kind, help string
+	samples    map[string]float64 // by name and labels, as series writes them
+}
+
+// series is how parseMetrics names a sample: the labels sorted, their values quoted as Go does.
+func series(name string, labels map[string]string) string {
+	for i, label := range slices.Sorted(maps.Keys(labels)) {
+		if i == 0 {
+			name += "{"
+		}
+		name += label + "=" + strconv.Quote(labels[label]) + ","
+	}
+	return name
+}
+
+var (
+	metricName = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*`)
+	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*`)
+)
+
+// parseMetrics reads the text format of Prometheus, and is strict: HELP and TYPE come once, first and together; samples stand with their
+// family; no series comes twice; counters, summaries and units have the names that they should.
+func parseMetrics(text string) (map[string]*family, error) {
+	families := map[string]*family{}
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		return nil, errors.New("the last line does not end")
+	}
+	var name string
+	var now *family
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if rest, is := strings.CutPrefix(line, "# HELP "); is {
+			var help string
+			name, help, _ = strings.Cut(rest, " ")
+			if families[name] != nil || help == "" || metricName.FindString(name) != name {
+				return nil, fmt.Errorf("%q: twice, without help, or no name", line)
+			}
+			now = &family{help: help, samples: map[string]float64{}}
+			families[name] = now
+			continue
+		}
+		if rest, is := strings.CutPrefix(line, "# TYPE "); is {
+			of, kind, _ := strings.Cut(rest, " ")
+			if of != name || now.kind != "" || !slices.Contains([]string{"counter", "gauge", "summary"}, kind) {
+				return nil, fmt.Errorf("%q: not after its help, twice, or no type", line)
+			}
+			if (kind == "counter") != strings.HasSuffix(name, "_total") {
+				return nil, fmt.Errorf("%s: counters end in _total, and others do not", name)
+			}
+			now.kind = kind
+			continue
+		}
+		if err := now.sample(name, line); err != nil {
+			return nil, fmt.Errorf("%q: %w", line, err)
+		}
+	}
+	return families, nil
+}
+
+// sample reads one line.
+func (f *family) sample(name, line string) error {
+	of := metricName.FindString(line)
+	if f == nil || f.kind == "" || of == "" {
+		return errors.New("no sample, or of no family")
+	}
+	rest := line[len(of):]
+	labels := map[string]string{}
+	if strings.HasPrefix(rest, "{") {
+		for rest[0] != '}' {
+			rest = rest[1:]
+			label := labelName.FindString(rest)
+			rest = rest[len(label):]
+			if _, twice := labels[label]; label == "" || twice || !strings.HasPrefix(rest, `="`) {
+				return errors.New("a bad label, or one that comes twice")
+			}
+			var value strings.Builder
+			for rest = rest[2:]; ; rest = rest[1:] {
+				if rest == "" {
+					return errors.New("a label does not end")
+				}
+				if rest[0] == '"' {
+					break
+				}
+				if rest[0] != '\\' {
+					value.WriteByte(rest[0])
+					continue
+				}
+				rest = rest[1:]
+				known, ok := map[byte]byte{'\\': '\\', '"': '"', 'n': '\n'}[rest[0]]
+				if !ok {
+					return errors.New("an escape that the format does not have")
+				}
+				value.WriteByte(known)
+			}
+			labels[label] = value.String()
+			if rest = rest[1:]; rest == "" || rest[0] != ',' && rest[0] != '}' {
+				return errors.New("labels do not end")
+			}
+		}
+		rest = rest[1:]
+	}
+	_, quantile := labels["quantile"]
+	switch {
+	case f.kind != "summary" && (of != name || quantile), f.kind == "summary" && (of == name) != quantile:
+		return errors.New("does not fit the type")
+	case f.kind == "summary" && of != name && of != name+"_sum" && of != name+"_count":
+		return errors.New("of another family")
+	}
+	value, err := strconv.ParseFloat(strings.TrimPrefix(rest, " "), 64)
+	if err != nil || !strings.HasPrefix(rest, " ") {
+		return fmt.Errorf("no value: %w", err)
+	}
+	key := series(of, labels)
+	if _, twice := f.samples[key]; twice {
+		return errors.New("the same series twice")
+	}
+	f.samples[key] = value
+	return nil
+}
+
+// metricsOf are what WriteMetrics makes of info, parsed.
+func metricsOf(t testing.TB, info endpoint.ServerInfo) map[string]*family {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, endpoint.WriteMetrics(&b, info))
+	families, err := parseMetrics(b.String())
+	require.NoError(t, err, b.String())
+	return families
+}
+
+func TestParseMetricsIsStrict(t *testing.T) {
+	const head = "# HELP a_total h\n# TYPE a_total counter\n"
+	good, err := parseMetrics(head + "a_total{x=\"1\\\\\\\"\\n,}\",y=\"\"} 3\n")
+	require.NoError(t, err)
+	require.Equal(t, map[string]float64{series("a_total", map[string]string{"x": "1\\\"\n,}", "y": ""}): 3}, good["a_total"].samples)
+	for _, bad := range []string{
+		"a_total 1\n", head + "a_total 1", head + "b_total 1\n", head + "a_total\n", head + "a_total x\n", head + "a_total 1\na_total 2\n",
+		head + head, "# TYPE a_total counter\n", "# HELP a h\n# TYPE a counter\n", "# HELP a_total h\n# TYPE a_total gauge\n",
+		head + `a_total{x="1} 1` + "\n", head + `a_total{x="\t"} 1` + "\n", head + `a_total{1x="1"} 1` + "\n", head + `a_total{x="1",x="1"} 1` + "\n",
+		head + `a_total{quantile="1"} 1` + "\n", "# HELP s h\n# TYPE s summary\ns 1\n", "# HELP s h\n# TYPE s summary\ns_other 1\n",
+	} {
+		_, err := parseMetrics(bad)
+		require.Error(t, err, bad)
+	}
+}
+
+// Each number of the info is in a metric, told apart by its value.
+func TestMetricsHaveEveryNumber(t *testing.T) {
+	var info endpoint.ServerInfo
+	odd := "quote \" back \\ line \n end \xff"
+	info.ID, info.Version, info.Label, info.Socket, info.PID, info.DeviceIndex = "id", "v1", odd, "/run/a-1.sock", 42, 1
+	info.StartedAt, info.Uptime, info.Running = time.Unix(1_700_000_000, 5e8), 90*time.Minute, true
+	info.Devices = []endpoint.DeviceInfo{{UUID: "u1", Type: "cpu"}, {UUID: "u2", Type: "cuda", Index: 3, Name: "GPU"}}
+	info.Memory = []endpoint.MemoryUse{
+		{Device: "u1", Type: "cpu", Use: endpoint.MemoryModels, Bytes: 1 << 60}, {Device: "u2", Type: "cuda", Use: endpoint.MemoryTasks, Bytes: 1001},
+		{Device: "gone", Type: "cuda", Use: endpoint.MemoryTasks, Bytes: 1002},
+	}
+	info.Stats = endpoint.ServerStats{
+		Requests: math.MaxUint64, Errors: 2, CacheHits: 3, CacheMisses: 4, CacheJoins: 5, CacheInvalidations: 6, CacheEntries: 7, CacheBytes: 8, Inflight: 9,
+		Objects: 10, TaskSubmissions: 11, Tasks: 50, TasksRunning: 13, Models: 14, Versions: 15, Leases: 16, Watchers: 17, BytesOwned: 18, BytesMapped: 19,
+		Clients: 20, CachedObjects: 21, CacheFailures: 22, CacheEvictions: 23, CacheExpirations: 24, TasksPending: 25, TasksCompleted: 26,
+		TasksFailed: 27, TasksCancelled: 28, TasksExpired: 29,
+	}
+	info.Endpoints = []endpoint.EndpointStats{
+		{Name: odd, Calls: 5, CacheHits: 3, Failures: 2, Runs: 4, Errors: 1, P50: time.Microsecond, P90: time.Millisecond, P99: time.Minute, Total: time.Hour},
+		{Name: "idle"},
+	}
+	clean := strings.ReplaceAll(odd, "\xff", "\ufffd")
+	of := func(name string) map[string]string { return map[string]string{"endpoint": name} }
+	quantile := func(q string) map[string]string { return map[string]string{"endpoint": clean, "quantile": q} }
+	want := map[string]float64{
+		series("server_info", map[string]string{"server_id": "id", "version": "v1", "label": clean, "socket_path": "/run/a-1.sock", "device_index": "1", "pid": "42"}): 1,
+		"start_time_seconds": 1_700_000_000.5, "uptime_seconds": 5400, "running": 1, "ready": 0,
+		"requests_total": math.MaxUint64, "request_errors_total": 2, "clients": 20, "models": 14, "model_versions": 15, "leases": 16, "watchers": 17,
+		"objects": 10, "cached_objects": 21,
+		"cache_hits_total": 3, "cache_misses_total": 4, "cache_joins_total": 5, "cache_failures_total": 22, "cache_evictions_total": 23,
+		"cache_expirations_total": 24, "cache_invalidations_total": 6, "cache_entries": 7, "cache_bytes": 8, "inflight_calls": 9,
+		"task_submissions_total": 11, "tasks_expired_total": 29,
+		series("tasks_finished_total", map[string]string{"state": "completed"}): 26, series("tasks_finished_total", map[string]string{"state": "failed"}): 27,
+		series("tasks_finished_total", map[string]string{"state": "cancelled"}): 28,
+		series("tasks", map[string]string{"state": "pending"}):                  25, series("tasks", map[string]string{"state": "running"}): 13,
+		series("tasks", map[string]string{"state": "finished"}):                                           12,
+		series("memory_owned_bytes", map[string]string{"device": "host", "uuid": "u1", "use": "models"}):  1 << 60,
+		series("memory_owned_bytes", map[string]string{"device": "cuda:3", "uuid": "u2", "use": "tasks"}): 1001,
+		series("memory_owned_bytes", map[string]string{"device": "cuda", "uuid": "gone", "use": "tasks"}): 1002,
+		"memory_mapped_bytes": 19,
+		series("device_info", map[string]string{"device": "host", "uuid": "u1", "name": ""}):      1,
+		series("device_info", map[string]string{"device": "cuda:3", "uuid": "u2", "name": "GPU"}): 1,
+		series("endpoint_calls_total", of(clean)):                                                 5, series("endpoint_calls_total", of("idle")): 0,
+		series("endpoint_cache_hits_total", of(clean)): 3, series("endpoint_cache_hits_total", of("idle")): 0,
+		series("endpoint_failures_total", of(clean)): 2, series("endpoint_failures_total", of("idle")): 0,
+		series("endpoint_run_failures_total", of(clean)): 1, series("endpoint_run_failures_total", of("idle")): 0,
+		series("endpoint_run_duration_seconds", quantile("0.5")):  1e-6,
+		series("endpoint_run_duration_seconds", quantile("0.9")):  1e-3,
+		series("endpoint_run_duration_seconds", quantile("0.99")): 60,
+		series("endpoint_run_duration_seconds_sum", of(clean)):    3600, series("endpoint_run_duration_seconds_sum", of("idle")): 0,
+		series("endpoint_run_duration_seconds_count", of(clean)): 4, series("endpoint_run_duration_seconds_count", of("idle")): 0,
+	}
+	idle := 0
+	for name, f := range metricsOf(t, info) {
+		require.NotEmpty(t, f.samples, name)
+		for key, value := range f.samples {
+			key = strings.TrimPrefix(key, "sharedtensor_")
+			if math.IsNaN(value) {
+				require.Contains(t, key, `endpoint="idle",quantile=`)
+				idle++
+				continue
+			}
+			require.Contains(t, want, key)
+			require.InEpsilon(t, want[key]+1, value+1, 1e-12, key)
+			delete(want, key)
+		}
+	}
+	require.Equal(t, 3, idle, "there is no quantile of nothing")
+	require.Empty(t, want)
+	var b bytes.Buffer
+	require.NoError(t, endpoint.WriteMetrics(&b, info))
+	require.Contains(t, b.String(), "\nsharedtensor_requests_total 18446744073709551615\n", "in full")
+	require.ErrorIs(t, endpoint.WriteMetrics(brokenWriter{}, info), io.ErrClosedPipe)
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+// What another process has counted comes out as it was.
+func TestMetricsOfAnotherProcess(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	c, dev, _ := calling(t)
+	empty := metricsOf(t, endpoint.ServerInfo{})
+	before, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	for range 3 {
+		require.NoError(t, c.Call(ctx, "double", struct{ N int }{1}, nil))
+	}
+	ref, err := endpoint.CallManaged[any](ctx, c, "model", modelIn{Size: 1024})
+	require.NoError(t, err)
+	defer ref.Close()
+	info, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	got := metricsOf(t, info)
+	require.Len(t, got, len(empty), "there are the same metrics whatever there is")
+	value := func(of map[string]*family, name string, labels map[string]string) float64 {
+		t.Helper()
+		f := of["sharedtensor_"+strings.TrimSuffix(strings.TrimSuffix(name, "_count"), "_sum")]
+		require.NotNil(t, f, name)
+		key := series("sharedtensor_"+name, labels)
+		require.Contains(t, f.samples, key)
+		return f.samples[key]
+	}
+	double := map[string]string{"endpoint": "double"}
+	require.EqualValues(t, 3, value(got, "endpoint_calls_total", double))
+	require.EqualValues(t, 2, value(got, "endpoint_cache_hits_total", double))
+	require.EqualValues(t, 1, value(got, "endpoint_run_duration_seconds_count", double))
+	require.Positive(t, value(got, "endpoint_run_duration_seconds_sum", double))
+	require.EqualValues(t, 4096, value(got, "memory_owned_bytes", map[string]string{
+		"device": dev.Info().String(), "uuid": dev.Info().UUID.String(), "use": "objects"}))
+	require.EqualValues(t, 4096, value(got, "memory_mapped_bytes", nil))
+	require.EqualValues(t, 1, value(got, "ready", nil))
+	first := metricsOf(t, before)
+	for name, f := range got {
+		if f.kind == "counter" {
+			for key, v := range f.samples {
+				require.GreaterOrEqual(t, v, first[name].samples[key], key)
+			}
+		}
+	}
+}
+
+func TestVars(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
+	require.NoError(t, err)
+	defer c.Close()
+	shown := expvar.Func(endpoint.Vars(c, waitLimit))
+	var info struct {
+		Server string `json:"server"`
+		PID    int32  `json:"pid"`
+		Error  string `json:"error"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(shown.String()), &info))
+	require.Equal(t, endpoint.ServerKind, info.Server)
+	require.Equal(t, o.pid(), info.PID)
+	require.Empty(t, info.Error)
+	o.kill()
+	require.NoError(t, json.Unmarshal([]byte(expvar.Func(endpoint.Vars(c, 50*time.Millisecond)).String()), &info))
+	require.NotEmpty(t, info.Error)
+}
