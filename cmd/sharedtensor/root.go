@@ -49,7 +49,7 @@ func newRootCommand() *cobra.Command {
 	}
 	add(groupOwner, newServeCommand(), newPublishCommand(), newWithdrawCommand())
 	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
-	add(groupClient, newHoldersCommand(), newTopCommand())
+	add(groupClient, newHoldersCommand(), newTopCommand(), newMetricsCommand())
 	add(groupCall, newCallCommand(), newSubmitCommand(), newTasksCommand(), newWaitCommand(), newCancelCommand())
 	add(groupCall, newEndpointsCommand(), newObjectsCommand(), newInvalidateCommand(), newReleaseCommand())
 	add(groupHost, newDemoCommand(), newDoctorCommand(), newBenchCommand(), newVersionCommand())
