@@ -32,6 +32,8 @@ type Caller interface {
 	Release(ctx context.Context, objectID string) (bool, error)
 	// ReleaseMany gives one reference to each of some managed objects back.
 	ReleaseMany(ctx context.Context, objectIDs ...string) (map[string]bool, error)
+	// ReleaseEach is ReleaseMany that tells what became of each reference.
+	ReleaseEach(ctx context.Context, objectIDs ...string) ([]Released, error)
 	// ObjectInfo describes a managed object.
 	ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error)
 	// Objects lists the managed objects and who holds them.
@@ -64,8 +66,6 @@ type asker interface {
 	hold(ctx context.Context, f fetch, out any) (*reference, error)
 	// given ends the references of this process that the rows say were given back.
 	given(rows []wire.ObjectReleased)
-	// serverID names the server that answers.
-	serverID(ctx context.Context) (string, error)
 	// stream starts a stream. The caller closes it.
 	stream(ctx context.Context, name string, in any) (items, error)
 }

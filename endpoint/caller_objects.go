@@ -35,6 +35,23 @@ func (c *caller) ReleaseMany(ctx context.Context, objectIDs ...string) (map[stri
 	return out, nil
 }
 
+// ReleaseEach gives one reference back for each id, as often as it is given, and tells in the same order what became of each. An error is
+// of all of them; that one was not taken back is none, but says why in its row.
+func (c *caller) ReleaseEach(ctx context.Context, objectIDs ...string) ([]Released, error) {
+	rows, err := c.release(ctx, objectIDs)
+	if err != nil {
+		return nil, fmt.Errorf("release %d objects: %w", len(objectIDs), err)
+	}
+	out := make([]Released, len(rows))
+	for i, row := range rows {
+		out[i] = Released{ObjectID: row.ID, Released: row.Released, Destroyed: row.Destroyed, Refs: row.Refs}
+		if row.Error != nil {
+			out[i].Err = decodeError(row.Error)
+		}
+	}
+	return out, nil
+}
+
 func (c *caller) release(ctx context.Context, ids []string) ([]wire.ObjectReleased, error) {
 	if slices.Contains(ids, "") {
 		return nil, fmt.Errorf("%w: an object id is empty", ErrInvalid)
@@ -54,7 +71,7 @@ func (c *caller) release(ctx context.Context, ids []string) ([]wire.ObjectReleas
 	return got.Objects, nil
 }
 
-// ObjectInfo describes a managed object. One that the server does not have is [ErrStale].
+// ObjectInfo describes a managed object. One that the server does not have is a [*StaleError].
 func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got wire.ObjectInfo
 	ask := call{op: wire.OpObjectInfo, body: wire.Object{ID: objectID}}
@@ -93,7 +110,7 @@ func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, erro
 	var got wire.ObjectInfo
 	ask := call{op: wire.OpObjectDestroy, body: wire.Object{ID: objectID}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
-		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", objectID, err)
+		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", wire.CutText(objectID, maxShown), err)
 	}
 	return decodeObject(got), nil
 }
@@ -102,29 +119,15 @@ func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, erro
 // with the reason.
 func (c *caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {
 	info, err := c.ObjectInfo(ctx, objectID)
-	switch {
-	case errors.Is(err, ErrStale):
-		return ObjectInfo{}, c.whyStale(ctx, objectID, serverID)
-	case err != nil:
+	answered := info.ServerID
+	var stale *StaleError
+	if errors.As(err, &stale) {
+		answered = stale.ServerID
+	} else if err != nil {
 		return ObjectInfo{}, err
-	case serverID != "" && info.ServerID != serverID:
+	}
+	if serverID != "" && answered != serverID {
 		return ObjectInfo{}, &StaleError{ObjectID: objectID, ServerID: serverID, Reason: StaleServerMismatch}
 	}
-	return info, nil
-}
-
-// whyStale tells an object that its server has lost from one whose server was lost.
-func (c *caller) whyStale(ctx context.Context, objectID, serverID string) error {
-	stale := &StaleError{ObjectID: objectID, ServerID: serverID, Reason: StaleObjectMissing}
-	if serverID == "" {
-		return stale
-	}
-	server, err := c.to.serverID(ctx)
-	if err != nil {
-		return err
-	}
-	if server != serverID {
-		stale.Reason = StaleServerMismatch
-	}
-	return stale
+	return info, err
 }

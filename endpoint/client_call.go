@@ -54,15 +54,6 @@ func (c *Client) ask(ctx context.Context, op wire.Op, name string, in, out any) 
 	return decodeAnswer(frame, out)
 }
 
-// serverID implements asker.
-func (c *Client) serverID(ctx context.Context) (string, error) {
-	l, err := c.connected(ctx)
-	if err != nil {
-		return "", err
-	}
-	return l.server.Server, nil
-}
-
 // stream implements asker.
 func (c *Client) stream(ctx context.Context, name string, in any) (items, error) {
 	s, err := c.openStream(ctx, name, in)

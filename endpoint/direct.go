@@ -226,9 +226,6 @@ func (s *Server) decodeLocal(res *result, out any) error {
 	return nil
 }
 
-// serverID implements asker.
-func (s *Server) serverID(context.Context) (string, error) { return s.id, nil }
-
 // hold implements asker.
 func (s *Server) hold(ctx context.Context, f fetch, out any) (ref *reference, err error) {
 	err = s.fetchValue(ctx, f, out, func(got wire.Returned) {

@@ -60,3 +60,16 @@ func decodeObject(in wire.ObjectInfo) ObjectInfo {
 	}
 	return out
 }
+
+// Released is what became of one reference that was to be given back.
+type Released struct {
+	// ObjectID is the object.
+	ObjectID string `json:"object_id"`
+	// Released tells that a reference was taken back, Destroyed that it was the last one and the object is gone with it.
+	Released  bool `json:"released"`
+	Destroyed bool `json:"destroyed"`
+	// Refs is how many references all sessions have left together.
+	Refs uint64 `json:"refcount"`
+	// Err is why none was taken back: a [*StaleError] where the object is gone, [ErrPermission] where this session has no reference to it.
+	Err error `json:"-"`
+}

@@ -57,6 +57,8 @@ type TaskInfo struct {
 	Error string `json:"error,omitempty"`
 	// Session is the session that submitted it.
 	Session uint64 `json:"session,omitempty"`
+	// ObjectID is the managed object that its result is, or was; empty while nobody has fetched it as one, and for other results.
+	ObjectID string `json:"object_id,omitempty"`
 
 	err error
 }
@@ -80,7 +82,7 @@ func decodeTask(in wire.TaskInfo) TaskInfo {
 	out := TaskInfo{
 		ID: in.ID, Endpoint: in.Endpoint, State: TaskState(in.State), Seq: in.Seq,
 		CreatedAt: fromNanos(in.CreatedAt), StartedAt: fromNanos(in.StartedAt), FinishedAt: fromNanos(in.FinishedAt),
-		Done: in.Done, Total: in.Total, Message: in.Message, Session: in.Session,
+		Done: in.Done, Total: in.Total, Message: in.Message, Session: in.Session, ObjectID: in.Object,
 	}
 	if in.Error != nil {
 		out.err = decodeError(in.Error)

@@ -161,7 +161,7 @@ func (o *objects) keepLocked(obj *object, session uint64, h holding, n int) {
 type released struct {
 	object *object
 	token  uint64
-	left   int // references of all sessions
+	left   int // references of all sessions, also where none was taken back
 }
 
 // release takes a reference of the session back: that with the token, or for 0 the oldest. With none left the object is gone, and the caller
@@ -179,7 +179,7 @@ func (o *objects) release(id string, token, session uint64) (released, error) {
 		at, found = slices.BinarySearch(tokens, token)
 	}
 	if !found {
-		return released{}, fmt.Errorf("%w: this session has no such reference to object %s", ErrPermission, shown(id))
+		return released{left: obj.total}, fmt.Errorf("%w: this session has no such reference to object %s", ErrPermission, shown(id))
 	}
 	token = o.takeLocked(obj, session, at)
 	o.dropLocked(obj)

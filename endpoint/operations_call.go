@@ -93,6 +93,7 @@ func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (rep
 			return reply{}, err
 		}
 		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id, Token: token}
+		s.noteObject(of, obj)
 		session := r.session.id // not r, which would be allocated for calls that need no undo too
 		undo = func() { s.releaseReference(obj.id, token, session) }
 	}

@@ -81,8 +81,11 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 		if len(in.Tokens) > 0 {
 			token = in.Tokens[i]
 		}
-		if was, err := s.releaseReference(id, token, r.session.id); err == nil {
-			row.Released, row.Destroyed, row.Refs, row.Token = true, was.left == 0, uint64(was.left), was.token
+		was, err := s.releaseReference(id, token, r.session.id)
+		row.Released, row.Refs, row.Token = err == nil, uint64(was.left), was.token
+		row.Destroyed = row.Released && was.left == 0
+		if err != nil {
+			row.Error = tellable(err)
 		}
 		out.Objects = append(out.Objects, row)
 	}

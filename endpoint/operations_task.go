@@ -152,12 +152,25 @@ func (r request) taskResult(t *task.Task[*outcome]) (reply, error) {
 		res, err = o.fetch()
 	}
 	if errors.Is(err, task.ErrDiscarded) {
-		return reply{}, fmt.Errorf("task %s: %w: its result is not kept any more", t.ID(), ErrStale)
+		return reply{}, &StaleError{
+			ObjectID: t.Status().Note, ServerID: r.session.server.id, Reason: StaleObjectMissing,
+			Detail: "it was the result of task " + t.ID(),
+		}
 	}
 	if err != nil {
 		return reply{}, err
 	}
 	return r.deliver(o.definition, res, o.cached, o)
+}
+
+// noteObject keeps with a task which object its result is.
+func (s *Server) noteObject(of *outcome, obj *object) {
+	if of == nil {
+		return
+	}
+	if t, err := s.tasks.Get(of.task); err == nil {
+		t.SetNote(obj.id)
+	}
 }
 
 func doSubmit(ctx context.Context, r request) (reply, error) {
@@ -260,7 +273,7 @@ func encodeTask(s task.Status) wire.TaskInfo {
 	out := wire.TaskInfo{
 		ID: s.ID, Endpoint: s.Name, State: s.State.String(), Seq: s.Seq, Session: s.Owner,
 		CreatedAt: nanos(s.CreatedAt), StartedAt: nanos(s.StartedAt), FinishedAt: nanos(s.FinishedAt),
-		Done: s.Progress.Done, Total: s.Progress.Total, Message: s.Progress.Message,
+		Done: s.Progress.Done, Total: s.Progress.Total, Message: s.Progress.Message, Object: s.Note,
 	}
 	if s.Err != nil {
 		out.Error = tellable(s.Err)

@@ -18,7 +18,7 @@ const (
 
 // StaleError is a managed object that is gone. It answers errors.Is for [ErrStale] and [wire.CodeStaleHandle].
 type StaleError struct {
-	// ObjectID is the object, ServerID the server that had it.
+	// ObjectID is the object, empty for a result that was none; ServerID is the server that had it.
 	ObjectID string
 	ServerID string
 	// Reason says what became of it.
@@ -29,12 +29,15 @@ type StaleError struct {
 
 // Error names the object, the server and the reason.
 func (e *StaleError) Error() string {
-	object, server := shown(e.ObjectID), wire.CutText(e.ServerID, maxShown)
+	object, server := "result", wire.CutText(e.ServerID, maxShown)
+	if e.ObjectID != "" {
+		object = "object " + shown(e.ObjectID)
+	}
 	switch e.Reason {
 	case StaleServerMismatch:
-		return fmt.Sprintf("object %s: %v: its server %s was replaced by another", object, ErrStale, server)
+		return fmt.Sprintf("%s: %v: its server %s was replaced by another", object, ErrStale, server)
 	}
-	text := fmt.Sprintf("object %s: %v: server %s does not have it any more", object, ErrStale, server)
+	text := fmt.Sprintf("%s: %v: server %s does not have it any more", object, ErrStale, server)
 	if e.Detail != "" {
 		text += ": " + e.Detail
 	}

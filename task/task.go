@@ -31,6 +31,8 @@ type Status struct {
 	FinishedAt time.Time
 	// Err is an [*Error] if the task failed or was cancelled.
 	Err error
+	// Note is what [Task.SetNote] said last.
+	Note string
 }
 
 // Progress is how far a task is.
@@ -78,6 +80,13 @@ func (t *Task[V]) Status() Status {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
 	return t.status
+}
+
+// SetNote keeps a word about the task with it, such as where its result has gone. It is no change of the task: nobody who watches is told.
+func (t *Task[V]) SetNote(note string) {
+	t.m.mu.Lock()
+	defer t.m.mu.Unlock()
+	t.status.Note = note
 }
 
 // Done returns a channel that is closed when the task is in a terminal state.
