@@ -11,7 +11,7 @@
 // Failures are never kept: an error, a panic or a [runtime.Goexit] in a build goes to those who wait for that build, and
 // the next one who asks builds again. A nil value is a value like any other.
 //
-// What surprises: a build runs on a goroutine of its own with the values, but neither the deadline nor the
-// cancellation, of the context of the caller that started it. A build that ignores its context after everybody left goes
-// on beside the next build of the same key; what it returns is closed, not kept.
+// What surprises: a build runs on a goroutine of its own with the values, but not the cancellation, of the context of the
+// caller that started it; its deadline is that of all who wait together. A build that ignores its context after everybody
+// left goes on beside the next build of the same key; what it returns is closed, not kept.
 package cache

@@ -13,19 +13,21 @@ type flight[V any] struct {
 	key     Key
 	work    Work // nil for none
 	waiters int
-	void    bool // the result must not be kept
-	ended   bool // nobody is interested in what the build returns
-	cancel  context.CancelCauseFunc
-	done    chan struct{}
-	entry   *entry[V]
-	err     error
+	deadlines
+	void   bool // the result must not be kept
+	ended  bool // nobody is interested in what the build returns
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+	entry  *entry[V]
+	err    error
 }
 
 // Get returns a reference, owned by the caller, to the value of key. If the value is not there, load builds it; all
 // who ask for the key meanwhile wait for the same build and get references of their own. The value becomes the cache's.
 //
 // A caller whose ctx ends while it waits leaves with the cause of ctx. load gets a context that is cancelled, with cause
-// [ErrAbandoned], when the last waiter has left. It must not ask the cache for its own key: it would wait for itself, unless
+// [ErrAbandoned], when the last waiter has left; its deadline is the latest of theirs, at the moment at which it is asked for, and none
+// while one of them has none. It must not ask the cache for its own key: it would wait for itself, unless
 // [Options.Work] notices.
 //
 // Errors are those of load, [*PanicError], [ErrGoexit] and [ErrClosed]; none is kept. A load that returns an error keeps
@@ -44,6 +46,7 @@ func (c *Cache[V]) GetAlone(ctx context.Context, key Key, load func(context.Cont
 // its value into the cache in the same critical section in which it stops being joinable. So there is no moment at which
 // a value has been built and cannot be found.
 func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], error) {
+	waits := patienceOf(ctx)
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -62,19 +65,21 @@ func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) 
 	if share && f != nil {
 		c.stats.Joins++
 		f.waiters++
+		f.add(waits)
 		c.mu.Unlock()
-		return c.await(ctx, f, nil)
+		return c.await(ctx, waits, f, nil)
 	}
 	c.stats.Misses++
-	f, inner := c.newFlightLocked(ctx, key, share)
+	f, inner := c.newFlightLocked(ctx, waits, key, share)
 	c.mu.Unlock()
-	return c.await(ctx, f, func() { c.build(inner, f, load) })
+	return c.await(ctx, waits, f, func() { c.build(inner, f, load) })
 }
 
 // newFlightLocked notes a build, which the caller starts, for one waiter. It returns the context for the build.
-func (c *Cache[V]) newFlightLocked(ctx context.Context, key Key, share bool) (*flight[V], context.Context) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+func (c *Cache[V]) newFlightLocked(ctx context.Context, waits patience, key Key, share bool) (*flight[V], context.Context) {
+	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f := &flight[V]{key: key, waiters: 1, cancel: cancel, done: make(chan struct{})}
+	f.add(waits)
 	if c.opts.Work != nil {
 		f.work = c.opts.Work()
 	}
@@ -83,24 +88,30 @@ func (c *Cache[V]) newFlightLocked(ctx context.Context, key Key, share bool) (*f
 	}
 	c.builds[f] = struct{}{}
 	c.running++
-	return f, ctx
+	return f, &buildContext[V]{inner, c, f}
 }
 
 // await starts the build of f, if it is given, and returns when f is done or ctx ends, whichever the lock sees first.
-func (c *Cache[V]) await(ctx context.Context, f *flight[V], build func()) (*Ref[V], error) {
+func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], build func()) (*Ref[V], error) {
 	leave, err := f.join(ctx)
 	if build != nil {
 		go build()
 	}
 	if err != nil {
-		c.abandon(f)
+		if !c.leave(f, waits, ErrAbandoned) && f.err == nil {
+			(&Ref[V]{c: c, e: f.entry}).Close()
+		}
 		return nil, err
 	}
 	defer leave()
 	select {
 	case <-f.done:
 	case <-ctx.Done():
-		if c.leave(f) {
+		why := ErrAbandoned
+		if ctx.Err() == context.DeadlineExceeded {
+			why = fmt.Errorf("%w: %w", ErrAbandoned, context.DeadlineExceeded)
+		}
+		if c.leave(f, waits, why) {
 			return nil, context.Cause(ctx)
 		}
 	}
@@ -118,24 +129,19 @@ func (f *flight[V]) join(ctx context.Context) (leave func(), err error) {
 	return f.work.Join(ctx)
 }
 
-// abandon takes one off f who does not wait for it.
-func (c *Cache[V]) abandon(f *flight[V]) {
-	if !c.leave(f) && f.err == nil {
-		(&Ref[V]{c: c, e: f.entry}).Close()
-	}
-}
-
 // leave takes one waiter off f and tells whether it could: not if f is done, for then the waiter's pin is there to be
-// taken.
-func (c *Cache[V]) leave(f *flight[V]) bool {
+// taken. The last one ends the build, and says why.
+func (c *Cache[V]) leave(f *flight[V], waits patience, why error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.ended {
 		return false
 	}
-	if f.waiters--; f.waiters == 0 {
-		c.abortLocked(f, ErrAbandoned)
+	if f.waiters--; f.waiters > 0 {
+		f.drop(waits)
+		return true
 	}
+	c.abortLocked(f, why)
 	return true
 }
 

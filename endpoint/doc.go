@@ -46,8 +46,8 @@
 // results of endpoints that are cached, to which the function does not write any more; memory that the system keeps everybody from writing (a
 // memfd sealed with F_SEAL_WRITE); and memory whose versions the caller counts (tensor.Storage.Touch), for the calls of the same connection.
 // A call with other memory runs each time, which [EndpointInfo] counts. With [CacheKey] the key is what the template says,
-// whatever else the arguments are. A run belongs to all who wait for it: it is told to stop when the
-// last one has left. Errors are not kept, neither is what cannot be encoded, decoded or shared. A result that was invalidated while it was made goes to
+// whatever else the arguments are. A run belongs to all who wait for it: its deadline is the latest of
+// theirs, and it is told to stop when the last one has left. Errors are not kept, neither is what cannot be encoded, decoded or shared. A result that was invalidated while it was made goes to
 // those who wait for it and to nobody else. [ResultOptions] bound what is kept; what a managed object or
 // a task has stays cached as long, so that nobody makes a second one beside it.
 //
