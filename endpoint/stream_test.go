@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -100,5 +102,60 @@ func TestLeavingAStreamStopsItEverywhere(t *testing.T) {
 		for _, err := range endpoint.Stream[int](context.Background(), through, "nothing", 7) {
 			require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
 		}
+	}
+}
+
+func TestTheTimeOfAStreamIsTheOwnersToo(t *testing.T) {
+	drivertest.Leaks(t)
+	o := newFakeOwner(t)
+	c, end := o.connected("one")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	var streaming sync.WaitGroup
+	streaming.Go(func() {
+		for _, err := range endpoint.Stream[int](ctx, c, "items", 1) {
+			t.Error(err)
+		}
+	})
+	id, request := end.request()
+	require.Equal(t, wire.OpStream, request.Op)
+	require.Greater(t, request.Timeout, 50*time.Minute)
+	require.LessOrEqual(t, request.Timeout, time.Hour)
+	end.say(wire.KindResponse, id, wire.Returned{})
+	streaming.Wait()
+}
+
+func TestATaskThatReadsAStreamGivesItsWorkerAway(t *testing.T) {
+	drivertest.Leaks(t)
+	r := endpoint.NewRegistry()
+	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 1}})
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+	defer cancel()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, endpoint.Register(r, "item", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task(), endpoint.NoCache()))
+	require.NoError(t, endpoint.RegisterStream(r, "items", func(ctx context.Context, n int) iter.Seq2[int, error] {
+		return func(yield func(int, error) bool) {
+			for i := range n {
+				if !yield(endpoint.Call[int](ctx, c, "item", i)) {
+					return
+				}
+			}
+		}
+	}))
+	for name, through := range map[string]endpoint.Caller{"over the socket": c, "within the process": s} {
+		require.NoError(t, endpoint.Register(r, name, func(ctx context.Context, n int) (sum int, err error) {
+			for i, err := range endpoint.Stream[int](ctx, through, "items", n) {
+				if err != nil {
+					return 0, err
+				}
+				sum += i
+			}
+			return sum, nil
+		}, endpoint.Task(), endpoint.NoCache()))
+		sum, err := endpoint.Call[int](ctx, c, name, 40)
+		require.NoError(t, err, name)
+		require.Equal(t, 40*39/2, sum)
 	}
 }

@@ -21,7 +21,7 @@ func Stub[In, Out any](c Caller, name string) func(context.Context, In) (Out, er
 }
 
 // Stream calls an endpoint whose results come one by one. Leaving the loop, or the end of ctx, stops the function at the owner. The tensors
-// of each result are the caller's, who closes them. An error is the last pair.
+// of each result are the caller's, who closes them. An error is the last pair. A task gives its worker away while it waits for a result.
 func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -35,7 +35,7 @@ func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Se
 		defer s.close()
 		for {
 			var out Out
-			switch err := s.next(ctx, &out); {
+			switch err := waiting(ctx, func() error { return s.next(ctx, &out) }); {
 			case errors.Is(err, io.EOF):
 				return
 			case err != nil:
