@@ -4,7 +4,10 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
+	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -213,6 +216,112 @@ func TestReferencesSurviveABrokenConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, released)
 	require.NoError(t, kept.Err())
+}
+
+// breakConnections ends all connections of this process to a socket, as a fault between the two would: neither end has closed its own.
+func breakConnections(t *testing.T, socket string) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	broken := 0
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		require.NoError(t, err)
+		peer, err := syscall.Getpeername(fd)
+		if err != nil {
+			continue
+		}
+		if u, ok := peer.(*syscall.SockaddrUnix); ok && u.Name == socket {
+			require.NoError(t, syscall.Shutdown(fd, syscall.SHUT_RDWR))
+			broken++
+		}
+	}
+	require.NotZero(t, broken)
+}
+
+// TestReferencesWithMemorySurviveABrokenConnection has an object with memory that another process holds too.
+func TestReferencesWithMemorySurviveABrokenConnection(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	other := client(t, c.Socket())
+	id := other.must(command{Do: "hold", Name: "model", Key: "a", Bytes: 8}).ID
+	shared, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 8})
+	require.NoError(t, err)
+	defer shared.Close()
+	require.Equal(t, id, shared.ID())
+	alone, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 9})
+	require.NoError(t, err)
+	defer alone.Close()
+	same := shared.Value()
+
+	breakConnections(t, c.Socket())
+	staleFor(t, alone, endpoint.StaleObjectMissing)
+	eventually(t, waitLimit, "the reference was taken again", func() bool {
+		info, err := c.ObjectInfo(ctx, id)
+		return err == nil && info.Refs == 2 && info.Mine == 1
+	})
+	require.NoError(t, shared.Err())
+	require.Same(t, same, shared.Value(), "the memory stayed mapped")
+	require.Equal(t, []float32{8, 8, 8, 8, 8, 8, 8, 8}, values(t, shared.Value()))
+	require.Equal(t, []float32{9, 9, 9}, values(t, alone.Value())[:3], "what is lost is the reference")
+
+	// The owner dies and another one takes its place: the reference is of no use any more, the memory is.
+	o.kill()
+	next := start(t)
+	next.must(command{Do: "serve", Socket: c.Socket()})
+	staleFor(t, shared, endpoint.StaleServerMismatch)
+	require.Equal(t, []float32{8, 8, 8, 8, 8, 8, 8, 8}, values(t, shared.Value()))
+	fresh, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 8})
+	require.NoError(t, err)
+	require.NotEqual(t, id, fresh.ID())
+	require.NoError(t, fresh.Close())
+}
+
+// TestManyReferencesGoBackAtOnce gives references back by the ids of their objects, some of them more than once.
+func TestManyReferencesGoBackAtOnce(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	before := o.must(command{Do: "count"})
+	ids := make([]string, 3)
+	hold := func(i int) {
+		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 1<<16 + i})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, ref.Close()) })
+		ids[i] = ref.ID()
+	}
+	for i := range ids {
+		for range i + 1 { // one, two and three references
+			hold(i)
+		}
+	}
+	released, err := c.ReleaseMany(ctx, ids[0], ids[1], "nothing", ids[2], ids[2], ids[0])
+	require.NoError(t, err)
+	require.Equal(t, map[string]bool{ids[0]: true, ids[1]: true, ids[2]: true, "nothing": false}, released)
+	_, err = c.ObjectInfo(ctx, ids[0])
+	require.ErrorIs(t, err, endpoint.ErrStale, "its last reference went; the id's second place had nothing left to give")
+	for _, id := range ids[1:] {
+		info, err := c.ObjectInfo(ctx, id)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, info.Mine)
+	}
+	for range 2 {
+		released, err = c.ReleaseMany(ctx, ids...)
+		require.NoError(t, err)
+	}
+	require.Equal(t, map[string]bool{ids[0]: false, ids[1]: false, ids[2]: false}, released)
+	released, err = c.ReleaseMany(ctx)
+	require.NoError(t, err)
+	require.Empty(t, released)
+	one, err := c.Release(ctx, ids[0])
+	require.NoError(t, err)
+	require.False(t, one)
+	hold(0)
+	one, err = c.Release(ctx, ids[0])
+	require.NoError(t, err)
+	require.True(t, one)
+	eventually(t, waitLimit, "the owner has the memory back", func() bool { return o.must(command{Do: "count"}).Maps <= before.Maps })
 }
 
 func TestObjectsOfOneClientAreLimited(t *testing.T) {
