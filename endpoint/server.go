@@ -59,6 +59,7 @@ type Server struct {
 	ownRefs   map[*reference]struct{} // of this process
 	directs   int                     // requests of this process in flight
 	closing   bool
+	stopping  chan struct{} // closed when closing is set
 	idleTimer *time.Timer   // nil without a limit for idle clients
 	done      chan struct{} // closed when the last session and request of this process have gone after closing
 }
@@ -89,7 +90,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	}
 	s := &Server{
 		opts: opts, log: opts.Logger, id: newID(), started: time.Now(), devices: devices,
-		sessions: map[uint64]*session{}, done: make(chan struct{}), registry: opts.Registry,
+		sessions: map[uint64]*session{}, stopping: make(chan struct{}), done: make(chan struct{}), registry: opts.Registry,
 	}
 	s.results = cache.New(cache.Options[*result]{
 		Entries: opts.Results.Entries, Bytes: opts.Results.Bytes, TTL: opts.Results.TTL,
@@ -158,9 +159,12 @@ func (s *Server) Serve() error {
 	s.serving.Store(true)
 	s.watchIdle()
 	defer s.serving.Store(false)
+	var rest time.Duration // the last one, since a client was accepted
 	for {
 		c, err := s.sock.listener.AcceptUnix()
 		if err == nil {
+			s.rested(rest)
+			rest = 0
 			s.admit(c)
 			continue
 		}
@@ -170,8 +174,7 @@ func (s *Server) Serve() error {
 		if !temporary(err) {
 			return fmt.Errorf("accept on %s: %w", s.opts.Socket, err)
 		}
-		s.log.Warn("cannot accept a client", "socket", s.opts.Socket, "error", err)
-		time.Sleep(10 * time.Millisecond) // out of descriptors: let some go before trying again
+		rest = s.rest(rest, err)
 	}
 }
 
@@ -279,6 +282,7 @@ func (s *Server) beginClose() []*session {
 	defer s.mu.Unlock()
 	if !s.closing {
 		s.closing = true
+		close(s.stopping)
 		if s.idleTimer != nil {
 			s.idleTimer.Stop()
 		}

@@ -138,6 +138,53 @@ func TestSocketsThatAreRefused(t *testing.T) {
 	require.Equal(t, "mine", string(content))
 }
 
+func TestDirectoriesOfSocketsAreChecked(t *testing.T) {
+	drivertest.Leaks(t)
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv("SHARED_TENSOR_BASE_PATH", "")
+	try := func(socket string) error {
+		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
+		if err == nil {
+			require.NoError(t, s.Close())
+		}
+		return err
+	}
+	require.NoError(t, try(""))
+	path, err := endpoint.SocketPath("", 0)
+	require.NoError(t, err)
+	private := filepath.Dir(path)
+	info, err := os.Lstat(private)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+
+	require.NoError(t, os.Chmod(private, 0o755))
+	require.ErrorIs(t, try(""), endpoint.ErrPermission, "it is ours alone")
+	require.ErrorContains(t, try(""), "chmod 700")
+	chosen := filepath.Join(temp, "chosen")
+	require.NoError(t, os.Mkdir(chosen, 0o755))
+	require.NoError(t, try(filepath.Join(chosen, "s.sock")), "others may see a socket where the user wants it")
+
+	// A link leads where its owner likes, now and later.
+	link := filepath.Join(temp, "link")
+	require.NoError(t, os.Symlink(chosen, link))
+	require.NoError(t, try(filepath.Join(link, "s.sock")))
+	require.NoError(t, os.RemoveAll(private))
+	require.NoError(t, os.Mkdir(filepath.Join(temp, "own"), 0o700))
+	require.NoError(t, os.Symlink(filepath.Join(temp, "own"), private))
+	require.NoError(t, try(""))
+	if os.Getuid() != 0 {
+		t.Skip("only root can make a link of another user")
+	}
+	for _, l := range []string{link, private} {
+		require.NoError(t, os.Lchown(l, 65534, 65534))
+		err := try(filepath.Join(l, "s.sock"))
+		require.ErrorIs(t, err, endpoint.ErrPermission)
+		require.ErrorContains(t, err, "uid 65534")
+	}
+}
+
 func TestPeersOfAnotherUserAreRefused(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can start a process as another user")

@@ -1,0 +1,81 @@
+package endpoint_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// noted is a log handler that keeps what is said.
+type noted struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (n *noted) Enabled(context.Context, slog.Level) bool { return true }
+func (n *noted) WithAttrs([]slog.Attr) slog.Handler       { return n }
+func (n *noted) WithGroup(string) slog.Handler            { return n }
+
+func (n *noted) Handle(_ context.Context, r slog.Record) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.said = append(n.said, r.Level.String()+" "+r.Message)
+	return nil
+}
+
+// times is how often a message was said.
+func (n *noted) times(message string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(slices.DeleteFunc(slices.Clone(n.said), func(s string) bool { return s != message }))
+}
+
+// TestAnOwnerWithoutDescriptorsSaysSoOnce takes all descriptors from this process, so that nobody can be accepted for a while.
+func TestAnOwnerWithoutDescriptorsSaysSoOnce(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	log := new(noted)
+	s := serve(t, endpoint.ServerOptions{Logger: slog.New(log)})
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer syscall.Close(fd)
+
+	var limit syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	restore := func() { require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)) }
+	free, err := os.Open(os.DevNull) // what has the lowest number tells it
+	require.NoError(t, err)
+	lowest := free.Fd()
+	require.NoError(t, free.Close())
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: uint64(lowest), Max: limit.Max}))
+	restored := false
+	defer func() {
+		if !restored {
+			restore()
+		}
+	}()
+
+	require.NoError(t, syscall.Connect(fd, &syscall.SockaddrUnix{Name: s.Socket()}))
+	const began, ended = "WARN cannot accept clients for now", "WARN clients are accepted again"
+	eventually(t, waitLimit, "the owner says so", func() bool { return log.times(began) == 1 })
+	time.Sleep(100 * time.Millisecond) // some attempts more
+	require.Equal(t, 1, log.times(began))
+	require.Zero(t, log.times(ended))
+	restore()
+	restored = true
+	eventually(t, waitLimit, "it goes on", func() bool { return log.times(ended) == 1 })
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.Equal(t, 1, log.times(began))
+}
