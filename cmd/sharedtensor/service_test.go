@@ -171,7 +171,7 @@ func TestTasks(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(p.must("wait", info.ID, "--json")), &info))
 	require.Equal(t, endpoint.TaskCompleted, info.State)
 	require.Contains(t, p.must("wait", "--result", info.ID), "state dict of 3 tensors, 768 B")
-	require.Contains(t, p.fails(exitFailure, "wait", "--result", info.ID), "its result was given back", "nobody else had a reference")
+	require.Contains(t, p.fails(exitFailure, "wait", "--result", info.ID), "handle is stale", "nobody else had a reference")
 
 	failed := strings.TrimSpace(p.must("submit", "build_model", "hidden_size=0"))
 	require.Contains(t, p.fails(exitFailure, "wait", failed), "a model of 0 layers")

@@ -28,8 +28,9 @@ func newTopCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "top [flags]",
 		Short: "Watch the owner: memory, sessions, endpoints and tasks",
-		Long: `Watch the owner: the memory of each device and model, the endpoints with how often they run and how long that takes, the
-sessions with what they hold, and the tasks. On a terminal the view is redrawn in place; q or ctrl-C ends it, the space
+		Long: `Watch the owner: the memory of each device, and of it that of each model, managed objects, cached results and what tasks keep;
+the endpoints with how often they are called, how many calls found their result in the cache or failed, and how long the
+others' runs take; the sessions with what they hold, the owner's own first; and the tasks. On a terminal the view is redrawn in place; q or ctrl-C ends it, the space
 bar looks at once. Anywhere else one view follows the other. With --once there is one view, of two looks an interval
 apart, because rates need two. The requests of top itself are not counted.`,
 		Example: `  sharedtensor top

@@ -23,19 +23,46 @@ type topSnapshot struct {
 
 // topRates are what happened in a second. The requests of top itself are left out.
 type topRates struct {
+	topCalls
+	// Requests are calls and everything else.
 	Requests float64 `json:"requests_per_second"`
 	Errors   float64 `json:"errors_per_second"`
-	// Runs are those of each endpoint, by name.
-	Runs map[string]float64 `json:"runs_per_second"`
+	// Endpoints are the calls of each endpoint, by name.
+	Endpoints map[string]topCalls `json:"endpoints"`
 }
 
-// topDevice is what lies on a device.
+// topCalls are calls in a second, and what became of them.
+type topCalls struct {
+	Calls    float64 `json:"calls_per_second"`
+	Hits     float64 `json:"cache_hits_per_second"`
+	Runs     float64 `json:"runs_per_second"`
+	Failures float64 `json:"failures_per_second"`
+}
+
+// add adds calls to others.
+func (c *topCalls) add(other topCalls) {
+	c.Calls += other.Calls
+	c.Hits += other.Hits
+	c.Runs += other.Runs
+	c.Failures += other.Failures
+}
+
+// topDevice is what lies on a device. The parts of it can be more than all of it: versions may have memory in common.
 type topDevice struct {
 	Device string     `json:"device"`
 	UUID   string     `json:"uuid"`
 	Name   string     `json:"name,omitempty"`
 	Bytes  int64      `json:"bytes"`
 	Models []topModel `json:"models"`
+	// Others is what is there for something else than models.
+	Others []topUse `json:"others"`
+}
+
+// topUse is memory of a device for one purpose.
+type topUse struct {
+	Use      endpoint.MemoryUsage `json:"use"`
+	Bytes    int64                `json:"bytes"`
+	Storages int                  `json:"storages"`
 }
 
 // topModel is a version's part on a device.
@@ -141,7 +168,7 @@ func (s *sampler) devices(now *topSnapshot) []topDevice {
 		if !found {
 			i = len(list)
 			at[uuid] = i
-			list = append(list, topDevice{Device: kind, UUID: uuid, Models: []topModel{}})
+			list = append(list, topDevice{Device: kind, UUID: uuid, Models: []topModel{}, Others: []topUse{}})
 		}
 		return &list[i]
 	}
@@ -153,9 +180,15 @@ func (s *sampler) devices(now *topSnapshot) []topDevice {
 		for _, v := range m.Versions {
 			for uuid, e := range s.sizes[versionKey{m.Name, v.Version}] {
 				d := find(uuid.String(), e.kind.String())
-				d.Bytes += e.bytes
 				d.Models = append(d.Models, topModel{m.Name, v.Version, versionState(m, v), e.bytes, len(v.Holders)})
 			}
+		}
+	}
+	for _, use := range now.Owner.Memory {
+		d := find(use.Device, use.Type)
+		d.Bytes += int64(use.Bytes)
+		if use.Use != endpoint.MemoryModels {
+			d.Others = append(d.Others, topUse{use.Use, int64(use.Bytes), int(use.Storages)})
 		}
 	}
 	for i := range list {
@@ -189,30 +222,33 @@ func rates(before, now *topSnapshot, own uint64) *topRates {
 	}
 	r := &topRates{
 		Requests: rate(before.Owner.Stats.Requests+own, now.Owner.Stats.Requests),
-		Errors:   rate(before.Owner.Stats.Errors, now.Owner.Stats.Errors), Runs: map[string]float64{},
+		Errors:   rate(before.Owner.Stats.Errors, now.Owner.Stats.Errors), Endpoints: map[string]topCalls{},
 	}
-	old := map[string]uint64{}
+	old := map[string]endpoint.EndpointStats{}
 	for _, e := range before.Owner.Endpoints {
-		old[e.Name] = e.Runs
+		old[e.Name] = e
 	}
 	for _, e := range now.Owner.Endpoints {
-		r.Runs[e.Name] = rate(old[e.Name], e.Runs)
+		was := old[e.Name]
+		calls := topCalls{rate(was.Calls, e.Calls), rate(was.CacheHits, e.CacheHits), rate(was.Runs, e.Runs), rate(was.Failures, e.Failures)}
+		r.Endpoints[e.Name] = calls
+		r.add(calls)
 	}
 	return r
 }
 
-// runs is how often an endpoint ran in a second.
-func (t *topSnapshot) runs(name string) float64 {
+// calls is how often an endpoint was called in a second.
+func (t *topSnapshot) calls(name string) float64 {
 	if t.Rates == nil {
 		return 0
 	}
-	return t.Rates.Runs[name]
+	return t.Rates.Endpoints[name].Calls
 }
 
 // sort puts first what is of most interest: busy endpoints, sessions that hold much, tasks that run.
 func (t *topSnapshot) sort() {
 	slices.SortStableFunc(t.Owner.Endpoints, func(a, b endpoint.EndpointStats) int {
-		return cmp.Or(cmp.Compare(t.runs(b.Name), t.runs(a.Name)), cmp.Compare(b.Runs, a.Runs), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(t.calls(b.Name), t.calls(a.Name)), cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Name, b.Name))
 	})
 	slices.SortStableFunc(t.Owner.Sessions, func(a, b endpoint.SessionInfo) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Session, b.Session))

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	example "github.com/sharedtensor/sharedtensor/examples/service"
+	"github.com/sharedtensor/sharedtensor/module"
 )
 
 func TestTopOnce(t *testing.T) {
@@ -19,12 +21,22 @@ func TestTopOnce(t *testing.T) {
 	h := attach(t, p.socket(), "base")
 	p.must(append([]string{"submit"}, slow...)...)
 	p.must("call", "transform", "x=@base:layers.0.weight", "scale=2")
+	client := p.dial()
+	for range 2 { // the second is found
+		ref, err := endpoint.CallManaged[*module.StateDict](t.Context(), client, example.BuildModel, example.BuildArgs{HiddenSize: 64, Layers: 2})
+		require.NoError(t, err)
+		defer ref.Close()
+	}
 	text := p.must("top", "--once", "-i", "50ms")
 	require.Regexp(t, `(?m)^examples/service \(pid \d+\), up \S+, on `+p.socket()+` +\d\d:\d\d:\d\d$`, text)
-	require.Regexp(t, `(?m)^2 clients, 0 calls/s, 0 errors/s, tasks 1 running of 1`, text)
-	require.Regexp(t, `(?m)^MEMORY  64\.0 KiB owned, 64\.0 KiB mapped by clients\nhost +▕█+▏ +64\.0 KiB .*\n  base v1 +▕█+▏ +64\.0 KiB  1 holder$`, text)
-	require.Regexp(t, `(?m)^transform +0 +1 +0 +\S+ +\S+ +\S+$`, text)
+	require.Regexp(t, `(?m)^3 clients, 0 calls/s, - hits, 0 requests/s, 0 errors/s, tasks 1 running of 3, 1 result cached in 32\.\d KiB, 1 object$`, text)
+	require.Regexp(t, `(?m)^MEMORY  96\.0 KiB owned, 96\.0 KiB mapped by clients\nhost +▕█+▏ +96\.0 KiB .*\n  base v1 +▕█+.*▏ +64\.0 KiB  1 holder\n`+
+		`  managed objects +▕█+.*▏ +32\.0 KiB  \d pieces?$`, text)
+	require.Regexp(t, `(?m)^build_model +0 +3 +33% +0 +1 +\S+ +\S+ +\S+$`, text)
+	require.Regexp(t, `(?m)^transform +0 +1 +0% +0 +1 +\S+ +\S+ +\S+$`, text)
+	require.Regexp(t, `(?m)^  owner +\d+ +\S+ +0 +0 B +0 +0 +examples/service$`, text)
 	require.Regexp(t, `(?m)^ *\d+ +\d+ +\S+ +1 +64\.0 KiB +0 +0 +\S+$`, text)
+	require.Regexp(t, `(?m)^ *\d+ +\d+ +\S+ +0 +32\.0 KiB +2 +0 +test$`, text)
 	require.Regexp(t, `(?m)^[0-9a-f]{12}  build_model +running +0% .* layer 1 of 1000$`, text)
 
 	var s topSnapshot
@@ -33,7 +45,8 @@ func TestTopOnce(t *testing.T) {
 	require.Len(t, s.Devices, 1)
 	require.Equal(t, "host", s.Devices[0].Device)
 	require.Equal(t, []topModel{{Name: "base", Version: 1, State: "current", Bytes: 1 << 16, Holders: 1}}, s.Devices[0].Models)
-	require.Len(t, s.Tasks, 1)
+	require.Equal(t, endpoint.MemoryObjects, s.Devices[0].Others[0].Use)
+	require.Len(t, s.Tasks, 3)
 	require.EqualValues(t, 1, h.Version())
 }
 
@@ -62,10 +75,10 @@ func TestTopWithoutATerminal(t *testing.T) {
 
 // crowded is a snapshot with more of everything than fits.
 func crowded() *topSnapshot {
-	s := &topSnapshot{At: time.Unix(1e9, 0), Rates: &topRates{Requests: 123.4, Runs: map[string]float64{"e3": 2.5}}}
+	s := &topSnapshot{At: time.Unix(1e9, 0), Rates: &topRates{Requests: 123.4, Endpoints: map[string]topCalls{"e3": {Calls: 2.5}}}}
 	s.Owner.Label, s.Owner.Socket = "重\x1b[2J", "/run/"+strings.Repeat("long/", 30)
 	s.Owner.Stats = endpoint.ServerStats{Clients: 9, CacheEntries: 3, CacheBytes: 1 << 20, CacheHits: 3, CacheMisses: 1, Objects: 2}
-	d := topDevice{Device: "cuda:0", Name: "GPU", Bytes: 10 << 30}
+	d := topDevice{Device: "cuda:0", Name: "GPU", Bytes: 10 << 30, Others: []topUse{{endpoint.MemoryObjects, 1 << 20, 3}}}
 	for i := range 30 {
 		name := "e" + string(rune('0'+i%10))
 		d.Models = append(d.Models, topModel{Name: strings.Repeat(name, i), Version: 1, State: "superseded", Bytes: 1 << i})
@@ -93,6 +106,7 @@ func TestTopFitsTheTerminal(t *testing.T) {
 	}
 	require.Len(t, s.view(80, 24, ""), 24, "the room is used")
 	require.Len(t, s.view(80, 0, ""), 2+4*2+32+30+30+30, "nothing is left out")
+	require.Contains(t, s.memory(80).rows[31], "  managed objects")
 	text := ""
 	for _, line := range s.view(80, 24, "the owner did not answer within 1s") {
 		text += line.text + "\n"
@@ -128,10 +142,10 @@ func TestBar(t *testing.T) {
 }
 
 func TestRates(t *testing.T) {
-	at := func(second int64, id string, requests, runs uint64) *topSnapshot {
+	at := func(second int64, id string, requests, calls uint64) *topSnapshot {
 		s := &topSnapshot{At: time.Unix(second, 0)}
 		s.Owner.ID, s.Owner.Stats.Requests = id, requests
-		s.Owner.Endpoints = []endpoint.EndpointStats{{Name: "e", Runs: runs}}
+		s.Owner.Endpoints = []endpoint.EndpointStats{{Name: "e", Calls: calls, CacheHits: 2 * calls, Runs: 3 * calls, Failures: 4 * calls}, {Name: "f", Calls: calls}}
 		return s
 	}
 	require.Nil(t, rates(nil, at(1, "a", 1, 1), 3))
@@ -139,6 +153,14 @@ func TestRates(t *testing.T) {
 	require.Nil(t, rates(at(1, "a", 1, 1), at(1, "a", 1, 1), 3), "no time")
 	r := rates(at(1, "a", 10, 4), at(3, "a", 23, 5), 3)
 	require.InDelta(t, 5, r.Requests, 1e-9)
-	require.InDelta(t, 0.5, r.Runs["e"], 1e-9)
+	require.Equal(t, map[string]topCalls{"e": {0.5, 1, 1.5, 2}, "f": {Calls: 0.5}}, r.Endpoints)
+	require.Equal(t, topCalls{1, 1, 1.5, 2}, r.topCalls)
 	require.Zero(t, rates(at(1, "a", 10, 4), at(3, "a", 12, 5), 3).Requests, "never below nothing")
+}
+
+func TestPercent(t *testing.T) {
+	require.Equal(t, "-", percent(0, 0))
+	require.Equal(t, "0%", percent(0, 3))
+	require.Equal(t, "33%", percent(1, 3))
+	require.Equal(t, "100%", percent(4, 3), "a task that was submitted before finds its result now")
 }

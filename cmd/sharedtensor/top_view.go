@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -90,7 +91,7 @@ func share(sections []topSection, height int) []int {
 func (t *topSnapshot) title(width int) string {
 	o := t.Owner
 	text := fmt.Sprintf("%s, up %s, on %s", processText(endpoint.Process{PID: o.PID, Label: printable(o.Label)}),
-		formatAge(t.At.Sub(o.StartedAt)), printable(o.Socket))
+		formatAge(o.Uptime), printable(o.Socket))
 	clock := t.At.Format(time.TimeOnly)
 	text = clip(text, max(width-len(clock)-2, 1))
 	return text + strings.Repeat(" ", max(width-utf8.RuneCountInString(text)-len(clock), 1)) + clock
@@ -101,17 +102,25 @@ func (t *topSnapshot) summary() string {
 	s := t.Owner.Stats
 	words := []string{count(int(s.Clients), "client")}
 	if r := t.Rates; r != nil {
-		words = append(words, formatPerSecond(r.Requests)+" calls/s", formatPerSecond(r.Errors)+" errors/s")
+		words = append(words, formatPerSecond(r.Calls)+" calls/s", percent(r.Hits, r.Calls)+" hits", formatPerSecond(r.Requests)+" requests/s",
+			formatPerSecond(r.Errors)+" errors/s")
 	}
 	words = append(words, fmt.Sprintf("tasks %d running of %d", s.TasksRunning, s.Tasks))
-	if s.CacheEntries > 0 || s.CacheHits+s.CacheMisses+s.CacheJoins > 0 {
-		all := max(s.CacheHits+s.CacheMisses+s.CacheJoins, 1)
-		words = append(words, fmt.Sprintf("%s cached, %d%% hits", count(int(s.CacheEntries), "result"), (s.CacheHits+s.CacheJoins)*100/all))
+	if s.CacheEntries > 0 {
+		words = append(words, fmt.Sprintf("%s cached in %s", count(int(s.CacheEntries), "result"), formatBytes(int64(s.CacheBytes))))
 	}
 	if s.Objects > 0 {
 		words = append(words, count(int(s.Objects), "object"))
 	}
 	return strings.Join(words, ", ")
+}
+
+// percent is a part of a whole; a dash where there is no whole.
+func percent(part, whole float64) string {
+	if whole <= 0 {
+		return "-"
+	}
+	return strconv.FormatFloat(100*min(part/whole, 1), 'f', 0, 64) + "%"
 }
 
 // formatPerSecond is a rate.
@@ -122,21 +131,21 @@ func formatPerSecond(v float64) string {
 	return strconv.FormatFloat(v, 'f', 1, 64)
 }
 
-// memory is a bar for each device, each version on it, and the cached results, as parts of the longest.
+// memory is a bar for each device and for each part of what lies on it, as parts of the longest.
 func (t *topSnapshot) memory(width int) topSection {
 	s := t.Owner.Stats
 	section := topSection{heading: fmt.Sprintf("MEMORY  %s owned, %s mapped by clients",
 		formatBytes(int64(s.BytesOwned)), formatBytes(int64(s.BytesMapped)))}
-	cached := int64(s.CacheBytes)
-	most, names := cached, 0
-	if cached > 0 {
-		names = len(cachedResults)
-	}
+	most, names := int64(0), 0
 	for _, d := range t.Devices {
 		most = max(most, d.Bytes)
 		names = max(names, utf8.RuneCountInString(d.Device))
 		for _, m := range d.Models {
+			most = max(most, m.Bytes)
 			names = max(names, utf8.RuneCountInString(m.label()))
+		}
+		for _, u := range d.Others {
+			names = max(names, utf8.RuneCountInString(u.label()))
 		}
 	}
 	names = min(names, max(width/4, 8))
@@ -155,15 +164,20 @@ func (t *topSnapshot) memory(width int) topSection {
 			}
 			row(m.label(), m.Bytes, count(m.Holders, "holder")+state)
 		}
-	}
-	if cached > 0 {
-		row(cachedResults, cached, "of any device")
+		for _, u := range d.Others {
+			row(u.label(), u.Bytes, count(u.Storages, "piece"))
+		}
 	}
 	return section
 }
 
-// cachedResults is the row of what the owner keeps of results of endpoints.
-const cachedResults = "results"
+// uses are the purposes in words.
+var uses = map[endpoint.MemoryUsage]string{
+	endpoint.MemoryObjects: "managed objects", endpoint.MemoryResults: "cached results", endpoint.MemoryTasks: "results of tasks",
+}
+
+// label is a purpose below its device.
+func (u topUse) label() string { return "  " + cmp.Or(uses[u.Use], printable(string(u.Use))) }
 
 // label is a version below its device.
 func (m topModel) label() string { return fmt.Sprintf("  %s v%d", printable(m.Name), m.Version) }
@@ -194,13 +208,13 @@ func tableSection(t *table, width int) topSection {
 }
 
 func (t *topSnapshot) endpoints(width int) topSection {
-	table := newTable(column{title: "ENDPOINT", give: 1}, column{title: "RUNS/S", align: right}, column{title: "RUNS", align: right},
-		column{title: "ERRORS", align: right}, column{title: "P50", align: right}, column{title: "P90", align: right},
-		column{title: "P99", align: right})
+	table := newTable(column{title: "ENDPOINT", give: 1}, column{title: "CALLS/S", align: right}, column{title: "CALLS", align: right},
+		column{title: "HITS", align: right}, column{title: "FAILED", align: right}, column{title: "RUNS", align: right},
+		column{title: "P50", align: right}, column{title: "P90", align: right}, column{title: "P99", align: right})
 	for _, e := range t.Owner.Endpoints {
 		rate := "-"
 		if t.Rates != nil {
-			rate = formatPerSecond(t.runs(e.Name))
+			rate = formatPerSecond(t.calls(e.Name))
 		}
 		took := func(d time.Duration) string {
 			if e.Runs == 0 {
@@ -208,7 +222,8 @@ func (t *topSnapshot) endpoints(width int) topSection {
 			}
 			return formatDuration(d)
 		}
-		table.add(e.Name, rate, strconv.FormatUint(e.Runs, 10), strconv.FormatUint(e.Errors, 10), took(e.P50), took(e.P90), took(e.P99))
+		table.add(e.Name, rate, strconv.FormatUint(e.Calls, 10), percent(float64(e.CacheHits), float64(e.Calls)), strconv.FormatUint(e.Failures, 10),
+			strconv.FormatUint(e.Runs, 10), took(e.P50), took(e.P90), took(e.P99))
 	}
 	return tableSection(table, width)
 }
@@ -218,7 +233,11 @@ func (t *topSnapshot) sessions(width int) topSection {
 		column{title: "HOLDS", align: right}, column{title: "BYTES", align: right}, column{title: "OBJECTS", align: right},
 		column{title: "WAITING", align: right}, column{title: "LABEL", give: 1})
 	for _, s := range t.Owner.Sessions {
-		table.add(strconv.FormatUint(s.Session, 10), strconv.Itoa(int(s.PID)), formatAge(t.At.Sub(s.Since)),
+		session := strconv.FormatUint(s.Session, 10)
+		if s.Self {
+			session = "owner"
+		}
+		table.add(session, strconv.Itoa(int(s.PID)), formatAge(t.At.Sub(s.Since)),
 			strconv.FormatUint(s.Leases, 10), formatBytes(int64(s.Bytes)), strconv.FormatUint(s.Objects, 10),
 			strconv.FormatUint(s.Requests, 10), s.Label)
 	}
