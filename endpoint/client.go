@@ -13,6 +13,9 @@ import (
 type ClientOptions struct {
 	// Socket is the owner's path; empty stands for SocketPath("", 0).
 	Socket string
+	// OverSocket makes the client go over the socket to a server of its own process too. It is meant for tests and measurements of what
+	// other processes get.
+	OverSocket bool
 	// Devices are what memory can be imported on. Borrowed: they must outlive the client and its handles. Without any, a client can
 	// ask and watch, but not acquire.
 	Devices []driver.Device

@@ -41,7 +41,7 @@ func (c *Client) ask(ctx context.Context, op wire.Op, name string, in, out any) 
 	if err != nil {
 		return err
 	}
-	ask, err := c.newCall(op, name, in)
+	ask, err := c.newCall(l, op, name, in)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (c *Client) stream(ctx context.Context, name string, in any) (items, error)
 }
 
 func (c *Client) callOn(ctx context.Context, l *link, op wire.Op, name string, in, out any) (wire.Returned, error) {
-	ask, err := c.newCall(op, name, in)
+	ask, err := c.newCall(l, op, name, in)
 	if err != nil {
 		return wire.Returned{}, err
 	}
@@ -95,8 +95,8 @@ func (o *outgoing) close() {
 	o.load.close()
 }
 
-// newCall encodes a call. The caller closes it when it has been sent.
-func (c *Client) newCall(op wire.Op, name string, in any) (o outgoing, err error) {
+// newCall encodes a call to be made on l. The caller closes it when it has been sent.
+func (c *Client) newCall(l *link, op wire.Op, name string, in any) (o outgoing, err error) {
 	o.op, o.calls, o.callee.Endpoint = op, true, name
 	if in == nil {
 		return o, nil
@@ -110,12 +110,12 @@ func (c *Client) newCall(op wire.Op, name string, in any) (o outgoing, err error
 	}
 	o.callee.Args = o.load.value
 	if len(o.load.storages) > 0 {
-		if o.shared, err = exportStorages(o.load.storages); err != nil {
+		if o.shared, err = l.share(o.load.storages); err != nil {
 			o.load.close()
 			return outgoing{}, fmt.Errorf("share the argument: %w", err)
 		}
 		o.shared.claim(o.load.storages, c.opts.Socket)
-		o.callee.Handles, o.files = o.shared.handles, o.shared.files
+		o.callee.Handles, o.files, o.storages = o.shared.handles, o.shared.files, o.shared.storages
 	}
 	return o, nil
 }

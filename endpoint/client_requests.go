@@ -110,7 +110,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	ask := call{
 		op:    wire.OpPublish,
 		body:  wire.Publish{Name: name, Manifest: *out.manifest, Handles: out.handles, Source: source},
-		files: out.files,
+		files: out.files, storages: out.storages,
 	}
 	var done wire.Published
 	if err := c.request(ctx, ask, &done); err != nil {

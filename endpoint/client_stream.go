@@ -31,7 +31,7 @@ func (c *Client) openStream(ctx context.Context, name string, in any) (*stream, 
 	if err != nil {
 		return nil, err
 	}
-	ask, err := c.newCall(wire.OpStream, name, in)
+	ask, err := c.newCall(l, wire.OpStream, name, in)
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func (r request) prepareLocal() (*definition, *arguments, error) {
 	if err != nil {
 		return d, nil, fmt.Errorf("endpoint %q: argument: %w", d.name, err)
 	}
-	r.args.names = r.session.server.nameLocal(p.storages, d)
+	r.args.names = r.session.server.nameLocal(p.storages, d, r.session.id)
 	return d, r.args, r.session.server.decodeArguments(r.args, d, p.value, storages)
 }
 

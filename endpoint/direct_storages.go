@@ -5,6 +5,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // Within a process memory is lent, not exported and imported: who gets it has references to the same storages. It is refused where another
@@ -36,6 +37,34 @@ func lend(devices deviceSet, storages []*tensor.Storage, opts driver.ImportOptio
 		lent = append(lent, view.Retain())
 	}
 	return lent, nil
+}
+
+// lentWith are the storages that came with a frame within the process, borrowed; none with others.
+func lentWith(files *wire.Files) []*tensor.Storage {
+	items := files.Lent()
+	if len(items) == 0 {
+		return nil
+	}
+	storages := make([]*tensor.Storage, len(items))
+	for i, item := range items {
+		storages[i] = item.(*tensor.Storage) // pipe.lend put nothing else there
+	}
+	return storages
+}
+
+// lentExport is exportStorages for a peer in this process.
+func lentExport(storages []*tensor.Storage) (*export, error) {
+	out := &export{storages: storages, handles: make([]wire.Handle, 0, len(storages))}
+	for i, s := range storages {
+		h, err := s.Shareable()
+		if err != nil {
+			return nil, fmt.Errorf("storage %d: %w", i, incapable(err))
+		}
+		out.handles = append(out.handles, wire.Handle{
+			Kind: string(h.Kind), Device: wire.UUID(h.Device), Bytes: uint64(h.Bytes), Offset: uint64(h.Offset), Blob: h.Blob, File: -1,
+		})
+	}
+	return out, nil
 }
 
 // lendOne is lend for one storage, without a reference.

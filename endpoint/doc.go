@@ -80,6 +80,10 @@
 // the same storages, read-only where a client's would be (tensors refuse to write; a slice of their elements does not know). What another process
 // could not have is refused all the same.
 //
+// A [Client] that dials a server of its own process finds that out by the socket file, and is connected without the socket: it has a session of its
+// own, with leases, references, watchers, streams and tasks that are counted and end as any other's, and memory is lent to it. What it has
+// of that stays valid until it closes it, also when the server is closed. [ClientOptions] has a switch that makes it go over the socket.
+//
 // # Whom it trusts
 //
 // Nobody. The directory and the socket are for one user alone, both sides ask the kernel who is at the other end, and what a peer says

@@ -17,7 +17,7 @@ type export struct {
 	manifest *wire.Manifest
 	handles  []wire.Handle
 	files    []*os.File        // owned
-	storages []*tensor.Storage // of a state dict, which has them; borrowed to tell names and sizes by
+	storages []*tensor.Storage // borrowed, from who keeps the export
 }
 
 // newExport exports the storages of a state dict, which it borrows.
@@ -37,7 +37,7 @@ func newExport(sd *module.StateDict) (*export, error) {
 
 // exportStorages makes a handle for each storage. It borrows them.
 func exportStorages(storages []*tensor.Storage) (*export, error) {
-	out := new(export)
+	out := &export{storages: storages}
 	for i, s := range storages {
 		if err := out.add(s); err != nil {
 			out.close()
@@ -110,6 +110,9 @@ func (im importer) stateDict(m *wire.Manifest, handles []wire.Handle, files *wir
 func (im importer) storages(handles []wire.Handle, files *wire.Files) (_ []*tensor.Storage, err error) {
 	if len(handles) == 0 {
 		return nil, nil
+	}
+	if lent := lentWith(files); lent != nil {
+		return lend(im.devices, lent, im.opts)
 	}
 	if err := wire.ValidateHandles(handles, files.Len()); err != nil {
 		return nil, err

@@ -46,7 +46,7 @@ func TestAClientThatHasNotIntroducedItselfIsNotToldGoodbye(t *testing.T) {
 	conn, err := wire.NewConn(raw, wire.Limits{})
 	require.NoError(t, err)
 	defer conn.Close()
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()}) // the server has accepted both
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true}) // the server has accepted both
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, s.Shutdown(context.Background()))

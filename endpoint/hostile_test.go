@@ -107,7 +107,7 @@ func hostileOwner(t *testing.T) *endpoint.Server {
 		}, 5*time.Second, time.Millisecond, "descriptors or mappings are left")
 	})
 	t.Cleanup(func() {
-		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}})
+		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{dev}})
 		require.NoError(t, err, "the owner goes on")
 		h, err := c.Acquire(context.Background(), "m")
 		require.NoError(t, err)

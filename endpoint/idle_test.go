@@ -26,7 +26,7 @@ func TestIdleClientsAreLetGo(t *testing.T) {
 	_, err := s.Publish(ctx, "m", scattered(t, dev, 1))
 	require.NoError(t, err)
 	dial := func() *endpoint.Client {
-		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}})
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{dev}})
 		require.NoError(t, err)
 		t.Cleanup(func() { c.Close() })
 		return c

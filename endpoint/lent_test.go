@@ -276,7 +276,7 @@ func TestWhatIsNotCachedIsShown(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	go s.Serve()
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev)})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: driversOf(dev)})
 	require.NoError(t, err)
 	defer c.Close()
 	x, err := filled(dev, 4, 1)

@@ -101,11 +101,11 @@ func TestTooManyClientsAreToldSo(t *testing.T) {
 	ctx := context.Background()
 	var clients []*endpoint.Client
 	for range 2 {
-		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 		require.NoError(t, err)
 		clients = append(clients, c)
 	}
-	_, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	_, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.ErrorIs(t, err, endpoint.ErrLimit)
 	for _, c := range clients {
 		_, err := c.Ping(ctx)
@@ -113,7 +113,7 @@ func TestTooManyClientsAreToldSo(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	require.Eventually(t, func() bool {
-		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 		if err == nil {
 			c.Close()
 		}
@@ -124,7 +124,7 @@ func TestTooManyClientsAreToldSo(t *testing.T) {
 func TestSubscriptionsAreLimited(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Limits: endpoint.Limits{Subscriptions: 2}})
 	ctx := context.Background()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	all, err := c.Watch(ctx)
@@ -152,7 +152,7 @@ func TestAPeerThatSaysNothingHoldsUpNobody(t *testing.T) {
 	silent, err := net.Dial("unix", s.Socket())
 	require.NoError(t, err)
 	defer silent.Close()
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	silent.SetReadDeadline(time.Now().Add(5 * time.Second))

@@ -12,14 +12,15 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials again when it ends
 // is the client's business.
 type link struct {
-	conn     *wire.Conn
-	receiver *wire.Receiver
+	conn     connection
+	receiver receiver
 	server   wire.Hello
 
 	mu      sync.Mutex
@@ -57,6 +58,8 @@ type call struct {
 	op    wire.Op
 	body  any        // nil for none
 	files []*os.File // borrowed until it has been sent
+	// storages are lent, in the place of the files, to an owner in this process. Borrowed until it has been sent.
+	storages []*tensor.Storage
 	// event gets the events that belong to the request, until ignore. It is called by whoever reads, must return at once, and
 	// may be called before the answer is seen.
 	event func(wire.Event)
@@ -85,12 +88,33 @@ func newLink(ctx context.Context, conn *wire.Conn, hello wire.Hello) (*link, err
 		conn.Close()
 		return nil, handshakeError(err)
 	}
-	l := &link{
-		conn: conn, server: agreed.Peer, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{},
-		over: make(chan struct{}), done: make(chan struct{}),
-	}
+	l := makeLink(conn, agreed.Peer)
 	l.receiver = wire.NewReceiver(conn, l.dispatch)
 	return l, nil
+}
+
+// makeLink is a link without its receiver.
+func makeLink(conn connection, server wire.Hello) *link {
+	return &link{
+		conn: conn, server: server, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{},
+		over: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// sendCall sends a request with what goes beside it, as [wire.Conn.SendContext] does.
+func (l *link) sendCall(ctx context.Context, id uint64, body []byte, c *call) error {
+	if p, ok := l.conn.(*pipe); ok {
+		return p.lend(wire.KindRequest, id, body, c.storages)
+	}
+	return l.conn.SendContext(ctx, wire.KindRequest, id, body, c.files...)
+}
+
+// share makes storages ready to be sent. It borrows them.
+func (l *link) share(storages []*tensor.Storage) (*export, error) {
+	if _, ok := l.conn.(*pipe); ok {
+		return lentExport(storages)
+	}
+	return exportStorages(storages)
 }
 
 // handshakeError says what became of an introduction.
@@ -270,7 +294,7 @@ func (l *link) ask(ctx context.Context, c *call) (uint64, *waiter, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	if err := l.conn.SendContext(ctx, wire.KindRequest, id, *payload, c.files...); err != nil {
+	if err := l.sendCall(ctx, id, *payload, c); err != nil {
 		if l.withdraw(id) {
 			w.free()
 		} else if frame, ok := <-w.answer; ok { // to what was not sent: the link has failed since, or will
@@ -324,7 +348,7 @@ func (l *link) start(ctx context.Context, c call, done func(wire.Frame, error)) 
 	if err != nil {
 		return 0, err
 	}
-	if err := l.conn.SendContext(ctx, wire.KindRequest, id, *payload, c.files...); err != nil {
+	if err := l.sendCall(ctx, id, *payload, &c); err != nil {
 		if !l.withdraw(id) {
 			return id, nil // done has been told, or will be
 		}

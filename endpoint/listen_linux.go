@@ -20,7 +20,7 @@ type socket struct {
 	path     string
 	listener *net.UnixListener
 	lock     *os.File
-	inode    uint64 // of the socket file that we made; 0 for a socket that was handed to us
+	file     fileID // of the socket file that we made; zero for a socket that was handed to us
 }
 
 // listen takes the lock, removes the socket file of a dead owner, and listens. A live owner gives [ErrInUse] and is not
@@ -57,7 +57,7 @@ func listen(path string) (_ *socket, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	s.inode = inodeOf(info)
+	s.file = fileOf(info)
 	return s, nil
 }
 
@@ -127,7 +127,7 @@ func (s *socket) close() error {
 	var err error
 	if s.listener != nil {
 		err = s.listener.Close()
-		if info, statErr := os.Lstat(s.path); statErr == nil && s.inode != 0 && inodeOf(info) == s.inode {
+		if info, statErr := os.Lstat(s.path); statErr == nil && s.file != (fileID{}) && fileOf(info) == s.file {
 			os.Remove(s.path)
 		}
 	}
@@ -146,11 +146,11 @@ func maxOpenFiles() int {
 	return int(min(limit.Cur, math.MaxInt32)) // infinity is the largest number
 }
 
-func inodeOf(info os.FileInfo) uint64 {
+func fileOf(info os.FileInfo) fileID {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return st.Ino
+		return fileID{uint64(st.Dev), st.Ino}
 	}
-	return 0
+	return fileID{}
 }
 
 func ownerOf(info os.FileInfo) (uid uint32, ok bool) {

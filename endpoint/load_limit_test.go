@@ -34,7 +34,7 @@ func TestBytesOfRequestsInFlightAreBounded(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{
 		Registry: r, Logger: discard(), Limits: endpoint.Limits{RequestBytes: 1 << 20}, Tasks: endpoint.TaskOptions{Workers: 1},
 	})
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	defer c.Close()
 	ctx := context.Background()
@@ -90,7 +90,7 @@ func TestBytesOfRequestsInFlightAreBounded(t *testing.T) {
 	}
 	_, err = c.Submit(ctx, "hold", bytes(fit))
 	require.ErrorIs(t, err, endpoint.ErrLimit, "tasks that wait for a worker have their arguments")
-	other, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	other, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer other.Close()
 	require.NoError(t, other.Call(ctx, "length", bytes(0), nil), "another client has a budget of its own")

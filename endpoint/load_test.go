@@ -40,7 +40,7 @@ func TestMoreCallsThanTheLimitAreRefusedNotQueued(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{
 		Registry: loadRegistry(new(loadCounts)), Limits: endpoint.Limits{Requests: 10}, Logger: discard(),
 	})
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -153,7 +153,7 @@ func TestShutdownUnderLoadEndsWithinItsContext(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: loadRegistry(counts), Logger: discard()})
 	var load sync.WaitGroup
 	for range 8 {
-		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
+		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 		require.NoError(t, err)
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)

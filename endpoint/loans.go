@@ -176,7 +176,7 @@ func (s *Server) nameResult(r *result, d *definition, arguments []*tensor.Storag
 
 // nameLocal are the names of the storages of a call within the process, empty where there is none. A function that writes its arguments
 // runs each time.
-func (s *Server) nameLocal(storages []*tensor.Storage, d *definition) []string {
+func (s *Server) nameLocal(storages []*tensor.Storage, d *definition, session uint64) []string {
 	names := make([]string, len(storages))
 	for i, storage := range storages {
 		if d.options.writable {
@@ -184,7 +184,7 @@ func (s *Server) nameLocal(storages []*tensor.Storage, d *definition) []string {
 		} else if name := s.loans.name(storage); name != "" {
 			names[i] = lentKey(name)
 		} else if v := storage.Version(); v > 0 {
-			names[i] = sessionKey(s.self.id, storage.ID(), v)
+			names[i] = sessionKey(session, storage.ID(), v)
 		}
 	}
 	return names
@@ -200,6 +200,10 @@ func sessionKey(session, storage, version uint64) string {
 func (s *Server) importArguments(handles []wire.Handle, files *wire.Files, d *definition, session uint64) ([]*tensor.Storage, []string, error) {
 	if len(handles) == 0 {
 		return nil, nil, nil
+	}
+	if lent := lentWith(files); lent != nil {
+		storages, err := lend(s.devices, lent, driver.ImportOptions{Writable: d.options.writable})
+		return storages, s.nameLocal(lent, d, session), err
 	}
 	names := make([]string, len(handles))
 	own := func(i int, h wire.Handle) *tensor.Storage {

@@ -82,7 +82,7 @@ func TestManyObjectsAreListedInParts(t *testing.T) {
 		endpoint.Managed(), endpoint.CacheKey("{size}{label}")))
 	s := serve(t, endpoint.ServerOptions{Registry: r, Label: "owner", Limits: endpoint.Limits{Wire: wire.Limits{Frame: 32 << 10}}})
 	ctx := context.Background()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	var ids []string
@@ -124,7 +124,7 @@ func TestHoldersOfAnObjectAreBounded(t *testing.T) {
 	ctx := context.Background()
 	var id string
 	for range 120 {
-		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 		require.NoError(t, err)
 		defer c.Close()
 		ref, err := endpoint.CallManaged[int](ctx, c, "number", modelIn{})

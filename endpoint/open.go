@@ -22,6 +22,8 @@ type Options struct {
 	Devices []driver.Device
 	// Wait makes Open, in the role of a client, wait for an owner that is not there yet, until its context ends.
 	Wait bool
+	// OverSocket makes a client go over the socket to a server of its own process too, see [ClientOptions].
+	OverSocket bool
 	// Registry gets what is shared; nil for a new one. Borrowed.
 	Registry *Registry
 	// AllowUIDs are users, beside the process's own, to trust as peers.
@@ -105,7 +107,7 @@ func (n *Node) openServer(opts Options) (err error) {
 
 func (n *Node) openClient(ctx context.Context, opts Options) (err error) {
 	n.client, err = Dial(ctx, ClientOptions{
-		Socket: n.socket, Devices: opts.Devices, Wait: opts.Wait, AllowUIDs: opts.AllowUIDs, Limits: opts.Limits.Wire,
+		Socket: n.socket, OverSocket: opts.OverSocket, Devices: opts.Devices, Wait: opts.Wait, AllowUIDs: opts.AllowUIDs, Limits: opts.Limits.Wire,
 		Label: opts.Label, Logger: opts.Logger,
 	})
 	if err != nil {

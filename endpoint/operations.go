@@ -8,6 +8,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -51,8 +52,10 @@ type reply struct {
 	result   grip          // of a call; nothing for others
 	returned wire.Returned // the message, where there is a result
 	files    []*os.File    // borrowed until the reply has been sent
-	after    func()        // runs when the reply has been sent; may be nil
-	undo     func()        // takes back what the reply hands out, where nobody got it; may be nil
+	// storages are lent, in the place of the files, to a client of this process. Borrowed until the reply has been sent.
+	storages []*tensor.Storage
+	after    func() // runs when the reply has been sent; may be nil
+	undo     func() // takes back what the reply hands out, where nobody got it; may be nil
 }
 
 // appendTo encodes the message.
@@ -69,6 +72,14 @@ func (r *reply) lost() {
 	if r.undo != nil {
 		r.undo()
 	}
+}
+
+// memory are the storages that the reply is about.
+func (r *reply) memory() []*tensor.Storage {
+	if r.result.result != nil {
+		return r.result.payload.storages
+	}
+	return r.storages
 }
 
 // close gives back what a reply has when it is of no use any more, sent or not.
@@ -148,7 +159,7 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	out := ses.server.exports.of(lease.StateDict())
 	return reply{
 		body:  out.acquired(lease.ID, lease.Name, lease.Version),
-		files: out.files,
+		files: out.files, storages: out.storages,
 		after: func() { ses.begin(sub) },
 		undo: func() {
 			if err := ses.server.books.Release(lease.ID, ses.id); err == nil {

@@ -106,7 +106,7 @@ func (r request) share(res *result, kept bool) (wire.Returned, []*os.File, error
 		r.local.result = res
 		return wire.Returned{}, nil, res.shareable(kept)
 	}
-	out, files, err := res.returned()
+	out, files, err := res.returned(r.session.lends())
 	for i := 0; err == nil && i < len(out.Handles); i++ {
 		err = lasting(out.Handles[i].Kind, kept)
 	}

@@ -128,7 +128,7 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 	if err != nil {
 		return err
 	}
-	return r.session.conn.Send(wire.KindEvent, r.id, body, files...)
+	return r.session.send(r.session.conn.Send, wire.KindEvent, r.id, body, files, res.payload.storages)
 }
 
 // streams are the streams of a session that run, by the id of their request.

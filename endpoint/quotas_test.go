@@ -30,7 +30,7 @@ func scattered(t testing.TB, dev driver.Device, n int) *module.StateDict {
 // publisher is a client that publishes n storages of one page each under a name.
 func publisher(t testing.TB, s *endpoint.Server, dev driver.Device) (*endpoint.Client, func(name string, n int) error) {
 	t.Helper()
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c, func(name string, n int) error {

@@ -179,17 +179,30 @@ func (c *Client) keepTrying() {
 func (c *Client) open() (*link, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
-	conn, err := c.dial(ctx)
+	l, err := c.meet(ctx)
 	if err != nil {
 		return nil, err
-	}
-	l, err := newLink(ctx, conn, c.introduction())
-	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w", c.opts.Socket, err)
 	}
 	go l.read()
 	if err := c.resume(l); err != nil {
 		return nil, err
+	}
+	return l, nil
+}
+
+// meet introduces the client to the owner, over the socket unless that is one of this process.
+func (c *Client) meet(ctx context.Context) (l *link, err error) {
+	if s := neighbour(c.opts.Socket); s != nil && !c.opts.OverSocket {
+		l, err = newNeighbourLink(ctx, s, c.introduction(), c.opts.Limits)
+	} else {
+		var conn *wire.Conn
+		if conn, err = c.dial(ctx); err != nil {
+			return nil, err
+		}
+		l, err = newLink(ctx, conn, c.introduction())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", c.opts.Socket, err)
 	}
 	return l, nil
 }

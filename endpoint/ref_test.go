@@ -69,7 +69,7 @@ func TestNoDestroyedObjectGoesUnheard(t *testing.T) {
 	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil },
 		endpoint.Managed(), endpoint.NoCache()))
 	ctx := context.Background()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	for _, through := range []endpoint.Caller{c, s} {
@@ -329,7 +329,7 @@ func TestObjectsOfOneClientAreLimited(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: r, Limits: endpoint.Limits{Objects: 2}})
 	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Managed()))
 	ctx := context.Background()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	var refs []*endpoint.Ref[int]

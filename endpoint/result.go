@@ -54,10 +54,19 @@ func (r *result) release() {
 	r.payload.close()
 }
 
-// returned is the answer that carries the result. The files are the result's, valid while the caller's reference is.
-func (r *result) returned() (wire.Returned, []*os.File, error) {
+// returned is the answer that carries the result, for a client in this process where its memory is lent. The files are the result's, valid while
+// the caller's reference is.
+func (r *result) returned(lent bool) (wire.Returned, []*os.File, error) {
 	out := wire.Returned{Value: r.payload.value}
 	if len(r.payload.storages) == 0 {
+		return out, nil, nil
+	}
+	if lent {
+		shared, err := lentExport(r.payload.storages)
+		if err != nil {
+			return out, nil, fmt.Errorf("share the result: %w", err)
+		}
+		out.Handles = shared.handles
 		return out, nil, nil
 	}
 	r.mu.Lock()

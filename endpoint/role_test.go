@@ -44,8 +44,12 @@ func program(t testing.TB, opts endpoint.Options) (*endpoint.Node, func(context.
 func TestB42AFunctionHasOneTypeInAllRoles(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := socketPath(t)
-	for _, mode := range []endpoint.Mode{endpoint.ModeLocal, endpoint.ModeServer, endpoint.ModeClient} {
-		node, twice := program(t, endpoint.Options{Mode: mode, Socket: socket})
+	for _, opts := range []endpoint.Options{
+		{Mode: endpoint.ModeLocal}, {Mode: endpoint.ModeServer}, {Mode: endpoint.ModeClient}, {Mode: endpoint.ModeClient, OverSocket: true},
+	} {
+		opts.Socket = socket
+		mode := opts.Mode
+		node, twice := program(t, opts)
 		require.Equal(t, mode, node.Mode())
 		x, err := filled(testDevice(t), 3, 4)
 		require.NoError(t, err)
@@ -143,6 +147,12 @@ func registerRole(t testing.TB, r *endpoint.Registry, dev driver.Device) {
 	require.NoError(t, endpoint.Register(r, "clear in place", clear, endpoint.WritableArguments()))
 	odd := func(_ context.Context, in oddIn) (*tensor.Tensor, error) { return oddTensor(dev, in.Odd) }
 	require.NoError(t, endpoint.Register(r, "odd", odd))
+	require.NoError(t, endpoint.RegisterStream(r, "vectors", func(ctx context.Context, n int) iter.Seq2[*tensor.Tensor, error] {
+		return func(yield func(*tensor.Tensor, error) bool) {
+			for i := 0; i < n && yield(filled(dev, 1, float32(i))); i++ {
+			}
+		}
+	}))
 	require.NoError(t, endpoint.RegisterStream(r, "odd stream", func(ctx context.Context, in oddIn) iter.Seq2[*tensor.Tensor, error] {
 		return func(yield func(*tensor.Tensor, error) bool) { yield(oddTensor(dev, in.Odd)) }
 	}))

@@ -133,7 +133,7 @@ const (
 
 // fits refuses a payload that no frame could carry, before anybody keeps it.
 func (s *Server) fits(p *payload) error {
-	frame, files := s.frameLimits()
+	frame, files := frameLimits(s.opts.Limits.Wire)
 	if n := int64(len(p.value)) + int64(len(p.storages))*handleBytes + envelopeBytes; n > frame {
 		return fmt.Errorf("%w: %d bytes beside the tensors; a frame has at most %d", errTooLarge, len(p.value), frame)
 	}
@@ -144,8 +144,8 @@ func (s *Server) fits(p *payload) error {
 }
 
 // frameLimits are the most bytes and descriptors of one frame.
-func (s *Server) frameLimits() (bytes int64, files int) {
-	bytes, files = s.opts.Limits.Wire.Frame, s.opts.Limits.Wire.Files
+func frameLimits(l wire.Limits) (bytes int64, files int) {
+	bytes, files = l.Frame, l.Files
 	if bytes <= 0 {
 		bytes = wire.DefaultFrame
 	}

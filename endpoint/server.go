@@ -50,6 +50,9 @@ type Server struct {
 	failures atomic.Uint64
 	serving  atomic.Bool
 
+	accepting  chan struct{} // closed when Serve begins
+	acceptOnce sync.Once
+
 	self     *session // stands for this process in calls without a socket
 	directID atomic.Uint64
 
@@ -75,6 +78,7 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	if s.sock, err = bind(&s.opts); err != nil {
 		return nil, err
 	}
+	s.announce()
 	return s, nil
 }
 
@@ -90,7 +94,8 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	}
 	s := &Server{
 		opts: opts, log: opts.Logger, id: newID(), started: time.Now(), devices: devices,
-		sessions: map[uint64]*session{}, stopping: make(chan struct{}), done: make(chan struct{}), registry: opts.Registry,
+		sessions: map[uint64]*session{}, stopping: make(chan struct{}), done: make(chan struct{}), accepting: make(chan struct{}),
+		registry: opts.Registry,
 	}
 	s.results = cache.New(cache.Options[*result]{
 		Entries: opts.Results.Entries, Bytes: opts.Results.Bytes, TTL: opts.Results.TTL,
@@ -159,6 +164,7 @@ func (s *Server) Serve() error {
 	s.serving.Store(true)
 	s.watchIdle()
 	defer s.serving.Store(false)
+	s.acceptOnce.Do(func() { close(s.accepting) })
 	var rest time.Duration // the last one, since a client was accepted
 	for {
 		c, err := s.sock.listener.AcceptUnix()
@@ -286,6 +292,7 @@ func (s *Server) beginClose() []*session {
 		if s.idleTimer != nil {
 			s.idleTimer.Stop()
 		}
+		s.conceal()
 		if s.sock != nil {
 			s.sock.close()
 		}

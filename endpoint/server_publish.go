@@ -71,7 +71,7 @@ func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, 
 
 // attachable refuses a version that no frame could bring to a reader, before it is on the books.
 func (s *Server) attachable(name string, out *export) error {
-	frame, files := s.frameLimits()
+	frame, files := frameLimits(s.opts.Limits.Wire)
 	if len(out.files) > files {
 		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", errTooLarge, len(out.files), files)
 	}

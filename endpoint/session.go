@@ -24,7 +24,7 @@ import (
 // An idle session is that goroutine, parked in the kernel's poller, and a descriptor.
 type session struct {
 	server  *Server
-	conn    *wire.Conn
+	conn    connection
 	id      uint64
 	since   time.Time
 	label   string
@@ -55,7 +55,7 @@ type session struct {
 
 var errGone = fmt.Errorf("%w: the client has gone", context.Canceled)
 
-func newSession(s *Server, conn *wire.Conn, id uint64) *session {
+func newSession(s *Server, conn connection, id uint64) *session {
 	ses := &session{server: s, conn: conn, id: id, since: time.Now()}
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
 	return ses
@@ -113,7 +113,7 @@ func (ses *session) closed(err error) {
 // introduce checks who the peer is and exchanges hellos. A peer that is turned away is told so in answer to its hello: it might not see what
 // was sent before.
 func (ses *session) introduce() error {
-	agreed, err := wire.ServerHandshake(ses.conn, ses.server.introduction(), func(*wire.Hello) error {
+	agreed, err := wire.ServerHandshake(ses.conn.(*wire.Conn), ses.server.introduction(), func(*wire.Hello) error {
 		if err := ses.allowed(); err != nil {
 			return encodeError(err)
 		}
@@ -141,7 +141,7 @@ func (ses *session) allowed() error {
 }
 
 // refuse tells a peer why the connection ends, if it listens.
-func refuse(conn *wire.Conn, err error) {
+func refuse(conn connection, err error) {
 	if body, encErr := wire.Marshal(encodeError(err)); encErr == nil {
 		conn.Send(wire.KindError, 0, body)
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -190,7 +192,7 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 	if *buf, err = r.appendTo(*buf); err != nil {
 		return ses.fail(id, fmt.Errorf("encode the answer: %w", err))
 	}
-	if err := send(wire.KindResponse, id, *buf, r.files...); err != nil {
+	if err := ses.send(send, wire.KindResponse, id, *buf, r.files, r.memory()); err != nil {
 		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent
 			return ses.fail(id, &classed{ErrLimit, err})
 		}
@@ -201,6 +203,20 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 		r.after()
 	}
 	return nil
+}
+
+// lends tells whether the client is in this process, so that memory is lent to it.
+func (ses *session) lends() bool {
+	_, ok := ses.conn.(*pipe)
+	return ok
+}
+
+// send sends a frame with what goes beside it, all of which it borrows: descriptors to another process, storages within this one.
+func (ses *session) send(send sender, kind wire.Kind, id uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
+	if p, ok := ses.conn.(*pipe); ok {
+		return p.lend(kind, id, body, storages)
+	}
+	return send(kind, id, body, files...)
 }
 
 // fail answers a request with an error.

@@ -22,7 +22,7 @@ func shared(t *testing.T, opts endpoint.ServerOptions) (context.Context, *endpoi
 	s := serve(t, opts)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*waitLimit)
 	t.Cleanup(cancel)
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return ctx, s, c

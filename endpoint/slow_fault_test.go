@@ -31,7 +31,7 @@ func impatient(t *testing.T, requests int) *endpoint.Server {
 // took much longer than any should.
 func bystander(t *testing.T, socket string) (stop func()) {
 	t.Helper()
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, OverSocket: true})
 	require.NoError(t, err)
 	done := make(chan struct{})
 	var calling sync.WaitGroup
@@ -110,7 +110,7 @@ func TestAClientThatReadsNoResultsIsCutOff(t *testing.T) {
 func TestAClientThatReadsNoEventsIsCutOff(t *testing.T) {
 	s := impatient(t, 0)
 	dev := testDevice(t)
-	watching, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket()})
+	watching, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer watching.Close()
 	w, err := watching.Watch(context.Background(), "m")

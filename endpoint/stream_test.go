@@ -37,7 +37,7 @@ func streaming(t *testing.T, made *atomic.Int64, ended chan struct{}) (*endpoint
 		}
 	}))
 	s := serve(t, endpoint.ServerOptions{Registry: r})
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(testDevice(t))})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: driversOf(testDevice(t))})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return s, c
@@ -131,7 +131,7 @@ func TestATaskThatReadsAStreamGivesItsWorkerAway(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 1}})
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	require.NoError(t, endpoint.Register(r, "item", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task(), endpoint.NoCache()))

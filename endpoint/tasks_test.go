@@ -113,7 +113,7 @@ func TestCallsOfAFullManagerGetTheirResults(t *testing.T) {
 	require.NoError(t, endpoint.Register(r, "t", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task(), endpoint.NoCache()))
 	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 3, Retain: -1}})
 	ctx := context.Background()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	for n := range 100 { // no finished task is kept, and none is missed
@@ -133,7 +133,7 @@ func TestTheCapacityOfTasksIsAnError(t *testing.T) {
 	}, endpoint.NoCache()))
 	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 2, Workers: 1}})
 	ctx := context.Background()
-	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)
 	defer c.Close()
 	var ids []string

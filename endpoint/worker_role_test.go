@@ -51,7 +51,7 @@ func (w *worker) role(ctx context.Context, do command) (a answer, err error) {
 	case "ready":
 		r.node.Ready()
 		if r.itself == nil && r.node.Mode() == endpoint.ModeServer {
-			r.itself, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: r.node.Socket()})
+			r.itself, err = endpoint.Dial(ctx, endpoint.ClientOptions{OverSocket: true, Socket: r.node.Socket()})
 		}
 	case "about":
 		var info endpoint.RuntimeInfo

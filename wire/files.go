@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"errors"
+	"io"
 	"os"
 	"runtime"
 	"sync"
@@ -17,6 +19,9 @@ type Files struct {
 type descriptors struct {
 	mu sync.Mutex
 	fd []int // -1 where taken or closed
+
+	lent  []io.Closer // nil when closed
+	items int         // how many there were
 }
 
 // newFiles takes the descriptors.
@@ -26,14 +31,32 @@ func newFiles(fds []int) *Files {
 	return f
 }
 
-// Len is how many descriptors came, taken ones included.
+// LentFiles are the Files of a frame that is handed over within a process: the items stand where its descriptors would. It takes
+// the items: Close closes them.
+func LentFiles(items []io.Closer) *Files {
+	f := newFiles(nil)
+	f.set.lent, f.set.items = items, len(items)
+	return f
+}
+
+// Lent are the items of [LentFiles], borrowed until Close; none after it, or of a frame that was received.
+func (f *Files) Lent() []io.Closer {
+	if f == nil {
+		return nil
+	}
+	f.set.mu.Lock()
+	defer f.set.mu.Unlock()
+	return f.set.lent
+}
+
+// Len is how many descriptors, or items in their place, came, taken ones included.
 func (f *Files) Len() int {
 	if f == nil {
 		return 0
 	}
 	f.set.mu.Lock()
 	defer f.set.mu.Unlock()
-	return len(f.set.fd)
+	return len(f.set.fd) + f.set.items
 }
 
 // Take returns descriptor i, owned by the caller. It is nil where there is no such descriptor, or it was taken or closed
@@ -82,5 +105,9 @@ func (d *descriptors) close() error {
 	for i := range d.fd {
 		d.fd[i] = -1
 	}
+	for _, item := range d.lent {
+		err = errors.Join(err, item.Close())
+	}
+	d.lent = nil
 	return err
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"io"
 	"runtime"
 	"testing"
 
@@ -41,6 +42,24 @@ func TestFiles(t *testing.T) {
 	require.Nil(t, none.Take(0))
 	require.Zero(t, none.Size(0))
 	require.NoError(t, none.Close())
+}
+
+// lentItem counts how often it was closed.
+type lentItem struct{ closed int }
+
+func (l *lentItem) Close() error { l.closed++; return nil }
+
+func TestLentFiles(t *testing.T) {
+	items := []*lentItem{{}, {}}
+	f := LentFiles([]io.Closer{items[0], items[1]})
+	require.Equal(t, 2, f.Len())
+	require.Nil(t, f.Take(0))
+	require.Equal(t, []io.Closer{items[0], items[1]}, f.Lent())
+	require.NoError(t, f.Close())
+	require.NoError(t, f.Close())
+	require.Empty(t, f.Lent())
+	require.Equal(t, []*lentItem{{1}, {1}}, items)
+	require.Empty(t, (*Files)(nil).Lent())
 }
 
 // Files that nobody closes are closed when nobody can any more. It is a net, not the plan.

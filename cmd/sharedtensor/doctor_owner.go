@@ -87,7 +87,7 @@ func rehearse(ctx context.Context, base string) (took time.Duration, err error) 
 	if _, err := server.Publish(ctx, "doctor", sd); err != nil { // takes sd
 		return 0, err
 	}
-	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: path, Devices: devices, Label: "sharedtensor doctor"})
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: path, OverSocket: true, Devices: devices, Label: "sharedtensor doctor"})
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,98 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// A client finds out that its server is in its own process by the socket file: the servers of this process are known by those they made, from
+// the moment when they can be dialled until they do not accept any more. A file is known by device and inode, so neither another name for it
+// nor a file that has taken its place misleads: as long as a socket listens, the kernel keeps the inode that it is bound to. A listener that
+// was handed over (systemd) was bound by another process, and is dialled like that of a stranger.
+
+// fileID names a file of this host while it exists.
+type fileID struct{ device, inode uint64 }
+
+var neighbours struct {
+	mu sync.Mutex
+	of map[fileID]*Server
+}
+
+// announce lets clients of this process find the server.
+func (s *Server) announce() {
+	id := s.sock.file
+	if id == (fileID{}) {
+		return
+	}
+	neighbours.mu.Lock()
+	defer neighbours.mu.Unlock()
+	if neighbours.of == nil {
+		neighbours.of = map[fileID]*Server{}
+	}
+	neighbours.of[id] = s
+}
+
+// conceal ends that. It comes before the socket is closed: until then no other can have its inode.
+func (s *Server) conceal() {
+	if s.sock == nil {
+		return
+	}
+	neighbours.mu.Lock()
+	defer neighbours.mu.Unlock()
+	if neighbours.of[s.sock.file] == s {
+		delete(neighbours.of, s.sock.file)
+	}
+}
+
+// neighbour is the server of this process that a client which dials the path would reach; nil for that of another process, or of none.
+func neighbour(path string) *Server {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	neighbours.mu.Lock()
+	defer neighbours.mu.Unlock()
+	return neighbours.of[fileOf(info)]
+}
+
+// connect begins a session for a client of this process, as accepting it and the handshake do for others: when the server serves. The caller
+// closes the pipe.
+func (s *Server) connect(ctx context.Context, hello wire.Hello, limits wire.Limits) (*pipe, error) {
+	select {
+	case <-s.accepting:
+	case <-s.self.ctx.Done():
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+	}
+	mine, theirs := newPipes(s.opts.Limits.Wire, limits)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return nil, fmt.Errorf("%w on %s: its owner has ended", ErrUnavailable, s.opts.Socket)
+	}
+	ses := newSession(s, mine, s.nextID+1)
+	ses.surplus = len(s.sessions) >= s.opts.Limits.Clients
+	if err := ses.allowed(); err != nil {
+		return nil, err
+	}
+	s.nextID++
+	ses.label, ses.greeted = shortLabel(hello.Label), true
+	s.sessions[ses.id] = ses
+	go ses.read()
+	return theirs, nil
+}
+
+// newNeighbourLink is newLink to a server of this process.
+func newNeighbourLink(ctx context.Context, s *Server, hello wire.Hello, limits wire.Limits) (*link, error) {
+	conn, err := s.connect(ctx, hello, limits)
+	if err != nil {
+		return nil, err
+	}
+	l := makeLink(conn, s.introduction())
+	l.receiver = pipeReceiver{conn, l.dispatch}
+	return l, nil
+}

@@ -1,0 +1,378 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// neighbours are a server with the endpoints of the tests and a client of it, both in this process.
+func neighbours(t testing.TB, opts endpoint.ServerOptions) (*endpoint.Server, *endpoint.Client, driver.Device, *counters) {
+	t.Helper()
+	dev, counts := testDevice(t), new(counters)
+	opts.Registry = testRegistry(dev, counts)
+	s := serve(t, opts)
+	files := drivertest.OpenFiles()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), Label: "next door"})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	require.Equal(t, files, drivertest.OpenFiles(), "there is no socket between them")
+	return s, c, dev, counts
+}
+
+// firstOf is the first tensor of a state dict.
+func firstOf(t testing.TB, sd *module.StateDict) *tensor.Tensor {
+	t.Helper()
+	for _, x := range sd.All() {
+		return x
+	}
+	t.Fatal("there is no tensor")
+	return nil
+}
+
+func TestANeighbourHasASessionOfItsOwn(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c, dev, _ := neighbours(t, endpoint.ServerOptions{Label: "owner"})
+	ctx := context.Background()
+	sd, err := synthetic(dev, command{Seed: 1})
+	require.NoError(t, err)
+	version, err := s.Publish(ctx, "m", sd)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, version)
+	w, err := c.Watch(ctx)
+	require.NoError(t, err)
+	event, err := w.Next(ctx)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 1, Server: s.ID()}, event)
+
+	h, err := c.Acquire(ctx, "m")
+	require.NoError(t, err)
+	require.Equal(t, s.ID(), h.ServerID())
+	attached := firstOf(t, h.StateDict())
+	require.Same(t, firstOf(t, sd).Storage(), attached.Storage().Origin(), "nothing is mapped twice")
+	require.ErrorIs(t, attached.Zero(), driver.ErrReadOnly)
+	holders := s.List()[0].Versions[0].Holders
+	require.Len(t, holders, 1)
+	require.Equal(t, "next door", holders[0].Label)
+	require.EqualValues(t, os.Getpid(), holders[0].PID)
+	info, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	last := info.Sessions[len(info.Sessions)-1]
+	require.EqualValues(t, 1, last.Leases)
+	require.Equal(t, "next door", last.Label)
+
+	mine, err := synthetic(dev, command{Seed: 2})
+	require.NoError(t, err)
+	changed := h.Changed()
+	version, err = c.Publish(ctx, "m", mine)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, version)
+	require.NoError(t, mine.Close())
+	<-changed
+	require.Equal(t, endpoint.Superseded, h.State())
+	event, err = w.Next(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, event.Version)
+	next, err := c.Acquire(ctx, "m")
+	require.NoError(t, err)
+	require.NoError(t, (&worker{dev: dev}).check(next, command{Seed: 2}), "the owner keeps what was closed here")
+	require.NoError(t, next.Close())
+	require.NoError(t, h.Close())
+	eventually(t, waitLimit, "version 1 is freed", func() bool { return len(s.List()[0].Versions) == 1 })
+
+	held, err := c.Acquire(ctx, "m")
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.NoError(t, c.Close())
+	eventually(t, waitLimit, "the lease is back", func() bool { return len(s.List()[0].Versions[0].Holders) == 0 })
+	require.NoError(t, (&worker{dev: dev}).check(held, command{Seed: 2}))
+	require.NoError(t, held.Close())
+	_, err = w.Next(ctx)
+	require.ErrorIs(t, err, endpoint.ErrClosed)
+	_, err = c.Ping(ctx)
+	require.ErrorIs(t, err, endpoint.ErrClosed)
+}
+
+func TestANeighbourCalls(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c, dev, counts := neighbours(t, endpoint.ServerOptions{})
+	ctx := context.Background()
+	x, err := filled(dev, 4, 3)
+	require.NoError(t, err)
+	defer x.Close()
+	sum, err := endpoint.Call[float64](ctx, c, "sum", scaleIn{X: x})
+	require.NoError(t, err)
+	require.EqualValues(t, 12, sum)
+	a, err := endpoint.Call[*tensor.Tensor](ctx, c, "plain model", modelIn{Size: 4})
+	require.NoError(t, err)
+	files := drivertest.OpenFiles()
+	b, err := endpoint.Call[*tensor.Tensor](ctx, s, "plain model", modelIn{Size: 4})
+	require.NoError(t, err)
+	require.Same(t, a.Storage(), b.Storage(), "one result for both")
+	require.EqualValues(t, 1, counts.get("model"))
+	require.NoError(t, a.Close())
+	require.Equal(t, []float32{4, 4, 4, 4}, values(t, b))
+	require.NoError(t, b.Close())
+	require.Equal(t, files, drivertest.OpenFiles(), "nothing is exported")
+	_, err = s.InvalidateEndpoint(ctx, "plain model")
+	require.NoError(t, err)
+
+	mine, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 2})
+	require.NoError(t, err)
+	own, err := endpoint.CallManaged[*tensor.Tensor](ctx, s, "model", modelIn{Size: 2})
+	require.NoError(t, err)
+	require.Equal(t, mine.ID(), own.ID())
+	about, err := mine.Info(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, about.Refs)
+	released, err := mine.Release(ctx)
+	require.NoError(t, err)
+	require.True(t, released)
+	require.NoError(t, own.Err())
+	require.NoError(t, mine.Close())
+	mine, err = endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 2})
+	require.NoError(t, err)
+	require.NoError(t, s.DestroyObject(own.ID()))
+	<-mine.Done()
+	require.ErrorIs(t, mine.Err(), endpoint.ErrStale)
+	require.Equal(t, []float32{2, 2}, values(t, mine.Value()))
+	require.NoError(t, mine.Close())
+	require.NoError(t, own.Close())
+
+	task, err := c.Submit(ctx, "model task", modelIn{Size: 3})
+	require.NoError(t, err)
+	end, err := c.Wait(ctx, task.ID)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.TaskCompleted, end.State)
+	var made *tensor.Tensor
+	require.NoError(t, c.Result(ctx, task.ID, &made))
+	require.NoError(t, made.Close())
+
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, c.Call(short, "gated run", gateIn{Gate: "never"}, nil), context.DeadlineExceeded)
+	eventually(t, waitLimit, "the function is told to stop", func() bool { return counts.get("gated run told to stop") == 1 })
+	require.ErrorIs(t, c.Call(ctx, "nothing", nil, nil), endpoint.ErrNoEndpoint)
+}
+
+func TestANeighboursReferencesEndWithIt(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c, _, _ := neighbours(t, endpoint.ServerOptions{})
+	ctx := context.Background()
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "fresh model", modelIn{Size: 2})
+	require.NoError(t, err)
+	own, err := endpoint.CallManaged[*tensor.Tensor](ctx, s, "fresh model", modelIn{Size: 2})
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.ErrorIs(t, ref.Err(), endpoint.ErrClosed)
+	eventually(t, waitLimit, "its object is gone, the other is not", func() bool {
+		info, err := s.ServerInfo(ctx)
+		require.NoError(t, err)
+		return info.Stats.Objects == 1 && info.Stats.Clients == 0
+	})
+	require.Equal(t, []float32{2, 2}, values(t, ref.Value()))
+	require.NoError(t, ref.Close())
+	require.NoError(t, own.Close())
+}
+
+func TestANeighboursStreamLeavesNothing(t *testing.T) {
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	r := endpoint.NewRegistry()
+	registerRole(t, r, dev)
+	s := serve(t, endpoint.ServerOptions{Registry: r})
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev)})
+	require.NoError(t, err)
+	for _, leave := range []int{1, 3, 100} {
+		taken := 0
+		for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), c, "vectors", 100) {
+			require.NoError(t, err)
+			require.Equal(t, []float32{float32(taken)}, values(t, x))
+			require.NoError(t, x.Close())
+			if taken++; taken == leave {
+				break
+			}
+		}
+		require.Equal(t, leave, taken)
+	}
+	require.NoError(t, c.Close())
+	require.NoError(t, s.Close())
+}
+
+// What a driver refuses to import where it was exported, a neighbour gets all the same.
+func TestANeighbourIsLentWhatItCouldNotImport(t *testing.T) {
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "kept odd", func(_ context.Context, in oddIn) (*tensor.Tensor, error) {
+		return oddTensor(dev, in.Odd)
+	}, endpoint.Managed()))
+	s := serve(t, endpoint.ServerOptions{Registry: r})
+	ctx := context.Background()
+	for _, over := range []bool{false, true} {
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: over})
+		require.NoError(t, err)
+		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "kept odd", oddIn{"ipc"})
+		if over {
+			require.Error(t, err)
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, []float32{0, 0, 0, 0}, values(t, ref.Value()))
+			require.NoError(t, ref.Close())
+		}
+		require.NoError(t, c.Close())
+	}
+}
+
+func TestANeighbourOutlivesItsServer(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c, dev, _ := neighbours(t, endpoint.ServerOptions{})
+	ctx := context.Background()
+	sd, err := synthetic(dev, command{Seed: 1})
+	require.NoError(t, err)
+	_, err = s.Publish(ctx, "m", sd)
+	require.NoError(t, err)
+	h, err := c.Acquire(ctx, "m")
+	require.NoError(t, err)
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 2})
+	require.NoError(t, err)
+	w, err := c.Watch(ctx, "m")
+	require.NoError(t, err)
+	next := func(kind endpoint.EventKind) {
+		t.Helper()
+		for {
+			e, err := w.Next(ctx)
+			require.NoError(t, err)
+			if e.Kind == kind {
+				return
+			}
+		}
+	}
+	require.NoError(t, s.Shutdown(ctx))
+	next(endpoint.EventOwnerLost)
+	<-ref.Done()
+	require.ErrorIs(t, ref.Err(), endpoint.ErrStale)
+	require.Equal(t, []float32{2, 2}, values(t, ref.Value()))
+	require.NoError(t, (&worker{dev: dev}).check(h, command{Seed: 1}), "the memory stays")
+	_, err = c.Ping(ctx)
+	require.ErrorIs(t, err, endpoint.ErrUnavailable)
+
+	again, err := endpoint.NewServer(endpoint.ServerOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- again.Serve() }()
+	next(endpoint.EventOwnerBack)
+	eventually(t, waitLimit, "the new owner is found", func() bool { return c.ServerID() == again.ID() })
+	eventually(t, waitLimit, "the handle is an orphan", func() bool { return h.State() == endpoint.Orphaned })
+	require.NoError(t, again.Close())
+	require.ErrorIs(t, <-served, endpoint.ErrServerClosed)
+
+	other := start(t) // in another process, at the same path
+	id := other.must(command{Do: "serve", Socket: s.Socket()}).ID
+	next(endpoint.EventOwnerBack)
+	eventually(t, waitLimit, "the other process is found", func() bool { return c.ServerID() == id })
+	require.NoError(t, ref.Close())
+	require.NoError(t, h.Close())
+	require.NoError(t, c.Close())
+}
+
+func TestANeighbourWaitsForServe(t *testing.T) {
+	drivertest.Leaks(t)
+	socket := socketPath(t)
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Limits: endpoint.Limits{Clients: 1}})
+	require.NoError(t, err)
+	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = endpoint.Dial(short, endpoint.ClientOptions{Socket: socket})
+	require.ErrorIs(t, err, endpoint.ErrUnavailable)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	dialled := make(chan error, 1)
+	var c *endpoint.Client
+	go func() {
+		var err error
+		c, err = endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
+		dialled <- err
+	}()
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	require.NoError(t, <-dialled)
+	_, err = endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
+	require.ErrorIs(t, err, endpoint.ErrLimit)
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, <-served, endpoint.ErrServerClosed)
+	require.NoError(t, c.Close())
+	_, err = endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
+	require.ErrorIs(t, err, endpoint.ErrUnavailable)
+}
+
+// The socket file says who is a neighbour, whatever it is called; another file in its place is another server.
+func TestANeighbourIsKnownByItsSocketFile(t *testing.T) {
+	s := serve(t, endpoint.ServerOptions{})
+	ctx := context.Background()
+	link := filepath.Join(filepath.Dir(s.Socket()), "link.sock")
+	require.NoError(t, os.Symlink(s.Socket(), link))
+	files := drivertest.OpenFiles()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: link})
+	require.NoError(t, err)
+	require.Equal(t, files, drivertest.OpenFiles())
+	require.Equal(t, s.ID(), c.ServerID())
+	require.NoError(t, c.Close())
+	c, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: link, OverSocket: true})
+	require.NoError(t, err)
+	require.Greater(t, drivertest.OpenFiles(), files)
+	require.NoError(t, c.Close())
+
+	require.NoError(t, os.Remove(s.Socket()))
+	stranger, err := net.Listen("unix", s.Socket())
+	require.NoError(t, err)
+	defer stranger.Close()
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	_, err = endpoint.Dial(short, endpoint.ClientOptions{Socket: s.Socket()})
+	require.ErrorIs(t, err, endpoint.ErrUnavailable, "it says nothing")
+	far, err := stranger.Accept()
+	require.NoError(t, err, "it was dialled")
+	require.NoError(t, far.Close())
+}
+
+func TestANeighboursFramesAreBounded(t *testing.T) {
+	_, c, _, _ := neighbours(t, endpoint.ServerOptions{Limits: endpoint.Limits{Wire: wire.Limits{Frame: 1 << 16}}})
+	ctx := context.Background()
+	err := c.Call(ctx, "bytes", map[string]any{"Data": make([]byte, 1<<17)}, nil)
+	require.ErrorIs(t, err, wire.ErrTooLarge)
+	err = c.Call(ctx, "bytes", map[string]any{"N": 1 << 17}, nil)
+	require.ErrorIs(t, err, wire.ErrTooLarge)
+	require.False(t, errors.Is(err, endpoint.ErrUnavailable))
+	_, err = c.Ping(ctx)
+	require.NoError(t, err, "the connection goes on")
+}
+
+func BenchmarkNeighbourCall(b *testing.B) {
+	s, c, _, _ := neighbours(b, endpoint.ServerOptions{})
+	over, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
+	require.NoError(b, err)
+	defer over.Close()
+	for name, through := range map[string]endpoint.Caller{"server": s, "neighbour": c, "socket": over} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				var n int
+				if err := through.Call(context.Background(), "double", struct{ N int }{21}, &n); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
