@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Submit starts a call as a task, which any endpoint can be but a stream, and returns at once with what is known of it. The task outlives
-// ctx and the connection. Its arguments are shared as for Call. Errors: [ErrNoEndpoint], task.ErrCapacity, task.ErrShutdown.
+// Submit starts a call as a task, which any endpoint can be but a stream, and returns at once with what is known of it. Once it has returned, the task outlives
+// ctx and the connection; a task of which the caller did not get to hear, because ctx ended first, is cancelled. Its arguments are shared as for Call. Errors: [ErrNoEndpoint], task.ErrCapacity, task.ErrShutdown.
 func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
 	var got wire.TaskInfo
 	if err := c.to.ask(ctx, wire.OpSubmit, name, in, &got); err != nil {
@@ -24,6 +24,7 @@ func (c *caller) Task(ctx context.Context, id string) (TaskInfo, error) {
 }
 
 // Wait waits for the end of a task, however it ends: [TaskInfo.Err] tells how. When ctx ends, or the connection, the task goes on.
+// A task that waits for itself, within the process, gets task.ErrSelf.
 func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
 	return c.task(ctx, wire.OpTaskWait, wire.Task{ID: id})
 }

@@ -46,6 +46,9 @@ func (c *Client) ask(ctx context.Context, op wire.Op, name string, in, out any) 
 		return err
 	}
 	defer ask.close()
+	if op == wire.OpSubmit {
+		ask.late = l.cancelTask
+	}
 	_, frame, err := l.roundTrip(ctx, ask.call)
 	if err != nil {
 		return err
@@ -171,6 +174,15 @@ func (l *link) dropResult(frame wire.Frame) {
 	var got wire.Returned
 	if frame.Kind == wire.KindResponse && wire.UnmarshalPayload(frame.Body, &got) == nil && got.Object != nil {
 		l.releaseObject(got.Object.ID, got.Object.Token)
+	}
+}
+
+// cancelTask cancels a task whose submitter did not wait for the answer: nobody knows its id.
+func (l *link) cancelTask(frame wire.Frame) {
+	defer frame.Files.Close()
+	var got wire.TaskInfo
+	if frame.Kind == wire.KindResponse && wire.UnmarshalPayload(frame.Body, &got) == nil {
+		l.tell(call{op: wire.OpTaskCancel, body: wire.Task{ID: got.ID}})
 	}
 }
 

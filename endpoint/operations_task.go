@@ -92,6 +92,9 @@ func (h *handover) take() (*outcome, grip) {
 func (r request) submit(ctx context.Context, d *definition, a *arguments, then func(*outcome)) (*task.Task[*outcome], error) {
 	s := r.session.server
 	spec := task.Spec{Name: d.name, Owner: r.session.id}
+	if r.session != s.self {
+		spec.Limit = s.opts.Limits.Tasks
+	}
 	t, err := s.tasks.Submit(ctx, spec, func(ctx context.Context) (*outcome, error) {
 		res, cached, err := s.obtain(ctx, d, a)
 		if err != nil {
@@ -187,8 +190,15 @@ func (r request) submitEndpoint(ctx context.Context, d *definition, a *arguments
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{body: encodeTask(t.Status())}, nil
+	return reply{body: encodeTask(t.Status()), undo: func() {
+		if !t.Cancel(errUnheard) {
+			t.Discard() // it has ended already
+		}
+	}}, nil
 }
+
+// errUnheard is why a task is cancelled whose submitter did not wait for the answer: nobody knows its id.
+var errUnheard = fmt.Errorf("its submitter did not wait to hear of it: %w", context.Canceled)
 
 // task finds the task that a request is about.
 func (r request) task() (*task.Task[*outcome], uint64, error) {
@@ -221,11 +231,12 @@ func doTaskWait(ctx context.Context, r request) (reply, error) {
 		}
 		return reply{body: encodeTask(status)}, nil
 	}
+	err = t.Wait(ctx)
 	select {
-	case <-t.Done():
+	case <-t.Done(): // however it ended
 		return reply{body: encodeTask(t.Status())}, nil
-	case <-ctx.Done():
-		return reply{}, context.Cause(ctx)
+	default:
+		return reply{}, err
 	}
 }
 

@@ -85,6 +85,9 @@ func NewServer(opts ServerOptions) (*Server, error) {
 // newOwner returns a server without a socket.
 func newOwner(opts ServerOptions) (*Server, error) {
 	opts.Limits.defaults()
+	if opts.Limits.Tasks <= 0 {
+		opts.Limits.Tasks = opts.Tasks.share()
+	}
 	if opts.Logger == nil {
 		opts.Logger = quiet(slog.Default())
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -57,6 +58,9 @@ type Limits struct {
 	// Idle is how long a client may stay that has no leases, references, watches or requests in flight and sends none; after that, and within
 	// half as much more, the owner says goodbye to it, and a [Client] dials again when it is used. 0 for as long as it likes.
 	Idle time.Duration
+	// Tasks is how many unfinished tasks one client may have, calls of endpoints with [Task] included; three quarters of the capacity of
+	// [TaskOptions], so that none leaves no room for others.
+	Tasks int
 	// Publish is what one client may have published: 1024 versions, 4096 storages.
 	Publish PublishLimits
 	// PublishTotal is what all clients may have published together, those that have gone included: 8192 versions; 16384 storages, or half
@@ -90,6 +94,15 @@ type TaskOptions struct {
 	// finished first go first. A result that several tasks keep counts for each, and so does one that the cache or an object keeps too.
 	// What a plain call of an endpoint with [Task] made is not kept: the caller has it.
 	Bytes int64
+}
+
+// share is how much of the capacity one client has.
+func (o *TaskOptions) share() int {
+	capacity := o.Capacity
+	if capacity <= 0 {
+		capacity = task.DefaultCapacity
+	}
+	return capacity - capacity/4
 }
 
 func (l *Limits) defaults() {

@@ -65,3 +65,46 @@ func TestDiscardOfATaskThatHasNotFinished(t *testing.T) {
 	_, err = failed.Result()
 	require.ErrorIs(t, err, ErrFailed)
 }
+
+func TestANewTaskTakesThePlaceOfOneWhoseResultWasGivenUp(t *testing.T) {
+	m := newManager(t, Options[*resource]{Capacity: 3})
+	first, _ := run(t, m)
+	second, _ := run(t, m)
+	third, _ := run(t, m)
+	require.NoError(t, second.Discard())
+	run(t, m)
+	_, err := m.Get(second.ID())
+	require.ErrorIs(t, err, ErrNotFound)
+	run(t, m)
+	_, err = m.Get(first.ID())
+	require.ErrorIs(t, err, ErrNotFound, "then of the one that finished first")
+	_, err = m.Get(third.ID())
+	require.NoError(t, err)
+}
+
+func TestLimitOfAnOwner(t *testing.T) {
+	m := newManager(t, Options[*resource]{Workers: 1})
+	g, other := newGate(), newGate()
+	of := func(owner uint64, g *gate) (*Task[*resource], error) {
+		return m.Submit(ctx, Spec{Name: "job", Owner: owner, Limit: 2}, g.wait)
+	}
+	running, err := of(7, g)
+	require.NoError(t, err)
+	pending, err := of(7, other)
+	require.NoError(t, err)
+	_, err = of(7, g)
+	require.ErrorIs(t, err, ErrCapacity)
+	for range 3 { // others are not affected, nor those without a limit
+		_, err = m.Submit(ctx, Spec{Owner: 8}, g.wait)
+		require.NoError(t, err)
+	}
+	g.result.refs.Store(10)
+	require.True(t, pending.Cancel(nil))
+	last, err := of(7, other)
+	require.NoError(t, err)
+	close(g.opened)
+	close(other.opened)
+	require.NoError(t, running.Wait(ctx))
+	require.NoError(t, last.Wait(ctx))
+	require.Zero(t, m.owners[7])
+}

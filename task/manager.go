@@ -28,7 +28,8 @@ type Options[V any] struct {
 	// 0 means [DefaultWorkers].
 	Workers int
 	// Capacity bounds the number of tasks, those that are finished and kept included; 0 means [DefaultCapacity]. A new
-	// task takes the place of the one that finished first; if none has finished it is refused.
+	// task takes the place of one whose result was given up, else of the one that finished first; if none has finished it is
+	// refused.
 	Capacity int
 	// Retain bounds the number of finished tasks that are kept; 0 means as many as the capacity allows, and a negative
 	// number none: nobody can fetch a result then.
@@ -54,6 +55,8 @@ type Spec struct {
 	Name string
 	// Owner is the session that submitted the task; 0 means nobody's.
 	Owner uint64
+	// Limit, if above 0, is how many tasks of the owner may be unfinished, this one included.
+	Limit int
 	// Timeout ends the context of the function so long after it started; 0 means never.
 	Timeout time.Duration
 }
@@ -78,8 +81,9 @@ type Manager[V any] struct {
 	closing   bool // accepts no new tasks
 	dead      bool // keeps no results
 	tasks     map[string]*Task[V]
-	submitted uint64     // tasks so far
-	pending   *list.List // tasks that wait for a worker, the first that came in front
+	submitted uint64         // tasks so far
+	owners    map[uint64]int // unfinished tasks by owner
+	pending   *list.List     // tasks that wait for a worker, the first that came in front
 	resuming  []*resume[V]
 	finished  *list.List // tasks that are kept, the first that finished in front
 	bytes     int64      // costs of the results that are kept
@@ -112,6 +116,7 @@ func New[V any](opts Options[V]) *Manager[V] {
 	return &Manager[V]{
 		opts:     opts,
 		tasks:    make(map[string]*Task[V]),
+		owners:   make(map[uint64]int),
 		pending:  list.New(),
 		finished: list.New(),
 		quiet:    make(chan struct{}),
@@ -143,7 +148,7 @@ func (m *Manager[V]) unlockTo(left *leftover) {
 // task is cancelled or its timeout is over; the deadline and the cancellation of ctx mean nothing to it. The manager takes
 // the result of fn; of an fn that returns an error it takes nothing.
 //
-// Errors are [ErrCapacity], [ErrShutdown], and the cause of ctx if that has ended already.
+// Errors are [ErrCapacity], also where the owner has as many tasks as it may have, [ErrShutdown], and the cause of ctx if that has ended already.
 func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Context) (V, error)) (*Task[V], error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("submit task %q: %w", spec.Name, context.Cause(ctx))
@@ -153,12 +158,16 @@ func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Cont
 	if m.closing {
 		return nil, fmt.Errorf("submit task %q: %w", spec.Name, ErrShutdown)
 	}
+	if n := m.owners[spec.Owner]; spec.Limit > 0 && n >= spec.Limit {
+		return nil, fmt.Errorf("submit task %q: %w: %d tasks of the same owner have not finished", spec.Name, ErrCapacity, n)
+	}
 	if len(m.tasks) >= m.opts.Capacity {
 		if m.finished.Len() == 0 {
 			return nil, fmt.Errorf("submit task %q: %w: %d tasks have not finished", spec.Name, ErrCapacity, len(m.tasks))
 		}
-		m.dropLocked(m.finished.Front().Value.(*Task[V]))
+		m.dropLocked(m.leastLocked())
 	}
+	m.owners[spec.Owner]++
 	t := &Task[V]{m: m, fn: fn, number: m.submitted, done: make(chan struct{})}
 	t.status = Status{ID: newID(), Name: spec.Name, Owner: spec.Owner, State: Pending, CreatedAt: time.Now()}
 	t.timeout = spec.Timeout

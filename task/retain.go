@@ -22,6 +22,16 @@ func (m *Manager[V]) keepLocked(t *Task[V]) {
 	m.armLocked()
 }
 
+// leastLocked is the finished task that is missed least: one whose result was given up, or the one that finished first.
+func (m *Manager[V]) leastLocked() *Task[V] {
+	for at := m.finished.Front(); at != nil; at = at.Next() {
+		if t := at.Value.(*Task[V]); t.givenUp {
+			return t
+		}
+	}
+	return m.finished.Front().Value.(*Task[V])
+}
+
 // dropLocked takes a finished task off the books.
 func (m *Manager[V]) dropLocked(t *Task[V]) {
 	if t.dropped {

@@ -102,6 +102,9 @@ func (m *Manager[V]) settleLocked(t *Task[V], state State, cause error) {
 	t.becomeLocked(state)
 	t.status.Cancelling = false
 	t.status.FinishedAt = time.Now()
+	if m.owners[t.status.Owner]--; m.owners[t.status.Owner] == 0 {
+		delete(m.owners, t.status.Owner)
+	}
 	switch state {
 	case Succeeded:
 		m.stats.Succeeded++

@@ -1,0 +1,118 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+func TestATaskOfWhichItsClientDidNotHearIsCancelled(t *testing.T) {
+	owner := newFakeOwner(t)
+	c, end := owner.connected("one")
+	ctx, cancel := context.WithCancel(context.Background())
+	submitted := make(chan error, 1)
+	go func() {
+		_, err := c.Submit(ctx, "build", 1)
+		submitted <- err
+	}()
+	id := end.asked(wire.OpSubmit, nil)
+	cancel()
+	require.ErrorIs(t, <-submitted, context.Canceled)
+	require.Equal(t, wire.KindCancel, end.receive().Kind)
+	end.say(wire.KindResponse, id, wire.TaskInfo{ID: "unheard", State: "pending"})
+	var about wire.Task
+	end.asked(wire.OpTaskCancel, &about)
+	require.Equal(t, "unheard", about.ID)
+}
+
+func TestNoTaskGoesOnOfWhichNobodyKnows(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
+	register(t, r, "wait", func(ctx context.Context, _ int) (int, error) {
+		<-ctx.Done()
+		return 0, context.Cause(ctx)
+	}, endpoint.NoCache())
+	for name, through := range map[string]endpoint.Caller{"client": c, "within the process": s} {
+		for range 100 {
+			short, cancel := context.WithTimeout(ctx, time.Duration(rand.IntN(200))*time.Microsecond)
+			info, err := through.Submit(short, "wait", 1)
+			if err == nil {
+				could, err := through.Cancel(ctx, info.ID)
+				require.NoError(t, err)
+				require.True(t, could, "it is not cancelled because its submitter leaves later")
+			}
+			cancel()
+		}
+		eventually(t, waitLimit, "the others are cancelled too: "+name, func() bool {
+			left, err := s.Tasks(ctx, endpoint.TaskFilter{States: []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning}})
+			return err == nil && len(left) == 0
+		})
+	}
+}
+
+func TestATaskThatWaitsForItselfFails(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
+	for name, opts := range map[string][]endpoint.Option{"cached": nil, "uncached": {endpoint.NoCache()}} {
+		register(t, r, name, func(ctx context.Context, _ int) (bool, error) {
+			id, ok := task.ID(ctx)
+			if !ok {
+				return false, errors.New("not a task")
+			}
+			_, err := s.Wait(ctx, id)
+			return errors.Is(err, task.ErrSelf), err
+		}, append(opts, endpoint.Task())...)
+		err := c.Call(ctx, name, 1, nil)
+		require.ErrorContains(t, err, task.ErrSelf.Error(), name)
+	}
+}
+
+func TestTasksOfOneClientAreLimited(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 8, Workers: 1}})
+	gate := make(chan struct{})
+	register(t, r, "gated", func(_ context.Context, n int) (int, error) { <-gate; return n, nil }, endpoint.NoCache(), endpoint.Task())
+	var ids []string
+	for n := range 6 { // three quarters
+		info, err := c.Submit(ctx, "gated", n)
+		require.NoError(t, err)
+		ids = append(ids, info.ID)
+	}
+	_, err := c.Submit(ctx, "gated", 7)
+	require.ErrorIs(t, err, task.ErrCapacity)
+	require.ErrorIs(t, c.Call(ctx, "gated", 7, nil), task.ErrCapacity)
+
+	other, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer other.Close()
+	_, err = other.Submit(ctx, "gated", 8)
+	require.NoError(t, err, "there is room for others")
+	own, err := s.Submit(ctx, "gated", 9)
+	require.NoError(t, err)
+	_, err = other.Submit(ctx, "gated", 10)
+	require.ErrorIs(t, err, task.ErrCapacity, "for eight in all")
+	could, err := c.Cancel(ctx, ids[5])
+	require.NoError(t, err)
+	require.True(t, could)
+	_, err = c.Submit(ctx, "gated", 11)
+	require.NoError(t, err, "one that has ended makes room")
+	close(gate)
+	_, err = s.Wait(ctx, own.ID)
+	require.NoError(t, err)
+
+	limited, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Registry: r, Limits: endpoint.Limits{Tasks: 1}})
+	require.NoError(t, err)
+	defer limited.Close()
+	for n := range 3 {
+		_, err := limited.Submit(ctx, "gated", n)
+		require.NoError(t, err, "the process itself is not limited")
+	}
+}
