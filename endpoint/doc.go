@@ -41,23 +41,29 @@
 // # Results are cached
 //
 // Unless the endpoint says [NoCache], a result is kept under a key and handed to whoever calls with the same key; callers that come
-// while it is being made wait for it ([NoSingleFlight] lets them make their own). The key is made of all arguments, in their encoding, tensors
-// by their memory, offset, shape and strides. Memory counts where its bytes stay what they are: what this owner published, and the tensors in
-// results of endpoints that are cached, to which the function does not write any more; memory that the system keeps everybody from writing (a
-// memfd sealed with F_SEAL_WRITE); and memory whose versions the caller counts (tensor.Storage.Touch), for the calls of the same connection.
-// A call with other memory runs each time, which [EndpointInfo] counts. With [CacheKey] the key is what the template says,
-// whatever else the arguments are. A run belongs to all who wait for it: its deadline is the latest of
-// theirs, and it is told to stop when the last one has left. Errors are not kept, neither is what cannot be encoded, decoded or shared. A result that was invalidated while it was made goes to
-// those who wait for it and to nobody else. [ResultOptions] bound what is kept; what a managed object or
-// a task has stays cached as long, so that nobody makes a second one beside it.
+// while it is being made wait for it ([NoSingleFlight] lets them make their own). With [CacheKey] the key is what the template says,
+// whatever else the arguments are. Otherwise it is made of all arguments, in their encoding, tensors by their memory, offset, shape and
+// strides. Memory counts where its bytes stay what they are:
+//
+//   - what this owner published, and the tensors in results of endpoints that are cached, to which the function does not write any more;
+//   - memory whose versions the caller counts (tensor.Storage.Touch), for the calls of the same connection;
+//   - memory that the system keeps everybody from writing (a memfd sealed with F_SEAL_WRITE).
+//
+// A call with other memory runs each time, which [EndpointInfo] counts.
+//
+// A run belongs to all who wait for it: its deadline is the latest of theirs, and it is told to stop when the last one has left. Errors
+// are not kept, neither is what cannot be encoded, decoded or shared. A result that was invalidated while it was made goes to those who
+// wait for it and to nobody else. [ResultOptions] bound what is kept; what a managed object or a task has stays cached as long, so that
+// nobody makes a second one beside it.
 //
 // # Tasks
 //
-// Any call can be submitted as a task, and calls of an endpoint with [Task] are tasks by themselves. A task outlives its caller's connection, reports
-// progress (task.Report), is waited for or followed without holding up anybody, and can be cancelled while it runs. Each fetch of its result
-// is a result of its own. What a plain call of a task made is the caller's alone: no task keeps it. [TaskOptions] bound how many run and are
-// kept, for how long, and the bytes of their results. A task that calls others gives its worker
-// away while it waits, and so does one that waits for another's run of a cached call, or for its turn. Tasks that share a run share its progress.
+// Any call can be submitted as a task, and calls of an endpoint with [Task] are tasks by themselves. A task outlives its caller's
+// connection, reports progress (task.Report), is waited for or followed without holding up anybody, and can be cancelled while it runs.
+// Each fetch of its result is a result of its own. What a plain call of a task made is the caller's alone: no task keeps it.
+// [TaskOptions] bound how many run and are kept, for how long, and the bytes of their results. A task that calls others gives its worker
+// away while it waits, and so does one that waits for another's run of a cached call, or for its turn. Tasks that share a run share its
+// progress.
 //
 // # Managed objects
 //
@@ -73,12 +79,12 @@
 //
 // # Roles
 //
-// [Open] makes a process a server, a client or neither, by what the program says or else by the environment, and [Share] turns a function into one
-// of the same type that runs accordingly: callers do not change with the role. A server's socket answers from [Node.Ready] on, when all
-// endpoints are registered. Within a server, and without one, calls go the direct way: through the same checks, cache, single flight and tasks, with
-// errors made to look as they would in a client. Memory is lent instead of exported and imported: arguments and results are views of
-// the same storages, read-only where a client's would be (tensors refuse to write; a slice of their elements does not know). What another process
-// could not have is refused all the same.
+// [Open] makes a process a server, a client or neither, by what the program says or else by the environment ([EnvEnabled], [EnvRole],
+// [EnvBasePath]), and [Share] turns a function into one of the same type that runs accordingly: callers do not change with the role. A
+// server's socket answers from [Node.Ready] on, when all endpoints are registered. Within a server, and without one, calls go the direct
+// way: through the same checks, cache, single flight and tasks, with errors made to look as they would in a client. Memory is lent
+// instead of exported and imported: arguments and results are views of the same storages, read-only where a client's would be (tensors
+// refuse to write; a slice of their elements does not know). What another process could not have is refused all the same.
 //
 // A [Client] that dials a server of its own process finds that out by the socket file, and is connected without the socket: it has a session of its
 // own, with leases, references, watchers, streams and tasks that are counted and end as any other's, and memory is lent to it. What it has

@@ -102,6 +102,9 @@ func printEndpoints(w io.Writer, list []endpoint.EndpointInfo) error {
 		t.addFields(e.InFields, "    ")
 		t.add("  returns", shortType(e.Out))
 		t.addFields(e.OutFields, "    ")
+		if e.Uncached > 0 {
+			t.add("  not cached", fmt.Sprintf("%d calls", e.Uncached), "with tensors that may still be written")
+		}
 	}
 	return t.print(w)
 }

@@ -316,6 +316,9 @@ func TestEndpoints(t *testing.T) {
 		"",
 	}, "\n"), p.must("endpoints", "spectral_norm"))
 	require.Regexp(t, `(?m)^    pace_ms +int +optional$`, p.must("endpoints", "build_model"))
+	var b strings.Builder
+	require.NoError(t, printEndpoints(&b, []endpoint.EndpointInfo{{Name: "sum", Cache: true, Uncached: 2}}))
+	require.Regexp(t, `(?m)^  not cached +2 calls +with tensors that may still be written$`, b.String())
 	require.Equal(t, "spectral_norm\ta=tensor steps=int stream\n:4\n", p.must("__complete", "call", "sp"))
 	require.Equal(t, "shift=\tfloat32\n:6\n", p.must("__complete", "call", "transform", "scale=2", "s"))
 	require.Equal(t, ":0\n", p.must("__complete", "call", "transform", "x=@"))

@@ -1,0 +1,161 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// exampleDevice returns the memory of this host, and a place for a socket. Programs leave the socket to its default.
+func exampleDevice() (driver.Device, string) {
+	dev, err := host.Open()
+	if err != nil {
+		log.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "st")
+	if err != nil {
+		log.Fatal(err)
+	}
+	return dev, filepath.Join(dir, "example.sock")
+}
+
+// A function of the owner takes a tensor of its caller and returns one of its own, and neither is copied. Owner and caller are two
+// processes usually.
+func Example() {
+	ctx := context.Background()
+	dev, socket := exampleDevice()
+	defer dev.Close()
+	defer os.RemoveAll(filepath.Dir(socket))
+
+	type scaleArgs struct {
+		X  *tensor.Tensor `json:"x"`
+		By float32        `json:"by"`
+	}
+	functions := endpoint.NewRegistry()
+	err := endpoint.Register(functions, "scale", func(_ context.Context, in scaleArgs) (*tensor.Tensor, error) {
+		values, err := tensor.Float32s(in.X)
+		if err != nil {
+			return nil, err
+		}
+		for i := range values {
+			values[i] *= in.By
+		}
+		return tensor.FromSlice(dev, in.X.Shape(), values) // the endpoint closes it
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: functions})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	go server.Serve()
+
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	x, err := tensor.FromSlice(dev, tensor.Shape{3}, []float32{1, 2, 3})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	y, err := endpoint.Call[*tensor.Tensor](ctx, client, "scale", scaleArgs{X: x, By: 10})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer y.Close()
+	fmt.Println(y)
+	_, err = endpoint.Call[*tensor.Tensor](ctx, client, "scale", map[string]any{"x": x, "times": 10})
+	fmt.Println(err)
+	// Output:
+	// tensor([10., 20., 30.])
+	// call "scale": owner: endpoint "scale": argument: bad encoding: endpoint_test.scaleArgs has no field "times"
+}
+
+// A model is built in the background once, whoever asks for it, and lives as long as somebody has a reference to it.
+func ExampleManaged() {
+	ctx := context.Background()
+	dev, socket := exampleDevice()
+	defer dev.Close()
+	defer os.RemoveAll(filepath.Dir(socket))
+
+	type buildArgs struct {
+		Size int64 `json:"size"`
+	}
+	functions := endpoint.NewRegistry()
+	build := func(ctx context.Context, in buildArgs) (*tensor.Tensor, error) {
+		fmt.Println("building")
+		task.Report(ctx, 1, 1, "allocated")
+		return tensor.Empty(dev, tensor.Float32, tensor.Shape{in.Size})
+	}
+	if err := endpoint.Register(functions, "build", build, endpoint.Task(), endpoint.Managed(), endpoint.CacheKey("model:{size}")); err != nil {
+		log.Fatal(err)
+	}
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: functions})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+	go server.Serve()
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+
+	running, err := client.Submit(ctx, "build", buildArgs{Size: 2}) // returns at once
+	if err != nil {
+		log.Fatal(err)
+	}
+	done, err := client.Wait(ctx, running.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(done.State, done.Message)
+	first, err := endpoint.ResultManaged[*tensor.Tensor](ctx, client, running.ID)
+	if err != nil {
+		log.Fatal(err)
+	}
+	second, err := endpoint.CallManaged[*tensor.Tensor](ctx, client, "build", buildArgs{Size: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(first.ID() == second.ID(), second.Value())
+	if err := errors.Join(first.Close(), second.Close()); err != nil { // the owner frees the model with the last reference
+		log.Fatal(err)
+	}
+	// Output:
+	// building
+	// completed allocated
+	// true tensor([0., 0.])
+}
+
+// A function of one type runs in this process or in the owner's, by the environment: here, where it says nothing, in this one.
+func ExampleShare() {
+	ctx := context.Background()
+	node, err := endpoint.Open(ctx, endpoint.Options{}) // as SHARED_TENSOR_ENABLED and SHARED_TENSOR_ROLE say
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer node.Close()
+	double, err := endpoint.Share(node, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil })
+	if err != nil {
+		log.Fatal(err)
+	}
+	node.Ready() // a server answers from here on
+	n, err := double(ctx, 21)
+	fmt.Println(node.Mode(), n, err)
+	// Output: local 42 <nil>
+}
