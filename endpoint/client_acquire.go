@@ -52,7 +52,7 @@ func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask wire.Ac
 	sd, err := c.importer().stateDict(&got.Manifest, got.Handles, frame.Files)
 	if err != nil {
 		l.release(got.Lease, id)
-		return nil, err
+		return nil, untrue(err)
 	}
 	h.attached(l.server.Server, got.Version)
 	c.register(h, l, got.Lease, id)

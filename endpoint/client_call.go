@@ -151,7 +151,7 @@ func (c *Client) decodeValue(value wire.RawMessage, handles []wire.Handle, files
 	}
 	storages, err := c.importer().storages(handles, files)
 	if err != nil {
-		return fmt.Errorf("result: %w", err)
+		return fmt.Errorf("result: %w", untrue(err))
 	}
 	defer closeStorages(storages) // what is made has references of its own
 	if _, err := decodePayload(value, storages, out, false); err != nil {

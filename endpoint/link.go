@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -123,8 +124,11 @@ func handshakeError(err error) error {
 	if errors.As(err, &refused) {
 		return fmt.Errorf("owner: %w", decodeError(refused))
 	}
-	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrUnavailable) {
+	switch {
+	case errors.Is(err, ErrProtocol), errors.Is(err, ErrUnavailable):
 		return err
+	case errors.Is(err, wire.ErrEncoding):
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
@@ -528,3 +532,17 @@ func decodeAnswer(frame wire.Frame, out any) error {
 }
 
 func badAnswer(err error) error { return fmt.Errorf("%w: answer: %w", ErrProtocol, err) }
+
+// untrue says whose fault it is that memory in an answer could not be imported: what the owner says of it does not hold, unless it is
+// this process that cannot have it.
+func untrue(err error) error {
+	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrCapability) {
+		return err
+	}
+	for _, claim := range []error{ErrInvalid, driver.ErrHandle, wire.ErrManifest, wire.ErrEncoding} {
+		if errors.Is(err, claim) {
+			return badAnswer(err)
+		}
+	}
+	return err
+}

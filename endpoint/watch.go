@@ -152,6 +152,9 @@ func (w *Watcher) begun(l *link, id uint64) bool {
 		w.request = id
 	}
 	w.began = true
+	if w.link == nil && w.err == nil { // it was over before it had begun
+		w.ownerLocked(EventOwnerLost, l)
+	}
 	return w.err == nil
 }
 

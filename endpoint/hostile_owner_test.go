@@ -1,0 +1,308 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// hostileAnswer is what an owner makes of one request.
+type hostileAnswer struct {
+	name string
+	ask  func(context.Context, *endpoint.Client) error // what the client does meanwhile
+	say  func(e *ownerEnd, id uint64)
+	is   error // what ask returns
+	cut  bool  // the client hangs up
+}
+
+// The requests that a hostile owner gets.
+func askForValue(ctx context.Context, c *endpoint.Client) error {
+	_, err := endpoint.Call[int](ctx, c, "value", 1)
+	return err
+}
+
+func askForTensor(ctx context.Context, c *endpoint.Client) error {
+	x, err := endpoint.Call[*tensor.Tensor](ctx, c, "tensor", 1)
+	if err == nil {
+		x.Close()
+	}
+	return err
+}
+
+func askForModel(ctx context.Context, c *endpoint.Client) error {
+	h, err := c.Acquire(ctx, "m")
+	if err == nil {
+		h.Close()
+	}
+	return err
+}
+
+func askForStream(ctx context.Context, c *endpoint.Client) error {
+	for _, err := range endpoint.Stream[int](ctx, c, "items", 1) {
+		if err != nil {
+			return err
+		}
+		for c.ServerID() != "" && ctx.Err() == nil { // a slow reader
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return errors.New("the end")
+}
+
+func askForEvents(ctx context.Context, c *endpoint.Client) error {
+	w, err := c.Watch(ctx)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for {
+		e, err := w.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if e.Kind == endpoint.EventOwnerLost {
+			return endpoint.ErrUnavailable
+		}
+	}
+}
+
+// bytes sends a frame whose body is what it is.
+func (e *ownerEnd) bytes(kind wire.Kind, id uint64, body []byte, files ...*os.File) {
+	e.t.Helper()
+	require.NoError(e.t, e.Send(kind, id, body, files...))
+}
+
+// head is the header of a frame.
+func head(length uint32, kind wire.Kind, files uint16, id byte) []byte {
+	return []byte{byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length), 0, byte(kind), byte(files >> 8), byte(files), 0, 0, 0, 0, 0, 0, 0, id}
+}
+
+// smuggle sends bytes with descriptors, whatever the bytes say of them.
+func (e *ownerEnd) smuggle(b []byte, files ...*os.File) {
+	e.t.Helper()
+	var fds []int
+	for _, f := range files {
+		fds = append(fds, int(f.Fd()))
+	}
+	_, _, err := e.raw.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
+	require.NoError(e.t, err)
+}
+
+// lend answers an acquire with a model that spoil has spoiled.
+func lend(spoil func(got *wire.Acquired, file **os.File)) func(*ownerEnd, uint64) {
+	return func(e *ownerEnd, id uint64) {
+		in, file := offer(e.t.(*testing.T), true)
+		got := wire.Acquired{Lease: 7, Name: "m", Version: 1, Manifest: in.Manifest, Handles: in.Handles}
+		spoil(&got, &file)
+		body, err := wire.MarshalPayload(got)
+		require.NoError(e.t, err)
+		e.bytes(wire.KindResponse, id, body, file)
+	}
+}
+
+// give answers a call with a tensor that spoil has spoiled.
+func give(spoil func(got *wire.Returned)) func(*ownerEnd, uint64) {
+	return func(e *ownerEnd, id uint64) {
+		in, file := offer(e.t.(*testing.T), true)
+		got := wire.Returned{Handles: in.Handles}
+		// Tag 50001 of [handle 0, dtype 12, byte offset 0, shape [8], strides [1]].
+		got.Value = wire.RawMessage{0xd9, 0xc3, 0x51, 0x85, 0x00, 0x0c, 0x00, 0x81, 0x08, 0x81, 0x01}
+		spoil(&got)
+		body, err := wire.MarshalPayload(got)
+		require.NoError(e.t, err)
+		e.bytes(wire.KindResponse, id, body, file)
+	}
+}
+
+func hostileAnswers(t *testing.T) []hostileAnswer {
+	protocol := endpoint.ErrProtocol
+	empty, none := []byte{0xa0}, []byte{0xff}
+	_, file := offer(t, true)
+	loose, err := os.CreateTemp("/dev/shm", "unsealed")
+	require.NoError(t, err)
+	t.Cleanup(func() { loose.Close(); os.Remove(loose.Name()) })
+	require.NoError(t, loose.Truncate(4096))
+	return []hostileAnswer{
+		{"an answer to nothing", askForValue, func(e *ownerEnd, _ uint64) { e.bytes(wire.KindResponse, 999, empty) }, protocol, true},
+		{"an error about nothing", askForValue, func(e *ownerEnd, _ uint64) { e.bytes(wire.KindError, 999, empty) }, protocol, true},
+		{"two answers", askForEvents, func(e *ownerEnd, id uint64) {
+			e.bytes(wire.KindResponse, id, empty)
+			e.bytes(wire.KindResponse, id, empty)
+		}, endpoint.ErrUnavailable, true},
+		{"a request", askForValue, func(e *ownerEnd, _ uint64) { e.bytes(wire.KindRequest, 1, empty) }, protocol, true},
+		{"a cancel", askForValue, func(e *ownerEnd, id uint64) { e.bytes(wire.KindCancel, id, empty) }, protocol, true},
+		{"a second hello", askForValue, func(e *ownerEnd, _ uint64) { e.bytes(wire.KindHello, 0, empty) }, protocol, true},
+		{"a kind that is none", askForValue, func(e *ownerEnd, _ uint64) { e.smuggle(append(head(1, 99, 0, 1), 0xa0)) }, protocol, true},
+		{"an error about the connection", askForValue, func(e *ownerEnd, _ uint64) {
+			e.say(wire.KindError, 0, wire.Error{Code: wire.CodeResourceExhausted, Message: "enough"})
+		}, endpoint.ErrLimit, true},
+		{"an error about the connection that is none", askForValue, func(e *ownerEnd, _ uint64) { e.bytes(wire.KindError, 0, none) }, protocol, true},
+		{"an error that is none", askForValue, func(e *ownerEnd, id uint64) { e.bytes(wire.KindError, id, none) }, protocol, false},
+		{"a result that is none", askForValue, func(e *ownerEnd, id uint64) { e.bytes(wire.KindResponse, id, none) }, protocol, false},
+		{"a result of another type", askForValue, func(e *ownerEnd, id uint64) { e.bytes(wire.KindResponse, id, []byte{0x80}) }, protocol, false},
+		{"a value that is none", askForValue, func(e *ownerEnd, id uint64) { e.bytes(wire.KindResponse, id, []byte{0xa1, 0x01, 0xff}) }, protocol, false},
+		{"the end within a frame", askForValue, func(e *ownerEnd, _ uint64) {
+			e.smuggle(append(head(100, wire.KindResponse, 0, 1), 0xa0))
+			e.raw.CloseWrite()
+		}, endpoint.ErrUnavailable, true},
+		{"a frame beyond the limit", askForValue, func(e *ownerEnd, _ uint64) { e.smuggle(head(1<<31, wire.KindResponse, 0, 1)) }, protocol, true},
+
+		{"descriptors that nobody announced", askForValue, func(e *ownerEnd, id uint64) {
+			e.smuggle(append(head(1, wire.KindResponse, 0, byte(id)), 0xa0), file, file)
+		}, protocol, true},
+		{"descriptors that do not come", askForValue, func(e *ownerEnd, id uint64) {
+			e.smuggle(append(head(1, wire.KindResponse, 2, byte(id)), 0xa0), file)
+		}, protocol, true},
+		{"descriptors of a frame that does not come", askForValue, func(e *ownerEnd, id uint64) {
+			e.smuggle(head(0, wire.KindFiles, 1, byte(id)), file)
+			e.bytes(wire.KindResponse, id+1, empty)
+		}, protocol, true},
+		{"descriptors that nobody wants", askForEvents, func(e *ownerEnd, id uint64) {
+			e.bytes(wire.KindResponse, id, empty, file, file)
+			e.bytes(wire.KindEvent, id, empty, file)
+			e.bytes(wire.KindEvent, 999, empty, file)
+			e.bytes(wire.KindGoodbye, 0, empty, file)
+		}, endpoint.ErrUnavailable, true},
+
+		{"an event that is none", askForEvents, func(e *ownerEnd, id uint64) {
+			e.bytes(wire.KindResponse, id, empty)
+			e.bytes(wire.KindEvent, id, none)
+		}, endpoint.ErrUnavailable, true},
+		{"news of an object that is none", func(ctx context.Context, c *endpoint.Client) error {
+			_, err := endpoint.CallManaged[int](ctx, c, "object", 1)
+			return err
+		}, func(e *ownerEnd, id uint64) { e.bytes(wire.KindEvent, id, none) }, protocol, true},
+		{"more of a stream than it may send", askForStream, func(e *ownerEnd, id uint64) {
+			for range 3 * wire.StreamWindow {
+				if e.Send(wire.KindEvent, id, []byte{0xa1, 0x01, 0x01}) != nil {
+					return // the client has hung up
+				}
+			}
+		}, protocol, true},
+		{"an item that is none", askForStream, func(e *ownerEnd, id uint64) { e.bytes(wire.KindEvent, id, none) }, protocol, false},
+
+		{"a manifest cut short", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Manifest.Dims = got.Manifest.Dims[:4] }), protocol, false},
+		{"a manifest of more tensors than it has", askForModel, lend(func(got *wire.Acquired, _ **os.File) {
+			got.Manifest.NameLengths = append(got.Manifest.NameLengths, 0, 0, 0, 0)
+		}), protocol, false},
+		{"a manifest without its storage", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Manifest.Storages = nil }), protocol, false},
+		{"a tensor beyond the memory", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Manifest.Dims[3] = 1 }), protocol, false},
+		{"no such data type", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Manifest.DTypes[0] = 250 }), protocol, false},
+		{"more bytes than the memory has", askForModel, lend(func(got *wire.Acquired, _ **os.File) {
+			got.Handles[0].Bytes, got.Manifest.Storages[0].Bytes = 1<<40, 1<<40
+		}), protocol, false},
+		{"an offset behind the end", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles[0].Offset = 1 << 40 }), protocol, false},
+		{"a descriptor that did not come", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles[0].File = 3 }), protocol, false},
+		{"one descriptor twice", askForModel, lend(func(got *wire.Acquired, _ **os.File) {
+			got.Handles = append(got.Handles, got.Handles[0])
+			got.Manifest.Storages = append(got.Manifest.Storages, got.Manifest.Storages[0])
+		}), protocol, false},
+		{"no handle", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles = nil }), protocol, false},
+		{"memory that can shrink", askForModel, lend(func(_ *wire.Acquired, f **os.File) { *f = loose }), protocol, false},
+		{"memory of a device that is not here", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles[0].Device[3] ^= 1 }), errors.ErrUnsupported, false},
+		{"memory of a kind that is not known", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles[0].Kind = "tape" }), errors.ErrUnsupported, false},
+		{"none of it", askForModel, lend(func(*wire.Acquired, **os.File) {}), nil, false},
+
+		{"a tensor of no memory", askForTensor, give(func(got *wire.Returned) { got.Handles = nil }), wire.ErrEncoding, false},
+		{"a tensor of a descriptor that did not come", askForTensor, give(func(got *wire.Returned) { got.Handles[0].File = 1 }), protocol, false},
+		{"a result of more bytes than its memory has", askForTensor, give(func(got *wire.Returned) { got.Handles[0].Bytes = 1 << 40 }), protocol, false},
+		{"a tensor outside of its memory", askForTensor, give(func(got *wire.Returned) { got.Value[6] = 0x17; got.Value[8] = 0x17; got.Handles[0].Bytes = 16 }), tensor.ErrBounds, false},
+		{"a tensor as it should be", askForTensor, give(func(*wire.Returned) {}), nil, false},
+	}
+}
+
+// TestAHostileOwnerHarmsNoClient has owners that say what no owner of ours would. The client is told, nothing of theirs is left, and it goes
+// on: on the connection, or on one to the next owner.
+func TestAHostileOwnerHarmsNoClient(t *testing.T) {
+	hostOnly(t, "forges descriptors of host memory")
+	for _, row := range hostileAnswers(t) {
+		t.Run(row.name, func(t *testing.T) {
+			drivertest.Leaks(t)
+			dev, err := host.Open()
+			require.NoError(t, err)
+			t.Cleanup(func() { dev.Close() })
+			o := newFakeOwner(t)
+			c, end := o.connected("hostile", driver.Device(dev))
+			ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+			defer cancel()
+			asked := make(chan error, 1)
+			go func() { asked <- row.ask(ctx, c) }()
+			id, _ := end.request()
+			row.say(end, id)
+			err = <-asked
+			if row.is == nil {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, row.is)
+			}
+			if row.cut {
+				end.ended()
+				eventually(t, waitLimit, "the client knows", func() bool { return c.ServerID() == "" })
+				pinged := make(chan error, 1)
+				go func() { _, err := c.Ping(context.Background()); pinged <- err }()
+				end = o.greet("good")
+				end.say(wire.KindResponse, end.asked(wire.OpPing, nil), wire.Pong{})
+				require.NoError(t, <-pinged)
+				return
+			}
+			pinged := make(chan error, 1)
+			go func() { _, err := c.Ping(context.Background()); pinged <- err }()
+			for { // what was given back or cancelled comes first
+				frame := end.receive()
+				request, err := wire.ParseRequest(frame.Body)
+				if frame.Kind == wire.KindRequest && request.Op == wire.OpPing {
+					require.NoError(t, err)
+					end.say(wire.KindResponse, frame.ID, wire.Pong{})
+					break
+				}
+			}
+			require.NoError(t, <-pinged)
+		})
+	}
+}
+
+func TestHellosThatAreRefused(t *testing.T) {
+	_, file := offer(t, true)
+	for _, row := range []struct {
+		name string
+		say  func(e *ownerEnd)
+		is   error
+	}{
+		{"no hello", func(e *ownerEnd) { e.bytes(wire.KindResponse, 1, []byte{0xa0}) }, endpoint.ErrProtocol},
+		{"a hello that is none", func(e *ownerEnd) { e.bytes(wire.KindHello, 0, []byte{0xff}) }, endpoint.ErrProtocol},
+		{"a hello of nothing", func(e *ownerEnd) { e.bytes(wire.KindHello, 0, []byte{0xa0}) }, endpoint.ErrProtocol},
+		{"a hello with descriptors", func(e *ownerEnd) { e.bytes(wire.KindHello, 0, []byte{0xa0}, file) }, endpoint.ErrProtocol},
+		{"a hello of another version", func(e *ownerEnd) { e.say(wire.KindHello, 0, wire.Hello{Protocol: 900, Oldest: 900}) }, endpoint.ErrProtocol},
+		{"an error", func(e *ownerEnd) { e.say(wire.KindError, 0, wire.Error{Code: wire.CodePermissionDenied}) }, endpoint.ErrPermission},
+		{"an error that is none", func(e *ownerEnd) { e.bytes(wire.KindError, 0, []byte{0xff}) }, endpoint.ErrProtocol},
+		{"the end", func(e *ownerEnd) { e.Close() }, endpoint.ErrUnavailable},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			drivertest.Leaks(t)
+			o := newFakeOwner(t)
+			dialled := make(chan error, 1)
+			go func() {
+				c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: o.socket, Logger: discard()})
+				if err == nil {
+					c.Close()
+				}
+				dialled <- err
+			}()
+			end := o.accept()
+			row.say(end)
+			require.ErrorIs(t, <-dialled, row.is)
+		})
+	}
+}
