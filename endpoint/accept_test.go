@@ -46,7 +46,7 @@ func TestAnOwnerWithoutDescriptorsSaysSoOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	log := new(noted)
 	s := serve(t, endpoint.ServerOptions{Logger: slog.New(log)})
-	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	require.NoError(t, err)
 	defer syscall.Close(fd)
 

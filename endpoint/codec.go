@@ -84,6 +84,10 @@ func refuseBelow(t reflect.Type, path string, seen map[reflect.Type]bool) error 
 		}
 	case reflect.Chan, reflect.Func, reflect.UnsafePointer, reflect.Uintptr:
 		return fmt.Errorf("%w: %s: a %s cannot cross to another process", ErrInvalid, path, t.Kind())
+	case reflect.Complex64, reflect.Complex128:
+		if !encodesItself(t) {
+			return fmt.Errorf("%w: %s: a %s cannot cross, send its two parts", ErrInvalid, path, t.Kind())
+		}
 	case reflect.Pointer, reflect.Slice, reflect.Array:
 		return refuseBelow(t.Elem(), path, seen)
 	case reflect.Map:

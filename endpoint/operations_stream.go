@@ -33,7 +33,9 @@ func RegisterStream[In, Out any](r *Registry, name string, fn func(ctx context.C
 		}
 		return nil
 	}
-	d.invoke = func(ctx context.Context, in any) (any, error) { return nil, d.stream(ctx, in, sendOf(ctx)) }
+	if fn != nil {
+		d.invoke = func(ctx context.Context, in any) (any, error) { return nil, d.stream(ctx, in, sendOf(ctx)) }
+	}
 	return r.add(d, opts)
 }
 

@@ -23,6 +23,9 @@ type Option func(*definition) error
 // apply sets the options one after the other and checks them together.
 func (o *options) apply(d *definition, opts []Option) error {
 	for _, opt := range opts {
+		if opt == nil {
+			return fmt.Errorf("%w: an option is nil", ErrInvalid)
+		}
 		if err := opt(d); err != nil {
 			return err
 		}
@@ -39,8 +42,8 @@ func (o *options) apply(d *definition, opts []Option) error {
 	return nil
 }
 
-// Task runs calls of the endpoint as tasks: they wait for a worker, outlive the caller's connection and can be asked after. A
-// plain call of it waits for the task.
+// Task runs calls of the endpoint as tasks: they wait for a worker and can be asked after. A plain call of it waits for the task, and cancels
+// it if the caller does not wait any more; what was submitted outlives its caller's connection.
 func Task() Option {
 	return func(d *definition) error { d.options.task = true; return nil }
 }

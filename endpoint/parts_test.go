@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"iter"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -17,6 +18,11 @@ import (
 type shade int
 
 func (shade) String() string { return "grey" }
+
+// phase is a number that the codec does not know, of a type that does.
+type phase complex128
+
+func (p phase) MarshalCBOR() ([]byte, error) { return []byte{0xf6}, nil }
 
 type templateIn struct {
 	Model struct {
@@ -124,6 +130,15 @@ func TestRegistrationsAreChecked(t *testing.T) {
 	require.ErrorIs(t, Register(r, "", fn), ErrInvalid)
 	require.ErrorIs(t, Register(r, "a\nb", fn), ErrInvalid)
 	require.ErrorIs(t, Register(r, "x", func(context.Context, chan int) (int, error) { return 0, nil }), ErrInvalid)
+	var none func(context.Context, int) (int, error)
+	require.ErrorIs(t, Register(r, "x", none), ErrInvalid)
+	require.ErrorIs(t, RegisterStream[int, int](r, "x", nil), ErrInvalid)
+	require.ErrorIs(t, Register(r, "x", fn, nil), ErrInvalid)
+	require.ErrorIs(t, Register(nil, "x", fn), ErrInvalid)
+	require.ErrorIs(t, RegisterStream(nil, "x", func(context.Context, int) iter.Seq2[int, error] { return nil }), ErrInvalid)
+	require.ErrorIs(t, Register(r, "x", func(context.Context, complex64) (int, error) { return 0, nil }), ErrInvalid)
+	require.ErrorIs(t, Register(r, "x", func(context.Context, int) (map[string][]complex128, error) { return nil, nil }), ErrInvalid)
+	require.NoError(t, Register(new(Registry), "x", func(context.Context, phase) (int, error) { return 0, nil }), "it encodes itself")
 	require.Empty(t, r.list(), "nothing that was refused is there")
 	require.NoError(t, Register(r, "x", fn))
 	require.ErrorIs(t, Register(r, "x", fn), ErrRegistered)

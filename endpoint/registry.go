@@ -26,10 +26,10 @@ type Registry struct {
 	endpoints map[string]*definition
 }
 
-// NewRegistry returns a registry without endpoints.
-func NewRegistry() *Registry { return &Registry{endpoints: map[string]*definition{}} }
+// NewRegistry returns a registry without endpoints, which the zero Registry is too.
+func NewRegistry() *Registry { return new(Registry) }
 
-// Register adds fn under a name. In and Out are what [the package] can carry: scalars, strings, bytes, slices, arrays, maps, structs,
+// Register adds fn under a name. In and Out are what can cross: scalars, strings, bytes, slices, arrays, maps, structs,
 // pointers, *tensor.Tensor and *module.StateDict, nested freely.
 //
 // fn borrows the tensors of its argument: the endpoint closes them when fn has returned, so what fn keeps it clones. The endpoint takes the
@@ -37,7 +37,7 @@ func NewRegistry() *Registry { return &Registry{endpoints: map[string]*definitio
 // Unless the endpoint has [NoCache], fn has given its word that nobody writes to them any more.
 // ctx ends when the caller cancels, its deadline passes, or it goes away. A panic becomes an error with the endpoint's name.
 //
-// Errors: [ErrRegistered], [ErrConfiguration] for a bad name, a type that cannot cross or options that make no sense.
+// Errors: [ErrRegistered], [ErrConfiguration] for a bad name, no function, a type that cannot cross or options that make no sense.
 func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) error {
 	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
 	d.decode = func(raw wire.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
@@ -45,7 +45,9 @@ func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context
 		made, err := decodePayload(raw, storages, in, true)
 		return in, made, err
 	}
-	d.invoke = func(ctx context.Context, in any) (any, error) { return fn(ctx, *in.(*In)) }
+	if fn != nil {
+		d.invoke = func(ctx context.Context, in any) (any, error) { return fn(ctx, *in.(*In)) }
+	}
 	return r.add(d, opts)
 }
 
@@ -72,11 +74,18 @@ type definition struct {
 
 // add checks the definition and enters it.
 func (r *Registry) add(d *definition, opts []Option) error {
-	if err := d.check(opts); err != nil {
+	err := d.check(opts)
+	if r == nil {
+		err = fmt.Errorf("%w: there is no registry", ErrInvalid)
+	}
+	if err != nil {
 		return fmt.Errorf("register %s: %w", shown(d.name), configuration(err))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.endpoints == nil {
+		r.endpoints = map[string]*definition{}
+	}
 	if r.endpoints[d.name] != nil {
 		return fmt.Errorf("register %q: %w", d.name, ErrRegistered)
 	}
@@ -88,6 +97,9 @@ func (r *Registry) add(d *definition, opts []Option) error {
 func (d *definition) check(opts []Option) error {
 	if err := catalog.CheckName(d.name); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	if d.invoke == nil {
+		return fmt.Errorf("%w: there is no function", ErrInvalid)
 	}
 	for _, t := range []reflect.Type{d.in, d.out} {
 		if err := checkType(t); err != nil {

@@ -23,7 +23,8 @@ const (
 	KindCancel Kind = 5
 	// KindEvent reports something to the request of the same ID, which stays open; its body is an [Event].
 	KindEvent Kind = 6
-	// KindGoodbye is the last frame of its sender; its body is a [Goodbye].
+	// KindGoodbye says that its sender asks for nothing more, or takes no more requests; only answers that it owes follow. Its body is a
+	// [Goodbye].
 	KindGoodbye Kind = 7
 	// KindFiles carries descriptors for the next frame, which has the same ID; it has no body. [Conn] sends and
 	// receives these frames by itself.
