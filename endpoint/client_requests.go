@@ -18,6 +18,11 @@ func (c *Client) request(ctx context.Context, ask call, out any) error {
 	if err != nil {
 		return err
 	}
+	return requestOn(ctx, l, ask, out)
+}
+
+// requestOn is request on a certain connection.
+func requestOn(ctx context.Context, l *link, ask call, out any) error {
 	_, frame, err := l.roundTrip(ctx, ask)
 	if err != nil {
 		return err
@@ -42,6 +47,19 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 	}
 	frame.Files.Close()
 	return time.Since(start), nil
+}
+
+// serverInfoNow is ServerInfo that fails at once where nobody serves.
+func (c *Client) serverInfoNow(ctx context.Context) (ServerInfo, error) {
+	l, err := c.connectNow(ctx)
+	if err != nil {
+		return ServerInfo{}, err
+	}
+	var got wire.ServerInfo
+	if err := requestOn(ctx, l, call{op: wire.OpServerInfo}, &got); err != nil {
+		return ServerInfo{}, fmt.Errorf("server info: %w", err)
+	}
+	return decodeServerInfo(got), nil
 }
 
 // List tells what is published and who holds it, in the order of the names.

@@ -64,7 +64,7 @@ func neighbour(path string) *Server {
 func (s *Server) connect(ctx context.Context, hello wire.Hello, limits wire.Limits) (*pipe, error) {
 	select {
 	case <-s.accepting:
-	case <-s.self.ctx.Done():
+	case <-s.stopping:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
 	}

@@ -128,17 +128,16 @@ type RuntimeInfo struct {
 	Server *ServerInfo `json:"server_info,omitempty"`
 }
 
-// Info describes the node. As a client it asks the owner, once: one that is not there is no error, but an answer.
+// Info describes the node. As a client it asks the owner, once: one that is not there, or ends before it answers, is no error but an answer.
 func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	info := RuntimeInfo{
 		Mode: n.mode, Auto: n.auto, BasePath: n.base, Socket: n.Socket(), DeviceIndex: n.index, Registered: len(n.registry.list()),
 	}
+	ask := n.ServerInfo
 	if n.client != nil {
-		if _, err := n.client.Ping(ctx); errors.Is(err, ErrUnavailable) && ctx.Err() == nil {
-			return info, nil
-		}
+		ask = n.client.serverInfoNow
 	}
-	server, err := n.ServerInfo(ctx)
+	server, err := ask(ctx)
 	switch {
 	case err == nil:
 		info.Server, info.ServerRunning, info.ServerReady = &server, server.Running, server.Ready

@@ -1,0 +1,49 @@
+package endpoint_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// TestInfoAsksOnce has an owner that ends between the question and the answer, and does not come back.
+func TestInfoAsksOnce(t *testing.T) {
+	drivertest.Leaks(t)
+	owner := newFakeOwner(t)
+	opened := make(chan *endpoint.Node, 1)
+	go func() {
+		node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeClient, Socket: owner.socket, Logger: discard()})
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- node
+	}()
+	end := owner.greet("fake")
+	node := <-opened
+	require.NotNil(t, node)
+	infos := make(chan endpoint.RuntimeInfo, 1)
+	go func() {
+		info, err := node.Info(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		infos <- info
+	}()
+	end.asked(wire.OpServerInfo, nil)
+	require.NoError(t, owner.listener.Close())
+	require.NoError(t, end.Close())
+	info := <-infos
+	require.Equal(t, endpoint.ModeClient, info.Mode)
+	require.False(t, info.ServerRunning)
+	require.Nil(t, info.Server)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := node.Info(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, node.Close())
+}
