@@ -90,6 +90,12 @@
 // own, with leases, references, watchers, streams and tasks that are counted and end as any other's, and memory is lent to it. What it has
 // of that stays valid until it closes it, also when the server is closed. [ClientOptions] has a switch that makes it go over the socket.
 //
+// # What goes on
+//
+// [Caller].ServerInfo tells what a server is, what memory it has for what and who holds it, how its endpoints were called and what their runs
+// took, and what it has counted. [WriteMetrics] writes that for Prometheus, and [Vars] shows it among a program's variables. Memory that has
+// several purposes is counted once. Counting costs a call a few atomic operations; whoever asks pays for the rest.
+//
 // # Whom it trusts
 //
 // Nobody. The directory and the socket are for one user alone, both sides ask the kernel who is at the other end, and what a peer says

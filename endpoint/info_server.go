@@ -198,7 +198,8 @@ type SessionInfo struct {
 	Leases  uint64 `json:"leases"`
 	Objects uint64 `json:"objects"`
 	Bytes   uint64 `json:"bytes"`
-	// References are the objects that it refers to, the largest first, at most 16 of them.
+	// References are the objects that it refers to, the largest first: at most 16 of them, and fewer where there are hundreds of
+	// sessions.
 	References []Reference `json:"references"`
 	// Requests is how many requests it has in flight that wait or compute.
 	Requests uint64 `json:"requests"`

@@ -38,10 +38,11 @@ type inventory struct {
 	names    map[*tensor.Storage]string
 }
 
-// heldObjects are a session's references.
+// heldObjects are a session's references: how many, the largest of them, and what they are on.
 type heldObjects struct {
-	references []wire.Reference
-	storages   [][]*tensor.Storage
+	refs     uint64
+	largest  []wire.Reference
+	storages [][]*tensor.Storage
 }
 
 // takeInventory asks all parts of the server, one after the other.
@@ -62,15 +63,14 @@ func (s *Server) takeInventory() *inventory {
 		if _, is := cached[obj.result.result]; is {
 			v.cached++
 		}
+		bytes := uint64(obj.result.payload.bytes())
 		for session, h := range obj.refs {
 			of := v.sessions[session]
 			if of == nil {
 				of = new(heldObjects)
 				v.sessions[session] = of
 			}
-			of.references = append(of.references, wire.Reference{
-				ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(len(h.tokens)), Bytes: uint64(obj.result.payload.bytes()),
-			})
+			of.add(wire.Reference{ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(len(h.tokens)), Bytes: bytes})
 			of.storages = append(of.storages, obj.result.payload.storages)
 		}
 	})
@@ -152,18 +152,27 @@ func (v *inventory) mapped(lists [][]*tensor.Storage) (bytes uint64) {
 	return bytes
 }
 
-// listedReferences is how many objects are listed of one session.
-const listedReferences = 16
+// How many objects are listed of one session, and of all together: where there are many sessions, each has fewer.
+const (
+	listedReferences    = 16
+	listedReferencesAll = 4096
+)
 
-// listed are the largest references, and how many there are in all.
-func (h *heldObjects) listed() (list []wire.Reference, all uint64) {
-	for _, r := range h.references {
-		all += r.Refs
+// add notes an object. Of many only the largest are kept.
+func (h *heldObjects) add(r wire.Reference) {
+	h.refs += r.Refs
+	h.largest = append(h.largest, r)
+	if len(h.largest) >= 4*listedReferences {
+		h.largest = largestReferences(h.largest, listedReferences)
 	}
-	slices.SortFunc(h.references, func(a, b wire.Reference) int {
+}
+
+// largestReferences are the first n by size, in that order.
+func largestReferences(list []wire.Reference, n int) []wire.Reference {
+	slices.SortFunc(list, func(a, b wire.Reference) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID))
 	})
-	return h.references[:min(len(h.references), listedReferences)], all
+	return list[:min(len(list), n)]
 }
 
 // each shows visit every object. The objects are locked meanwhile.

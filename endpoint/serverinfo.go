@@ -149,12 +149,13 @@ func (s *Server) describeSessions(have *inventory) []wire.SessionInfo {
 			}
 		}
 	}
+	each := min(listedReferences, max(listedReferencesAll/len(list), 1))
 	for i := range list {
 		session := &list[i]
 		session.Leases = uint64(leases[session.Session])
 		storages := leased[session.Session]
 		if h := have.sessions[session.Session]; h != nil {
-			session.References, session.Objects = h.listed()
+			session.References, session.Objects = largestReferences(h.largest, each), h.refs
 			storages = append(storages, h.storages...)
 		}
 		session.Bytes = have.mapped(storages)

@@ -76,7 +76,7 @@ disturbed. The exit status is 1 where a check failed.`,
 func examine(ctx context.Context, o *ownerFlags) []finding {
 	findings := examineHost()
 	findings = append(findings, examineSocket(ctx, o)...)
-	findings = append(findings, examineOwner(ctx, o))
+	findings = append(findings, examineOwner(ctx, o)...)
 	return append(findings, examineCUDA()...)
 }
 

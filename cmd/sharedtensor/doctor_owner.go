@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -114,32 +115,71 @@ func digestOf(ctx context.Context, sd *module.StateDict) (module.Digest, error) 
 	return module.Digest{}, errors.New("there is no tensor")
 }
 
-// examineOwner asks whoever serves on the socket for a sign of life.
-func examineOwner(ctx context.Context, o *ownerFlags) finding {
+// examineOwner asks whoever serves on the socket for a sign of life, and what it can share.
+func examineOwner(ctx context.Context, o *ownerFlags) []finding {
 	const check = "owner"
 	ctx, cancel := context.WithTimeout(ctx, examineTime)
 	defer cancel()
 	path, err := o.path(0)
 	if err != nil {
-		return fail(check, "", "%v", err)
+		return []finding{fail(check, "", "%v", err)}
 	}
 	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-		return ok(check, "nobody serves yet; start one with: sharedtensor serve NAME=FILE")
+		return []finding{ok(check, "nobody serves yet; start one with: sharedtensor serve NAME=FILE")}
 	}
 	client, err := o.dial(ctx)
 	if err != nil {
-		return ownerTrouble(check, path, err)
+		return []finding{ownerTrouble(check, path, err)}
 	}
 	defer client.Close()
 	latency, err := client.Ping(ctx)
 	if err != nil {
-		return ownerTrouble(check, path, err)
+		return []finding{ownerTrouble(check, path, err)}
 	}
-	models, err := client.List(ctx)
+	info, err := client.ServerInfo(ctx)
 	if err != nil {
-		return ownerTrouble(check, path, err)
+		return []finding{ownerTrouble(check, path, err)}
 	}
-	return ok(check, "answers in %s and has %s", formatDuration(latency), count(len(models), "model"))
+	return append([]finding{ownerLife(check, info, latency)}, ownerShares(info)...)
+}
+
+// ownerLife is the sign of life.
+func ownerLife(check string, info endpoint.ServerInfo, latency time.Duration) finding {
+	const released = "v"
+	s := info.Stats
+	detail := fmt.Sprintf("answers in %s, up %s, owns %s, %s mapped by clients, has %s", formatDuration(latency), formatAge(info.Uptime),
+		formatBytes(int64(s.BytesOwned)), formatBytes(int64(s.BytesMapped)), count(int(s.Models), "model"))
+	switch own := endpoint.Version(); {
+	case !info.Ready:
+		return warn(check, "wait until it has stopped, and start another", "it is shutting down: %s", detail)
+	case info.Version != own && strings.HasPrefix(info.Version, released) && strings.HasPrefix(own, released):
+		return warn(check, "restart it with the same version", "it is version %s, this program %s: %s", info.Version, own, detail)
+	}
+	return ok(check, "%s", detail)
+}
+
+// ownerShares tells of each device of the owner by which kinds of handle it is shared.
+func ownerShares(info endpoint.ServerInfo) (findings []finding) {
+	for _, d := range info.Devices {
+		check := "owner shares " + driverName(d)
+		var kinds, reasons []string
+		for _, h := range info.Capabilities.Handles {
+			switch {
+			case h.Device != d.UUID:
+			case h.Supported:
+				kinds = append(kinds, h.Kind)
+			default:
+				reasons = append(reasons, h.Kind+": "+h.Reason)
+			}
+		}
+		switch {
+		case len(kinds) > 0:
+			findings = append(findings, ok(check, "by %s", strings.Join(kinds, ", ")))
+		case len(reasons) > 0:
+			findings = append(findings, warn(check, "look at the checks of that device here", "by nothing: %s", strings.Join(reasons, "; ")))
+		}
+	}
+	return findings
 }
 
 // ownerTrouble says what is wrong with the owner of a socket that is there.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
 // examined is the output of doctor --json by name of the check.
@@ -42,7 +43,8 @@ func TestDoctor(t *testing.T) {
 	owner := p.serve("m=" + p.model("m.safetensors", 1))
 	text := p.must("doctor")
 	require.Regexp(t, `(?m)^OK +kernel +Linux `, text)
-	require.Regexp(t, `(?m)^OK +owner +answers in .* has 1 model$`, text)
+	require.Regexp(t, `(?m)^OK +owner +answers in \S+, up \S+, owns \S+ KiB, 0 B mapped by clients, has 1 model$`, text)
+	require.Regexp(t, `(?m)^OK +owner shares host +by memfd$`, text)
 	owner.signal(syscall.SIGKILL)
 	owner.exit()
 	found = examined(t, p.must("doctor", "--json"))
@@ -94,6 +96,20 @@ func TestFindings(t *testing.T) {
 	require.Equal(t, "1.0 GiB available, 12 bytes, x", humanBytes("1073741824 bytes available, 12 bytes, x"))
 	require.Equal(t, statusFail, featureFinding(host.Feature{Required: true, Err: errors.New("no")}).Status)
 	require.Equal(t, finding{Check: "f", Status: statusWarn, Detail: "no", Advice: "do"}, featureFinding(host.Feature{Name: "f", Err: errors.New("no: do")}))
+}
+
+func TestFindingsOfAnOwner(t *testing.T) {
+	info := endpoint.ServerInfo{Version: "v1.0.0", Ready: true, Devices: []endpoint.DeviceInfo{{UUID: "a", Type: "cpu"}, {UUID: "b", Type: "cuda", Index: 1}, {UUID: "c"}}}
+	info.Capabilities.Handles = []endpoint.HandleSupport{
+		{Device: "a", Kind: "memfd", Supported: true}, {Device: "b", Kind: "cuda-fd", Reason: "no"}, {Device: "b", Kind: "cuda-ipc", Reason: "never"},
+	}
+	require.Equal(t, []finding{
+		{Check: "owner shares host", Status: statusOK, Detail: "by memfd"},
+		{Check: "owner shares cuda:1", Status: statusWarn, Detail: "by nothing: cuda-fd: no; cuda-ipc: never", Advice: "look at the checks of that device here"},
+	}, ownerShares(info))
+	require.Equal(t, statusOK, ownerLife("owner", info, 1).Status, "a version that was not released is like any other")
+	info.Ready = false
+	require.Equal(t, statusWarn, ownerLife("owner", info, 1).Status)
 }
 
 // prober is a device that answers Probe and nothing else.

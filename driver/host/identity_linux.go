@@ -34,16 +34,21 @@ func (m *memory) Identity() (id string, ok bool) {
 	return fmt.Sprintf("memfd:%d:%d:%d:%d:%d", st.Dev, st.Ino, st.Ctim.Nano(), m.span.fileOffset, m.span.bytes), true
 }
 
-// Place implements [driver.Placed]: the device and inode of the memfd, and the range of it that the memory is.
+// Place implements [driver.Placed]: the device and inode of the memfd, and the range of it that the memory is. The system is asked once.
 func (m *memory) Place() (name string, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
 		return "", false
 	}
+	if known := m.place.Load(); known != nil {
+		return *known, true
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(m.resources.fd, &st); err != nil {
 		return "", false
 	}
-	return fmt.Sprintf("memfd:%d:%d:%d:%d", st.Dev, st.Ino, m.span.fileOffset, m.span.bytes), true
+	name = fmt.Sprintf("memfd:%d:%d:%d:%d", st.Dev, st.Ino, m.span.fileOffset, m.span.bytes)
+	m.place.Store(&name)
+	return name, true
 }

@@ -43,6 +43,7 @@ type memory struct {
 	span     span
 	writable bool
 	cleanup  runtime.Cleanup
+	place    atomic.Pointer[string] // once somebody has asked
 
 	// mu is read-locked while the mapping or the descriptor is in use, so that Close waits for copies under way.
 	mu        sync.RWMutex
