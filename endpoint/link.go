@@ -4,12 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"sync"
-	"syscall"
-	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -118,28 +114,11 @@ func (l *link) share(storages []*tensor.Storage) (*export, error) {
 	return exportStorages(storages)
 }
 
-// handshakeError says what became of an introduction.
-func handshakeError(err error) error {
-	var refused *wire.Error
-	if errors.As(err, &refused) {
-		return fmt.Errorf("owner: %w", decodeError(refused))
-	}
-	switch {
-	case errors.Is(err, ErrProtocol), errors.Is(err, ErrUnavailable):
-		return err
-	case errors.Is(err, wire.ErrEncoding):
-		return fmt.Errorf("%w: %w", ErrProtocol, err)
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
-}
-
 // read passes frames on while nobody waits for an answer, who would do that himself, until the connection ends.
 func (l *link) read() {
 	defer close(l.done)
 	l.fail(l.receiver.Run())
 }
-
-var errOwnerLeft = fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
 
 // dispatch hands a frame to whom it is for. It takes the frame. An error ends the link.
 func (l *link) dispatch(frame wire.Frame) error {
@@ -217,48 +196,6 @@ func asItem(event func(wire.Event)) func(wire.Frame) error {
 		event(e)
 		return nil
 	}
-}
-
-// fail ends the link and every request that waits on it.
-func (l *link) fail(err error) {
-	l.conn.Close()
-	var done []func(wire.Frame, error)
-	l.mu.Lock()
-	l.endLocked(lost(err))
-	err = l.err
-	for _, w := range l.pending {
-		switch {
-		case w.done != nil:
-			done = append(done, w.done)
-		case !w.gone:
-			close(w.answer)
-		}
-	}
-	l.pending, l.events = nil, nil
-	l.mu.Unlock()
-	for _, f := range done {
-		f(wire.Frame{}, err)
-	}
-}
-
-// endLocked notes why the link is of no use for new requests. The first reason stays.
-func (l *link) endLocked(err error) {
-	if l.err == nil {
-		l.err = err
-		close(l.over)
-	}
-}
-
-// lost says what the end of a connection means to whoever used it.
-func lost(err error) error {
-	var remote *wire.Error
-	switch {
-	case errors.Is(err, ErrProtocol), errors.As(err, &remote):
-		return err
-	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
-		return fmt.Errorf("%w: the connection ended", ErrUnavailable)
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
 }
 
 // roundTrip sends a request and waits for its answer, which the caller owns. When ctx ends first the owner is told to stop. The id
@@ -426,66 +363,6 @@ func (l *link) ignore(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.events, id)
-}
-
-// sendError explains why a request could not be sent: the reader often knows better than the writer. An owner that hangs up has said why
-// before it did.
-func (l *link) sendError(ctx context.Context, err error) error {
-	if errors.Is(err, wire.ErrNotSent) {
-		return context.Cause(ctx)
-	}
-	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
-		select {
-		case <-l.over: // what was sent is read to its end
-		case <-ctx.Done():
-		}
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
-		return l.err
-	}
-	if errors.Is(err, wire.ErrTooLarge) {
-		return &classed{ErrLimit, err}
-	}
-	return lost(err)
-}
-
-// farewellTime is how long a goodbye may wait for an owner that does not read. It will see the end of the connection.
-const farewellTime = 100 * time.Millisecond
-
-// hangUp ends the link in good order and returns when nothing of it runs any more.
-func (l *link) hangUp() {
-	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
-	defer cancel()
-	l.conn.SendContext(ctx, wire.KindGoodbye, 0, nil)
-	l.cut()
-}
-
-// cut ends the link and returns when nothing of it runs any more.
-func (l *link) cut() {
-	l.conn.Close()
-	l.wait()
-}
-
-// wait returns when the link has ended and nothing of it runs any more.
-func (l *link) wait() {
-	<-l.done
-	l.outbox.close()
-}
-
-// reason is why the link is of no use for new requests; nil while it is.
-func (l *link) reason() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
-
-// left tells whether the owner has said that it is shutting down.
-func (l *link) left() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return errors.Is(l.err, errOwnerLeft)
 }
 
 // appendTo encodes the body of the request's frame. What is left of ctx's time goes with it.
