@@ -3,6 +3,7 @@ package endpoint_test
 import (
 	"context"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -128,7 +129,7 @@ func (e *ownerEnd) ended() {
 	for {
 		frame, err := e.Receive()
 		if err != nil {
-			require.NotErrorIs(e.t, err, context.DeadlineExceeded)
+			require.NotErrorIs(e.t, err, os.ErrDeadlineExceeded)
 			return
 		}
 		frame.Files.Close()

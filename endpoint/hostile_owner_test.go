@@ -173,7 +173,7 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 			e.bytes(wire.KindResponse, id, empty, file, file)
 			e.bytes(wire.KindEvent, id, empty, file)
 			e.bytes(wire.KindEvent, 999, empty, file)
-			e.bytes(wire.KindGoodbye, 0, empty, file)
+			e.bytes(wire.KindGoodbye, 0, empty, file) // the client owes it nothing, nor it the client
 		}, endpoint.ErrUnavailable, true},
 
 		{"an event that is none", askForEvents, func(e *ownerEnd, id uint64) {

@@ -135,7 +135,7 @@ func (l *link) dispatch(frame wire.Frame) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.endLocked(errOwnerLeft)
-		return nil // answers to requests in flight still come
+		return l.overLocked()
 	}
 	frame.Files.Close()
 	return fmt.Errorf("%w: an owner does not send %s frames", ErrProtocol, frame.Kind)
@@ -151,10 +151,11 @@ func (l *link) deliver(frame wire.Frame) error {
 		frame.Files.Close()
 		return fmt.Errorf("%w: answer to request %d, which was not sent or was answered before", ErrProtocol, frame.ID)
 	}
+	over := l.overLocked()
 	if !w.gone {
 		w.answer <- frame // has room: a waiter gets one answer
 		l.mu.Unlock()
-		return nil
+		return over
 	}
 	l.mu.Unlock()
 	switch {
@@ -166,6 +167,14 @@ func (l *link) deliver(frame wire.Frame) error {
 		l.dropResult(frame)
 	default:
 		frame.Files.Close()
+	}
+	return over
+}
+
+// overLocked ends a link whose owner has said goodbye and owes no answer any more.
+func (l *link) overLocked() error {
+	if l.err != nil && len(l.pending) == 0 {
+		return l.err
 	}
 	return nil
 }
