@@ -121,6 +121,17 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 		return filled(dev, in.Size, float32(in.Size))
 	}
 	must(endpoint.Register(r, "model", model, endpoint.Managed(), endpoint.CacheKey("model:{size}")))
+	must(endpoint.Register(r, "gated model", func(ctx context.Context, in modelIn) (*tensor.Tensor, error) {
+		counts.add("gated model")
+		if err := g.wait(ctx, "model"); err != nil {
+			return nil, err
+		}
+		return filled(dev, in.Size, float32(in.Size))
+	}, endpoint.Managed()))
+	must(endpoint.Register(r, "map", func(_ context.Context, in map[string]int) (int, error) {
+		counts.add("map")
+		return len(in), nil
+	}))
 	must(endpoint.Register(r, "fresh model", model, endpoint.Managed(), endpoint.NoCache()))
 	must(endpoint.Register(r, "model task", model, endpoint.Managed(), endpoint.Task(), endpoint.NoCache()))
 	must(endpoint.Register(r, "plain model", model, endpoint.CacheKey("model:{size}")))

@@ -3,11 +3,14 @@ package endpoint_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -153,4 +156,66 @@ func TestTheCacheKeyOfAnObjectThatIsNotCachedAnyMore(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before.Stats.CacheHits, after.Stats.CacheHits, "to let go of an object is no call")
 	require.Zero(t, after.Stats.CacheEntries)
+}
+
+func TestWhatIsKeptForATimeGoesByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := context.Background()
+		r := endpoint.NewRegistry()
+		runs := 0
+		register(t, r, "count", func(context.Context, int) (int, error) { runs++; return runs, nil })
+		node, err := endpoint.Open(ctx, endpoint.Options{
+			Mode: endpoint.ModeLocal, Registry: r,
+			Results: endpoint.ResultOptions{TTL: time.Minute}, Tasks: endpoint.TaskOptions{TTL: time.Hour},
+		})
+		require.NoError(t, err)
+		info, err := node.Submit(ctx, "count", 1)
+		require.NoError(t, err)
+		_, err = node.Wait(ctx, info.ID)
+		require.NoError(t, err)
+		call := func() int {
+			n, err := endpoint.Call[int](ctx, node, "count", 1)
+			require.NoError(t, err)
+			return n
+		}
+		time.Sleep(time.Minute - 1)
+		require.Equal(t, 1, call())
+		time.Sleep(1)
+		require.Equal(t, 2, call(), "too old, though a task has it")
+		n := 0
+		time.Sleep(time.Hour - time.Minute - 1)
+		require.NoError(t, node.Result(ctx, info.ID, &n))
+		require.Equal(t, 1, n)
+		time.Sleep(1)
+		synctest.Wait()
+		require.ErrorIs(t, node.Result(ctx, info.ID, &n), task.ErrNotFound)
+		server, err := node.ServerInfo(ctx)
+		require.NoError(t, err)
+		require.Zero(t, server.Stats.Tasks)
+		require.Zero(t, server.Stats.CacheEntries)
+		require.NoError(t, node.Close())
+	})
+}
+
+func TestResultsThatNobodyHasAreKeptWithinTheirBudget(t *testing.T) {
+	for name, results := range map[string]endpoint.ResultOptions{"entries": {Entries: 2}, "bytes": {Bytes: 2500}} {
+		t.Run(name, func(t *testing.T) {
+			ctx, s, c, counts := roomFor(t, results)
+			call := func(label string) { require.NoError(t, c.Call(ctx, "object", modelIn{Label: label}, nil)) }
+			for _, label := range []string{"a", "b", "c"} {
+				call(label)
+			}
+			eventually(t, waitLimit, "what does not fit goes when its answer has been sent", func() bool {
+				info, err := s.ServerInfo(ctx)
+				return err == nil && info.Stats.CacheEntries == 2 && info.Stats.CacheEvictions == 1
+			})
+			runs := func() uint64 { return counts.get("a") + counts.get("b") + counts.get("c") }
+			require.EqualValues(t, 3, runs())
+			for _, label := range []string{"c", "b", "a"} {
+				call(label)
+			}
+			require.Greater(t, runs(), uint64(3), "one had gone")
+			require.Less(t, runs(), uint64(6), "the others had not")
+		})
+	}
 }

@@ -2,7 +2,10 @@ package endpoint_test
 
 import (
 	"context"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -175,5 +178,104 @@ func TestSerializedEndpointsRunOneByOne(t *testing.T) {
 		for range cap(results) {
 			require.LessOrEqual(t, <-results, most, name)
 		}
+	}
+}
+
+// bothWays are a client and the server itself.
+func bothWays(t *testing.T, opts endpoint.ServerOptions) (context.Context, map[string]endpoint.Caller) {
+	ctx, s, c := shared(t, opts)
+	return ctx, map[string]endpoint.Caller{"client": c, "within the process": s}
+}
+
+func TestATaskMayReturnNothing(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
+	register(t, r, "nothing", func(context.Context, struct{}) (*int, error) { return nil, nil }, endpoint.NoCache())
+	register(t, r, "no object", func(context.Context, struct{}) (*int, error) { return nil, nil }, endpoint.NoCache(), endpoint.Managed())
+	for name, through := range callers {
+		for _, of := range []string{"nothing", "no object"} {
+			info, err := through.Submit(ctx, of, nil)
+			require.NoError(t, err, name)
+			info, err = through.Wait(ctx, info.ID)
+			require.NoError(t, err, name)
+			require.Equal(t, endpoint.TaskCompleted, info.State)
+			require.NoError(t, info.Err())
+			out := new(int)
+			require.NoError(t, through.Result(ctx, info.ID, &out), name)
+			require.Nil(t, out, name)
+			require.NoError(t, through.Result(ctx, info.ID, nil), name)
+			ref, err := endpoint.ResultManaged[*int](ctx, through, info.ID)
+			require.NoError(t, err, name)
+			require.Nil(t, ref.Value())
+			require.Empty(t, ref.ID())
+			require.NoError(t, ref.Close())
+		}
+	}
+}
+
+func TestAWaitThatIsOverLeavesTheTaskAlone(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
+	gate := make(chan struct{})
+	register(t, r, "gated", func(ctx context.Context, n int) (int, error) {
+		select {
+		case <-gate:
+			return n, nil
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}, endpoint.NoCache())
+	for name, through := range callers {
+		info, err := through.Submit(ctx, "gated", 3)
+		require.NoError(t, err, name)
+		defer func() { // when all have waited
+			end, err := through.Wait(ctx, info.ID)
+			require.NoError(t, err, name)
+			require.NoError(t, end.Err(), name)
+		}()
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		_, err = through.Wait(short, info.ID)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded, name)
+		info, err = through.Task(ctx, info.ID)
+		require.NoError(t, err, name)
+		require.Equal(t, endpoint.TaskRunning, info.State, name)
+	}
+	close(gate)
+}
+
+func TestRunsOfDifferentKeysRunSideBySide(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
+	var meet sync.WaitGroup
+	meet.Add(2)
+	var running [2]atomic.Int32
+	register(t, r, "by key", func(_ context.Context, in modelIn) (int32, error) {
+		if running[in.Size].Add(1) == 1 && in.Label == "first" {
+			meet.Done()
+			meet.Wait() // returns only if both run at once
+		}
+		defer running[in.Size].Add(-1)
+		return running[in.Size].Load(), nil
+	}, endpoint.NoCache(), endpoint.SerializedBy("{size}"))
+	results := make(chan int32, 16)
+	for i := range cap(results) {
+		in := modelIn{Size: i % 2}
+		if i < 2 {
+			in.Label = "first"
+		}
+		for _, through := range callers { // one of the two, at random
+			go func() {
+				n, err := endpoint.Call[int32](ctx, through, "by key", in)
+				if err != nil {
+					t.Error(err)
+				}
+				results <- n
+			}()
+			break
+		}
+	}
+	for range cap(results) {
+		require.EqualValues(t, 1, <-results, "one at a time of each")
 	}
 }

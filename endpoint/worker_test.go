@@ -71,7 +71,7 @@ func (w *worker) do(do command) (answer, error) {
 		return answer{}, w.server.DestroyObject(do.Name)
 	case "serve", "publish", "withdraw", "books", "shutdown", "close server":
 		return w.own(ctx, do)
-	case "hold", "held", "submit", "take away", "sum of touched", "join":
+	case "hold", "held", "submit", "take away", "sum of touched", "join", "map":
 		return w.call(ctx, do)
 	case "open node", "share", "ready", "about", "twice", "where", "burst", "nest", "log", "close node", "dial many", "dial default":
 		return w.role(ctx, do)

@@ -1,0 +1,173 @@
+package endpoint_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+func TestProcessesThatWaitForOneRunGetOneObject(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	ctx := context.Background()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t))})
+	require.NoError(t, err)
+	defer c.Close()
+	ids := make(chan string, 3)
+	for range 2 {
+		other := client(t, socket)
+		go func() { ids <- other.ask(command{Do: "hold", Name: "gated model", Key: "a", Bytes: 8}).ID }()
+	}
+	var ref *endpoint.Ref[*tensor.Tensor]
+	go func() {
+		var err error
+		if ref, err = endpoint.CallManaged[*tensor.Tensor](ctx, c, "gated model", modelIn{Size: 8}); err != nil {
+			t.Error(err)
+			ids <- ""
+			return
+		}
+		ids <- ref.ID()
+	}()
+	eventually(t, waitLimit, "all wait for one run", func() bool {
+		info, err := c.ServerInfo(ctx)
+		return err == nil && info.Stats.CacheMisses == 1 && info.Stats.CacheJoins == 2
+	})
+	open(t, c, "model")
+	id := <-ids
+	require.NotEmpty(t, id)
+	for range 2 {
+		require.Equal(t, id, <-ids)
+	}
+	defer ref.Close()
+	info, err := ref.Info(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, info.Refs)
+	require.EqualValues(t, 1, info.Mine)
+	require.EqualValues(t, 1, ran(o, "gated model"))
+}
+
+func TestReferencesAreCountedUnderLoad(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	first, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
+	require.NoError(t, err)
+	defer first.Close()
+	const callers, each = 8, 200
+	refs := make(chan *endpoint.Ref[*tensor.Tensor], callers*each)
+	var all sync.WaitGroup
+	for range callers {
+		all.Go(func() {
+			for range each {
+				ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				refs <- ref
+			}
+		})
+	}
+	all.Wait()
+	info, err := first.Info(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, callers*each+1, info.Refs)
+	close(refs)
+	for range callers {
+		all.Go(func() {
+			for ref := range refs {
+				if released, err := ref.Release(ctx); err != nil || !released {
+					t.Error(released, err)
+				}
+				ref.Close()
+			}
+		})
+	}
+	all.Wait()
+	info, err = first.Info(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, info.Refs)
+	require.EqualValues(t, 1, ran(o, "model"))
+}
+
+func TestUncachedObjectsAreDistinct(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	hold := func() *endpoint.Ref[*tensor.Tensor] {
+		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "fresh model", modelIn{Size: 4})
+		require.NoError(t, err)
+		t.Cleanup(func() { ref.Close() })
+		info, err := ref.Info(ctx)
+		require.NoError(t, err)
+		require.Empty(t, info.CacheKey)
+		require.EqualValues(t, 1, info.Refs)
+		return ref
+	}
+	a, b := hold(), hold()
+	require.NotEqual(t, a.ID(), b.ID())
+	released, err := c.ReleaseMany(ctx, a.ID(), b.ID(), a.ID())
+	require.NoError(t, err)
+	require.Equal(t, map[string]bool{a.ID(): true, b.ID(): true}, released)
+	for _, ref := range []*endpoint.Ref[*tensor.Tensor]{a, b} {
+		_, err = c.ObjectInfo(ctx, ref.ID())
+		require.ErrorIs(t, err, endpoint.ErrStale)
+		again, err := ref.Release(ctx)
+		require.NoError(t, err)
+		require.False(t, again, "it went back by its id")
+	}
+	released, err = c.ReleaseMany(ctx)
+	require.NoError(t, err)
+	require.Empty(t, released)
+}
+
+func TestTasksWithOneCachedResultHaveOneObject(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	var refs []*endpoint.Ref[*tensor.Tensor]
+	for range 2 {
+		info, err := c.Submit(ctx, "model", modelIn{Size: 4})
+		require.NoError(t, err)
+		info, err = c.Wait(ctx, info.ID)
+		require.NoError(t, err)
+		require.NoError(t, info.Err())
+		ref, err := endpoint.ResultManaged[*tensor.Tensor](ctx, c, info.ID)
+		require.NoError(t, err)
+		defer ref.Close()
+		refs = append(refs, ref)
+	}
+	require.Equal(t, refs[0].ID(), refs[1].ID())
+	info, err := refs[1].Info(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, info.Refs)
+	require.EqualValues(t, 1, ran(o, "model"))
+	for _, ref := range refs {
+		released, err := ref.Release(ctx)
+		require.NoError(t, err)
+		require.True(t, released)
+	}
+	server, err := c.ServerInfo(ctx)
+	require.NoError(t, err)
+	require.Zero(t, server.Stats.Objects)
+	require.Zero(t, server.Stats.CacheEntries)
+}
+
+func TestEqualMapsOfTwoProcessesAreOneArgument(t *testing.T) {
+	o, socket := owner(t)
+	for range 2 {
+		other := client(t, socket)
+		for range 3 {
+			require.EqualValues(t, 20, other.must(command{Do: "map", Tensors: 20}).Value)
+		}
+	}
+	require.EqualValues(t, 1, ran(o, "map"))
+	require.EqualValues(t, 21, client(t, socket).must(command{Do: "map", Tensors: 21}).Value)
+	require.EqualValues(t, 2, ran(o, "map"))
+}
