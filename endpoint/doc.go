@@ -81,8 +81,8 @@
 //
 // [Open] makes a process a server, a client or neither, by what the program says or else by the environment ([EnvEnabled], [EnvRole],
 // [EnvBasePath]), and [Share] turns a function into one of the same type that runs accordingly: callers do not change with the role. A
-// server's socket answers from [Node.Ready] on, when all endpoints are registered. Within a server, and without one, calls go the direct
-// way: through the same checks, cache, single flight and tasks, with errors made to look as they would in a client. Memory is lent
+// server's socket answers from [Node.Ready] on, when all endpoints are registered. Where the program names no socket, each rank of a job
+// ([EnvLocalRank], [EnvRank]) has one of its own, and else each device. Within a server, and without one, calls go the direct way: through the same checks, cache, single flight and tasks, with errors made to look as they would in a client. Memory is lent
 // instead of exported and imported: arguments and results are views of the same storages, read-only where a client's would be (tensors
 // refuse to write; a slice of their elements does not know). What another process could not have is refused all the same.
 //

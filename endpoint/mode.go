@@ -2,16 +2,26 @@ package endpoint
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
+	"strconv"
 	"strings"
+
+	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// The environment variables by which [ModeAuto] finds its role. What a program sets itself goes before both.
+// The environment variables that [Open] reads, beside [EnvBasePath]. What a program sets itself goes before all of them.
 const (
 	// EnvEnabled turns sharing on: "1", "true", "yes" or "on". Anything else is off.
 	EnvEnabled = "SHARED_TENSOR_ENABLED"
 	// EnvRole is the role where sharing is on: "server", "client" or "local"; client where it is not set.
 	EnvRole = "SHARED_TENSOR_ROLE"
+	// EnvLocalRank and EnvRank number the processes of a job, and so the sockets: each has an owner of its own. Launchers set them; the first that
+	// is set counts.
+	EnvLocalRank = "LOCAL_RANK"
+	EnvRank      = "RANK"
+	// EnvLogLevel is from which level on a node logs to standard error: "debug", "info", "warning", "error" or "critical".
+	EnvLogLevel = "SHARED_TENSOR_LOG_LEVEL"
 )
 
 // Mode is the role of a [Node].
@@ -84,4 +94,45 @@ func truthy(s string) bool {
 		return true
 	}
 	return false
+}
+
+// deviceIndex is the number in the path of a socket: what the program says, else the rank of the process, else the number of its first device.
+func deviceIndex(explicit int, devices []driver.Device) (int, error) {
+	if explicit != 0 {
+		return explicit, nil
+	}
+	for _, name := range []string{EnvLocalRank, EnvRank} {
+		text := strings.TrimSpace(os.Getenv(name))
+		if text == "" {
+			continue
+		}
+		rank, err := strconv.Atoi(text)
+		if err != nil || rank < 0 {
+			return 0, configuration(fmt.Errorf("%w: %s is %q: it must be a number, 0 or more", ErrInvalid, name, text))
+		}
+		return rank, nil
+	}
+	if len(devices) > 0 {
+		return max(devices[0].Info().Index, 0), nil
+	}
+	return 0, nil
+}
+
+// defaultLogger is what a node logs to that was given no logger; nil where the environment says nothing.
+func defaultLogger() (*slog.Logger, error) {
+	text := strings.TrimSpace(os.Getenv(EnvLogLevel))
+	var level slog.Level
+	switch strings.ToLower(text) {
+	case "":
+		return nil, nil
+	case "warning":
+		level = slog.LevelWarn
+	case "critical":
+		level = slog.LevelError + 4
+	default:
+		if err := level.UnmarshalText([]byte(text)); err != nil {
+			return nil, configuration(fmt.Errorf("%w: %s is %q: it must be debug, info, warning, error or critical", ErrInvalid, EnvLogLevel, text))
+		}
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})), nil
 }

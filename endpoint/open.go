@@ -15,7 +15,8 @@ type Options struct {
 	Mode Mode
 	// Socket is the path of the socket; empty for the one that [SocketPath] makes of BasePath and DeviceIndex.
 	Socket string
-	// BasePath and DeviceIndex make the path of the socket. A base path that is set goes before [EnvBasePath].
+	// BasePath and DeviceIndex make the path of the socket. A base path that is set goes before [EnvBasePath]. An index of 0 stands for
+	// [EnvLocalRank], else [EnvRank], else the index of the first device: who means socket 0 whatever the rank says so with Socket.
 	BasePath    string
 	DeviceIndex int
 	// Devices are what tensors may live on. Borrowed: they must outlive the node and whatever came from it.
@@ -35,7 +36,8 @@ type Options struct {
 	Tasks   TaskOptions
 	// Label names this process, for people. At most 64 bytes.
 	Label string
-	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used only.
+	// Logger gets what operators should know. Nil stands for lines on standard error from the level on that [EnvLogLevel] says, and
+	// where that is not set for slog.Default(), of which warnings and errors are used only.
 	Logger *slog.Logger
 }
 
@@ -52,6 +54,9 @@ func Open(ctx context.Context, opts Options) (*Node, error) {
 	}
 	if opts.Registry == nil {
 		opts.Registry = NewRegistry()
+	}
+	if err := opts.environment(mode); err != nil {
+		return nil, fmt.Errorf("open: %w", err)
 	}
 	n := &Node{mode: mode, auto: opts.Mode == ModeAuto, registry: opts.Registry, index: opts.DeviceIndex, served: make(chan struct{})}
 	if n.socket, err = opts.socket(); err != nil {
@@ -72,6 +77,19 @@ func Open(ctx context.Context, opts Options) (*Node, error) {
 		return nil, fmt.Errorf("open as %s: %w", mode, err)
 	}
 	return n, nil
+}
+
+// environment fills in what the program has not said and the environment does.
+func (o *Options) environment(mode Mode) (err error) {
+	if o.Socket == "" && mode != ModeLocal {
+		if o.DeviceIndex, err = deviceIndex(o.DeviceIndex, o.Devices); err != nil {
+			return err
+		}
+	}
+	if o.Logger == nil {
+		o.Logger, err = defaultLogger()
+	}
+	return err
 }
 
 // socket is the path that the options ask for.

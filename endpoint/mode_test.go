@@ -1,0 +1,121 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// numberedDevice is a device with another number.
+type numberedDevice struct {
+	driver.Device
+	index int
+}
+
+// Info implements [driver.Device].
+func (d numberedDevice) Info() driver.Info {
+	info := d.Device.Info()
+	info.Index = d.index
+	return info
+}
+
+func TestTheSocketIsThatOfTheRankOrTheDevice(t *testing.T) {
+	base := filepath.Join(filepath.Dir(socketPath(t)), "rank")
+	third := []driver.Device{numberedDevice{testDevice(t), 3}}
+	for _, row := range []struct {
+		local, rank string
+		opts        endpoint.Options
+		socket      string // empty for an error
+	}{
+		{"", "", endpoint.Options{}, base + "-0.sock"},
+		{"", "", endpoint.Options{Devices: third}, base + "-3.sock"},
+		{"", "5", endpoint.Options{Devices: third}, base + "-5.sock"},
+		{" 4 ", "5", endpoint.Options{Devices: third}, base + "-4.sock"},
+		{"0", "5", endpoint.Options{Devices: third}, base + "-0.sock"},
+		{"4", "5", endpoint.Options{Devices: third, DeviceIndex: 2}, base + "-2.sock"},
+		{"x", "5", endpoint.Options{DeviceIndex: 2}, base + "-2.sock"},
+		{"4", "", endpoint.Options{Socket: base + ".sock"}, base + ".sock"},
+		{"x", "5", endpoint.Options{}, ""},
+		{"", "-1", endpoint.Options{}, ""},
+	} {
+		t.Setenv(endpoint.EnvLocalRank, row.local)
+		t.Setenv(endpoint.EnvRank, row.rank)
+		row.opts.Mode, row.opts.BasePath = endpoint.ModeServer, base
+		node, err := endpoint.Open(context.Background(), row.opts)
+		if row.socket == "" {
+			require.ErrorIs(t, err, endpoint.ErrConfiguration, "%+v", row)
+			row.opts.Mode = endpoint.ModeLocal
+			node, err = endpoint.Open(context.Background(), row.opts)
+			require.NoError(t, err, "alone it is nobody's business")
+			require.NoError(t, node.Close())
+			continue
+		}
+		require.NoError(t, err, "%+v", row)
+		require.Equal(t, row.socket, node.Socket(), "%+v", row)
+		require.NoError(t, node.Close())
+	}
+}
+
+// errorOutput is what is written to standard error while do runs.
+func errorOutput(t testing.TB, do func()) string {
+	t.Helper()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	old := os.Stderr
+	os.Stderr = w
+	defer func() { os.Stderr = old }()
+	do()
+	require.NoError(t, w.Close())
+	text, err := io.ReadAll(r)
+	require.NoError(t, err)
+	return string(text)
+}
+
+func TestTheEnvironmentSaysHowMuchIsLogged(t *testing.T) {
+	for level, words := range map[string][]string{
+		"":         {},
+		"debug":    {"gone wrong", "withdrawn"},
+		" INFO ":   {"gone wrong", "withdrawn"},
+		"Warning":  {"gone wrong"},
+		"warn":     {"gone wrong"},
+		"error":    {"gone wrong"},
+		"critical": {},
+	} {
+		t.Setenv(endpoint.EnvLogLevel, level)
+		text := errorOutput(t, func() {
+			node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, Devices: driversOf(testDevice(t))})
+			require.NoError(t, err)
+			_, err = endpoint.Share(node, "panic", func(context.Context, struct{}) (int, error) { panic("gone wrong") })
+			require.NoError(t, err)
+			if level != "" { // else it would go to the log of the test
+				require.Error(t, node.Call(context.Background(), "panic", nil, nil))
+			}
+			sd, err := synthetic(testDevice(t), command{Seed: 1})
+			require.NoError(t, err)
+			_, err = node.Server().Publish(context.Background(), "m", sd)
+			require.NoError(t, err)
+			require.NoError(t, node.Server().Withdraw("m"))
+			require.NoError(t, node.Close())
+		})
+		for _, word := range []string{"gone wrong", "withdrawn"} {
+			require.Equal(t, strings.Contains(strings.Join(words, " "), word), strings.Contains(text, word), "%q: %s", level, text)
+		}
+	}
+	t.Setenv(endpoint.EnvLogLevel, "loud")
+	_, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal})
+	require.ErrorIs(t, err, endpoint.ErrConfiguration)
+	require.True(t, errors.Is(err, endpoint.ErrInvalid))
+	node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, Logger: discard()})
+	require.NoError(t, err, "what the program says goes before it")
+	require.NoError(t, node.Close())
+}
