@@ -20,6 +20,8 @@ type Caller interface {
 	Task(ctx context.Context, id string) (TaskInfo, error)
 	// Wait waits for the end of a task.
 	Wait(ctx context.Context, id string) (TaskInfo, error)
+	// WatchTasks follows the changes of tasks.
+	WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error]
 	// WatchTask follows the changes of a task to its end.
 	WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error]
 	// Result decodes the result of a task that has completed into out.
@@ -66,6 +68,8 @@ type asker interface {
 	hold(ctx context.Context, f fetch, out any) (*reference, error)
 	// given ends the references of this process that the rows say were given back.
 	given(rows []wire.ObjectReleased)
+	// taskNews begins to tell what happens to tasks. The caller closes it.
+	taskNews(ctx context.Context, ask wire.WatchTasks) (taskNews, error)
 	// stream starts a stream. The caller closes it.
 	stream(ctx context.Context, name string, in any) (items, error)
 }

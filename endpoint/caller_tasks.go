@@ -3,7 +3,6 @@ package endpoint
 import (
 	"context"
 	"fmt"
-	"iter"
 
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -36,20 +35,6 @@ func (c *caller) task(ctx context.Context, op wire.Op, body wire.Task) (TaskInfo
 		return TaskInfo{}, fmt.Errorf("task %s: %w", wire.CutText(body.ID, maxShown), err)
 	}
 	return decodeTask(got), nil
-}
-
-// WatchTask follows a task: first as it is now, then at each change of its state or progress, skipping those that come faster than the
-// loop takes them, last at its end. An error is the last pair. Leaving the loop leaves the task alone.
-func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error] {
-	return func(yield func(TaskInfo, error) bool) {
-		info, err := c.Task(ctx, id)
-		for {
-			if !yield(info, err) || err != nil || info.State.Terminal() {
-				return
-			}
-			info, err = c.task(ctx, wire.OpTaskWait, wire.Task{ID: id, After: info.Seq})
-		}
-	}
 }
 
 // Result decodes the result of a task that has completed into out, a pointer, or drops it where out is nil. It can be fetched as often as

@@ -59,9 +59,9 @@
 // # Tasks
 //
 // Any call can be submitted as a task, and calls of an endpoint with [Task] are tasks by themselves. A task outlives its caller's
-// connection, reports progress (task.Report), is waited for or followed without holding up anybody, and can be cancelled while it runs.
-// Each fetch of its result is a result of its own. What a plain call of a task made is the caller's alone: no task keeps it.
-// [TaskOptions] bound how many run and are kept, for how long, and the bytes of their results. A task that calls others gives its worker
+// connection, reports progress (task.Report), is waited for or followed without holding up anybody ([Client.WatchTask],
+// [Client.WatchTasks]), and can be cancelled while it runs. Each fetch of its result is a result of its own. What a plain call of a
+// task made is the caller's alone: no task keeps it. [TaskOptions] bound how many run and are kept, for how long, and the bytes of their results. A task that calls others gives its worker
 // away while it waits, and so does one that waits for another's run of a cached call, or for its turn. Tasks that share a run share its
 // progress.
 //

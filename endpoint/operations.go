@@ -121,6 +121,7 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpTaskResult: {call: doTaskResult},
 		wire.OpTaskCancel: {call: doTaskCancel},
 		wire.OpTasks:      {call: doTasks},
+		wire.OpTaskWatch:  {call: doTaskWatch},
 
 		wire.OpStream:     {call: doStream, long: true},
 		wire.OpStreamMore: {call: doStreamMore},

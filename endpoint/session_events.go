@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// events are a session's subscriptions: its watches, and one for each lease. What has happened waits in the catalog's watchers,
-// which keep the newest of each name, so a client that does not read costs no memory and holds up no publisher. A
-// goroutine sends while there is something to send, and is not there otherwise.
+// events are a session's subscriptions: its watches, and one for each lease. What has happened waits in their sources, which keep what is
+// newest, so a client that does not read costs no memory and holds up nobody. A goroutine sends while there is something to send, and is
+// not there otherwise.
 type events struct {
 	mu      sync.Mutex
 	subs    map[uint64]*subscription // by the id of the request that asked for them
@@ -23,45 +22,52 @@ type events struct {
 	gone    []wire.ObjectGone // objects that were destroyed while the session had references, so at most as many as it had
 }
 
-// subscription passes events of some names on to one request of the client.
+// source is what a subscription is of: it keeps what has happened, within bounds, until it is taken.
+type source interface {
+	// weight is what the subscription counts: one for each name, or for as many events as one that waits for many can have.
+	weight() int
+	// open begins to keep what happens. wake is called when there is something, on whatever goroutine made it happen.
+	open(wake func())
+	// opening tells whether there is something to report before anything happens.
+	opening() bool
+	// take returns what has happened, as messages. Only the pump calls it.
+	take() []any
+	// close ends it.
+	close()
+}
+
+// subscription passes events of a source on to one request of the client.
 type subscription struct {
-	id      uint64
-	names   []string // nil for all
-	watcher *catalog.Watcher
-	current bool // the current versions are to be reported first
+	id   uint64
+	from source
 
 	// Guarded by events.mu.
 	ready bool // the request has been answered: events may follow
 	woken bool // something has happened since the pump last looked
 }
 
-// weight is what the subscription counts: one for each of its names. All names count as many as a watch can have, for events of so many may
-// wait in it, and more.
-func (sub *subscription) weight() int {
-	if sub.names == nil {
-		return maxWatchNames
-	}
-	return max(1, len(sub.names))
+// subscribe collects events of the names, nil for all, for a request. With current, the versions that are current are reported first.
+func (ses *session) subscribe(id uint64, names []string, current bool) (*subscription, error) {
+	return ses.follow(id, &namesSource{server: ses.server, names: names, current: current})
 }
 
-// subscribe collects events of the names, nil for all, for a request. They are held back until begin. With current, the versions
-// that are current are reported first.
-func (ses *session) subscribe(id uint64, names []string, current bool) (*subscription, error) {
-	sub := &subscription{id: id, names: names, current: current}
+// follow collects events of a source for a request. They are held back until begin.
+func (ses *session) follow(id uint64, from source) (*subscription, error) {
+	sub := &subscription{id: id, from: from}
 	e := &ses.events
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch limit := ses.server.opts.Limits.Subscriptions; {
 	case e.subs[id] != nil:
 		return nil, fmt.Errorf("%w: request %d was sent before", wire.ErrProtocol, id)
-	case e.weight > 0 && e.weight+sub.weight() > limit:
+	case e.weight > 0 && e.weight+from.weight() > limit:
 		return nil, fmt.Errorf("%w: this client has leases and watches of %d names, and may have %d", ErrLimit, e.weight, limit)
 	case e.subs == nil:
 		e.subs = map[uint64]*subscription{}
 	}
-	sub.watcher = ses.server.books.Subscribe(names, func() { ses.happened(sub) })
+	from.open(func() { ses.happened(sub) })
 	e.subs[id] = sub
-	e.weight += sub.weight()
+	e.weight += from.weight()
 	return sub, nil
 }
 
@@ -71,13 +77,13 @@ func (ses *session) begin(sub *subscription) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	sub.ready = true
-	if sub.current || sub.woken {
+	if sub.from.opening() || sub.woken {
 		e.due = append(e.due, sub)
 		ses.wakeLocked()
 	}
 }
 
-// happened is told by the catalog that there is something to report. It returns at once.
+// happened is told by a source that there is something to report. It returns at once.
 func (ses *session) happened(sub *subscription) {
 	e := &ses.events
 	e.mu.Lock()
@@ -101,9 +107,9 @@ func (ses *session) unsubscribe(id uint64) bool {
 	if sub == nil {
 		return false
 	}
-	sub.watcher.Close()
+	sub.from.close()
 	delete(e.subs, id)
-	e.weight -= sub.weight()
+	e.weight -= sub.from.weight()
 	return true
 }
 
@@ -113,7 +119,7 @@ func (e *events) stop() {
 	defer e.mu.Unlock()
 	e.stopped = true
 	for _, sub := range e.subs {
-		sub.watcher.Close()
+		sub.from.close()
 	}
 	e.subs, e.due = nil, nil
 }
@@ -211,17 +217,8 @@ func (ses *session) reportGone(list []objectGone) error {
 
 // report sends what has happened for one subscription. Only the pump calls it.
 func (ses *session) report(sub *subscription) error {
-	list := sub.watcher.Next()
-	if sub.current || len(list) > 0 && list[0].Kind == catalog.Overflow {
-		sub.current = false
-		list = append(ses.server.currentVersions(sub.names), list...)
-	}
-	for _, event := range list {
-		out, ok := encodeEvent(event)
-		if !ok {
-			continue
-		}
-		body, err := wire.Marshal(out)
+	for _, event := range sub.from.take() {
+		body, err := wire.Marshal(event)
 		if err != nil {
 			return err
 		}
@@ -230,34 +227,4 @@ func (ses *session) report(sub *subscription) error {
 		}
 	}
 	return nil
-}
-
-// currentVersions are the names that can be acquired, as events. A client that hears of a version twice ignores the second time.
-func (s *Server) currentVersions(names []string) []catalog.Event {
-	var list []catalog.Event
-	note := func(info catalog.Info) {
-		if info.Current != 0 {
-			list = append(list, catalog.Event{Kind: catalog.Published, Name: info.Name, Version: info.Current})
-		}
-	}
-	if names == nil {
-		for _, info := range s.books.List() {
-			note(info)
-		}
-		return list
-	}
-	for _, name := range names {
-		if info, err := s.books.Info(name); err == nil {
-			note(info)
-		}
-	}
-	return list
-}
-
-// encodeEvent is the event as it crosses; false for one that is not for clients.
-func encodeEvent(e catalog.Event) (wire.Event, bool) {
-	kind := map[catalog.EventKind]wire.EventKind{
-		catalog.Published: wire.EventPublished, catalog.Withdrawn: wire.EventWithdrawn,
-	}[e.Kind]
-	return wire.Event{Seq: e.Seq, Kind: kind, Name: e.Name, Version: e.Version}, kind != 0
 }

@@ -117,6 +117,7 @@ func (w *Watcher) begin(ctx context.Context, l *link, back bool) error {
 		return err
 	}
 	frame.Files.Close()
+	l.receiver.Listen(1)
 	if !w.begun(l, id) { // closed meanwhile
 		l.unwatch(id)
 	}
@@ -158,10 +159,15 @@ func (w *Watcher) begun(l *link, id uint64) bool {
 	return w.err == nil
 }
 
-// unwatch ends a watch without waiting for the answer.
+// unwatch ends a watch that was listened to, without waiting for the answer.
 func (l *link) unwatch(id uint64) {
-	l.ignore(id)
 	l.receiver.Listen(-1)
+	l.endWatch(id)
+}
+
+// endWatch has the owner end a watch.
+func (l *link) endWatch(id uint64) {
+	l.ignore(id)
 	l.tell(call{op: wire.OpUnwatch, body: wire.Unwatch{Watch: id}})
 }
 

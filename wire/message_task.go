@@ -59,3 +59,38 @@ type TasksListed struct {
 	// Tasks are they, in the order of their submission.
 	Tasks []TaskInfo `cbor:"1,keyasint"`
 }
+
+// WatchTasks asks to be told of tasks. Empty fields select all.
+type WatchTasks struct {
+	// ID is the task to select.
+	ID string `cbor:"1,keyasint,omitempty"`
+	// Endpoint is the endpoint to select.
+	Endpoint string `cbor:"2,keyasint,omitempty"`
+	// Mine selects those that the asking session submitted.
+	Mine bool `cbor:"3,keyasint,omitempty"`
+}
+
+// WatchingTasks answers [OpTaskWatch]. From now on event frames with the ID of the request may come.
+type WatchingTasks struct{}
+
+// TaskEventKind says what a [TaskEvent] is.
+type TaskEventKind uint8
+
+// The kinds of events of tasks. Numbers are stable; a client ignores those it does not know.
+const (
+	// TaskListed is a task as it is: at the beginning of a watch, and after TasksMissed.
+	TaskListed TaskEventKind = 1
+	// TaskChanged is a task that has come, or whose state or progress has changed.
+	TaskChanged TaskEventKind = 2
+	// TasksMissed says that there were more changes than the server keeps for a slow reader: some of them are lost. All tasks are
+	// listed again.
+	TasksMissed TaskEventKind = 3
+)
+
+// TaskEvent tells of a task to a watch. A slow reader gets every change of state, until there are too many, and the newest progress of each.
+type TaskEvent struct {
+	// Kind says what it is.
+	Kind TaskEventKind `cbor:"1,keyasint"`
+	// Task is the task; nil where Kind is of none.
+	Task *TaskInfo `cbor:"2,keyasint,omitempty"`
+}

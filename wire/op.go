@@ -47,6 +47,9 @@ const (
 	OpTaskCancel Op = 68
 	// OpTasks lists tasks: [Tasks], [TasksListed].
 	OpTasks Op = 69
+	// OpTaskWatch sends a [TaskEvent] for each task that there is, and then for each change of one, until [OpUnwatch]: [WatchTasks],
+	// [WatchingTasks].
+	OpTaskWatch Op = 70
 
 	// OpInvalidateCall drops the cached result of a call: [Call], [Invalidated].
 	OpInvalidateCall Op = 96
@@ -80,7 +83,7 @@ var opNames = [...]string{
 	OpList: "list", OpInfo: "info", OpWatch: "watch", OpUnwatch: "unwatch",
 	OpCall: "call", OpEndpoints: "endpoints", OpServerInfo: "server info",
 	OpSubmit: "submit", OpTask: "task", OpTaskWait: "wait for task", OpTaskResult: "task result", OpTaskCancel: "cancel task",
-	OpTasks: "tasks", OpInvalidateCall: "invalidate call", OpInvalidateEndpoint: "invalidate endpoint",
+	OpTasks: "tasks", OpTaskWatch: "watch tasks", OpInvalidateCall: "invalidate call", OpInvalidateEndpoint: "invalidate endpoint",
 	OpObjectInfo: "object info", OpObjectRelease: "release object",
 	OpObjectWatch: "watch objects", OpObjectRefer: "refer to object",
 	OpObjects: "objects", OpObjectDestroy: "destroy object", OpStream: "stream", OpStreamMore: "stream more",

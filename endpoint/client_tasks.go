@@ -1,0 +1,168 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// Bounds of what a client keeps of events of tasks that nobody takes.
+const (
+	// keptChanges is how many changes of state are kept beside the tasks that were listed.
+	keptChanges = 4096
+	// keptTasks is how many tasks an owner may list.
+	keptTasks = wire.MaxElements
+)
+
+// clientTaskNews is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of the progress the newest;
+// when it is too much, it has the tasks listed again.
+type clientTaskNews struct {
+	client *Client
+	link   *link
+	ask    wire.WatchTasks
+	wake   chan struct{} // has room for one
+
+	mu      sync.Mutex
+	request uint64
+	events  []wire.TaskEvent
+	latest  map[string]int // where in events the newest of a task is
+	listed  int            // of events
+	missed  bool           // events were thrown away
+}
+
+// taskNews implements asker.
+func (c *Client) taskNews(ctx context.Context, ask wire.WatchTasks) (taskNews, error) {
+	l, err := c.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n := &clientTaskNews{client: c, link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
+	if err := n.begin(ctx); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// begin asks for events.
+func (n *clientTaskNews) begin(ctx context.Context) error {
+	l := n.link
+	late := func(frame wire.Frame) {
+		defer frame.Files.Close()
+		if frame.Kind == wire.KindResponse {
+			l.endWatch(frame.ID)
+		}
+	}
+	id, frame, err := l.roundTrip(ctx, call{op: wire.OpTaskWatch, body: n.ask, item: n.take, late: late})
+	if err != nil {
+		return err
+	}
+	frame.Files.Close()
+	l.receiver.Listen(1)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.request = id
+	return nil
+}
+
+// take is called by whoever reads the connection with an event. It takes the frame.
+func (n *clientTaskNews) take(frame wire.Frame) error {
+	defer frame.Files.Close()
+	var e wire.TaskEvent
+	if err := wire.Unmarshal(frame.Body, &e); err != nil {
+		return fmt.Errorf("%w: event: %w", ErrProtocol, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case n.missed:
+		return nil // all are listed again
+	case e.Kind == wire.TasksMissed:
+		clear(n.latest)
+		n.events = append(n.events, e)
+	case e.Task == nil:
+		return nil // of a kind that came later
+	default:
+		n.putLocked(e)
+	}
+	if len(n.events)-n.listed > keptChanges {
+		n.events, n.listed, n.missed = nil, 0, true
+		clear(n.latest)
+	}
+	if n.listed > keptTasks {
+		return fmt.Errorf("%w: more than %d tasks", ErrProtocol, keptTasks)
+	}
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// putLocked keeps an event, in the place of one of the same task in the same state.
+func (n *clientTaskNews) putLocked(e wire.TaskEvent) {
+	if at, known := n.latest[e.Task.ID]; known && n.events[at].Task.State == e.Task.State {
+		n.events[at].Task = e.Task
+		return
+	}
+	n.latest[e.Task.ID] = len(n.events)
+	n.events = append(n.events, e)
+	if e.Kind == wire.TaskListed {
+		n.listed++
+	}
+}
+
+// next implements taskNews.
+func (n *clientTaskNews) next(ctx context.Context) ([]wire.TaskEvent, error) {
+	for {
+		ended := false
+		select {
+		case <-n.link.done: // before looking: what has come until then is told
+			ended = true
+		default:
+		}
+		n.mu.Lock()
+		events, missed := n.events, n.missed
+		n.events, n.listed = nil, 0
+		clear(n.latest)
+		n.mu.Unlock()
+		switch {
+		case missed && !ended:
+			if err := n.again(ctx); err != nil {
+				return nil, err
+			}
+			return []wire.TaskEvent{{Kind: wire.TasksMissed}}, nil
+		case len(events) > 0:
+			return events, nil
+		case ended:
+			return nil, n.link.reason()
+		}
+		select {
+		case <-n.wake:
+		case <-n.link.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// again has all tasks listed again.
+func (n *clientTaskNews) again(ctx context.Context) error {
+	n.close()
+	n.mu.Lock()
+	n.missed = false
+	n.mu.Unlock()
+	return n.begin(ctx)
+}
+
+// close implements taskNews.
+func (n *clientTaskNews) close() {
+	n.mu.Lock()
+	id := n.request
+	n.request = 0
+	n.mu.Unlock()
+	if id != 0 {
+		n.link.unwatch(id)
+	}
+}

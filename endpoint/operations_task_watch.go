@@ -1,0 +1,96 @@
+package endpoint
+
+import (
+	"context"
+
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// tasksSource tells what happens to tasks: first those that there are, then each change. The manager's subscription keeps every change of state,
+// up to a bound; beyond it the tasks are listed again.
+type tasksSource struct {
+	manager *task.Manager[*outcome]
+	filter  task.Filter
+	changes *task.Subscription[*outcome]
+	begun   bool
+	listed  map[string]uint64 // the Seq of tasks listed in the last take; nil when nothing was listed
+}
+
+// newTasksSource is what the tasks that a session asks for are watched by. A task that is asked for and is not there is an error.
+func (s *Server) newTasksSource(in wire.WatchTasks, session uint64) (*tasksSource, error) {
+	t := &tasksSource{manager: s.tasks, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
+	if in.Mine {
+		t.filter.Owner = session
+	}
+	if in.ID != "" {
+		if _, err := s.tasks.Get(in.ID); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// weight implements source: of all tasks as many changes may wait as events of all names.
+func (t *tasksSource) weight() int {
+	if t.filter.ID != "" {
+		return 1
+	}
+	return maxWatchNames
+}
+
+func (t *tasksSource) open(wake func()) { t.changes = t.manager.Subscribe(t.filter, wake) }
+func (t *tasksSource) opening() bool    { return true }
+func (t *tasksSource) close()           { t.changes.Close() }
+
+// take implements source.
+func (t *tasksSource) take() (events []any) {
+	tell := func(kind wire.TaskEventKind, s task.Status) {
+		info := encodeTask(s)
+		events = append(events, wire.TaskEvent{Kind: kind, Task: &info})
+	}
+	changes, complete := t.changes.Next()
+	before := t.listed
+	t.listed = nil
+	if complete && t.begun {
+		for _, s := range changes {
+			if s.Seq > before[s.ID] { // not told by the list that was made when this had happened
+				tell(wire.TaskChanged, s)
+			}
+		}
+		return events
+	}
+	if t.begun {
+		events = append(events, wire.TaskEvent{Kind: wire.TasksMissed})
+	}
+	t.begun, t.listed = true, map[string]uint64{}
+	for _, s := range t.manager.List(t.filter) {
+		t.listed[s.ID] = s.Seq
+		tell(wire.TaskListed, s)
+	}
+	for _, s := range changes {
+		if _, known := t.listed[s.ID]; !known { // it has come and gone
+			tell(wire.TaskChanged, s)
+		}
+	}
+	return events
+}
+
+// doTaskWatch sends what happens to tasks.
+func doTaskWatch(_ context.Context, r request) (reply, error) {
+	var in wire.WatchTasks
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	from, err := r.session.server.newTasksSource(in, r.session.id)
+	if err != nil {
+		return reply{}, err
+	}
+	sub, err := r.session.follow(r.id, from)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{
+		body: wire.WatchingTasks{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
+	}, nil
+}

@@ -1,0 +1,71 @@
+package endpoint
+
+import (
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// namesSource tells what happens to names. The catalog's watcher keeps the newest of each.
+type namesSource struct {
+	server  *Server
+	names   []string // nil for all
+	current bool     // the current versions are to be reported first
+	watcher *catalog.Watcher
+}
+
+// weight implements source. All names count as many as a watch can have, for events of so many may wait in it, and more.
+func (n *namesSource) weight() int {
+	if n.names == nil {
+		return maxWatchNames
+	}
+	return max(1, len(n.names))
+}
+
+func (n *namesSource) open(wake func()) { n.watcher = n.server.books.Subscribe(n.names, wake) }
+func (n *namesSource) opening() bool    { return n.current }
+func (n *namesSource) close()           { n.watcher.Close() }
+
+// take implements source.
+func (n *namesSource) take() (events []any) {
+	list := n.watcher.Next()
+	if n.current || len(list) > 0 && list[0].Kind == catalog.Overflow {
+		n.current = false
+		list = append(n.server.currentVersions(n.names), list...)
+	}
+	for _, event := range list {
+		if out, ok := encodeEvent(event); ok {
+			events = append(events, out)
+		}
+	}
+	return events
+}
+
+// currentVersions are the names that can be acquired, as events. A client that hears of a version twice ignores the second time.
+func (s *Server) currentVersions(names []string) []catalog.Event {
+	var list []catalog.Event
+	note := func(info catalog.Info) {
+		if info.Current != 0 {
+			list = append(list, catalog.Event{Kind: catalog.Published, Name: info.Name, Version: info.Current})
+		}
+	}
+	if names == nil {
+		for _, info := range s.books.List() {
+			note(info)
+		}
+		return list
+	}
+	for _, name := range names {
+		if info, err := s.books.Info(name); err == nil {
+			note(info)
+		}
+	}
+	return list
+}
+
+// encodeEvent is the event as it crosses; false for one that is not for clients.
+func encodeEvent(e catalog.Event) (wire.Event, bool) {
+	kind := map[catalog.EventKind]wire.EventKind{
+		catalog.Published: wire.EventPublished, catalog.Withdrawn: wire.EventWithdrawn,
+	}[e.Kind]
+	return wire.Event{Seq: e.Seq, Kind: kind, Name: e.Name, Version: e.Version}, kind != 0
+}

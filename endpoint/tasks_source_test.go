@@ -1,0 +1,66 @@
+package endpoint
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// What a session has not been sent yet is bounded at the server too.
+func TestASourceOfTasksListsThemAgainWhenItIsTooMuch(t *testing.T) {
+	r := NewRegistry()
+	require.NoError(t, Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }, NoCache()))
+	s, err := newOwner(ServerOptions{Registry: r, Tasks: TaskOptions{Capacity: 4}})
+	require.NoError(t, err)
+	defer s.Close()
+	ctx := context.Background()
+	run := func() string {
+		info, err := s.Submit(ctx, "number", 1)
+		require.NoError(t, err)
+		_, err = s.Wait(ctx, info.ID)
+		require.NoError(t, err)
+		return info.ID
+	}
+	kinds := func(events []any) (list []wire.TaskEventKind) {
+		for _, e := range events {
+			list = append(list, e.(wire.TaskEvent).Kind)
+		}
+		return list
+	}
+	first := run()
+	from, err := s.newTasksSource(wire.WatchTasks{}, 0)
+	require.NoError(t, err)
+	woken := make(chan struct{}, 100)
+	from.open(func() { woken <- struct{}{} })
+	defer from.close()
+	require.True(t, from.opening())
+	second := run()
+	require.Equal(t, []wire.TaskEventKind{wire.TaskListed, wire.TaskListed}, kinds(from.take()), "what came before is in the list")
+	require.Empty(t, from.take())
+	third := run()
+	events := from.take()
+	require.Equal(t, []wire.TaskEventKind{wire.TaskChanged, wire.TaskChanged, wire.TaskChanged}, kinds(events))
+	for _, e := range events {
+		require.Equal(t, third, e.(wire.TaskEvent).Task.ID)
+	}
+
+	for range 10 {
+		run()
+	}
+	last := run()
+	events = from.take()
+	require.Equal(t, []wire.TaskEventKind{wire.TasksMissed, wire.TaskListed, wire.TaskListed, wire.TaskListed, wire.TaskListed}, kinds(events)[:5])
+	require.Equal(t, last, events[4].(wire.TaskEvent).Task.ID)
+	require.NotEqual(t, first, second)
+	require.NotEmpty(t, woken)
+
+	one, err := s.newTasksSource(wire.WatchTasks{ID: last}, 0)
+	require.NoError(t, err)
+	require.Equal(t, 1, one.weight())
+	require.Equal(t, maxWatchNames, from.weight())
+	_, err = s.newTasksSource(wire.WatchTasks{ID: first}, 0)
+	require.Error(t, err, "dropped")
+}

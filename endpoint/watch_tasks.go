@@ -1,0 +1,125 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// TaskEventKind says what a [TaskEvent] is.
+type TaskEventKind string
+
+// The kinds of events of tasks.
+const (
+	// TaskListed is a task as it is, at the beginning and after TasksMissed.
+	TaskListed TaskEventKind = "listed"
+	// TaskChanged is a task that has come, or whose state or progress has changed.
+	TaskChanged TaskEventKind = "changed"
+	// TasksMissed says that there were more changes than are kept for a loop that does not take them. All tasks are listed again.
+	TasksMissed TaskEventKind = "missed"
+)
+
+// TaskEvent is what a watcher of tasks is told.
+type TaskEvent struct {
+	// Kind says what it is.
+	Kind TaskEventKind
+	// Task is the task as it was then; the zero value where Kind is TasksMissed.
+	Task TaskInfo
+}
+
+// taskNews is what happens to tasks, at the server that has them.
+type taskNews interface {
+	// next waits until something has happened, and returns it.
+	next(ctx context.Context) ([]wire.TaskEvent, error)
+	// close ends it, and tells the server.
+	close()
+}
+
+// WatchTasks follows tasks: first those that there are, in the order in which they were submitted, then every change of state in the order in which it
+// happened, also of tasks that come and go, with the newest progress. A loop that is slow skips progress, never a state, until too much
+// waits: then it is told [TasksMissed]. With states in the filter a task is told from when it is in one of them. Leaving the loop ends
+// it, and so does an error, the last pair: [ErrUnavailable] when the server is gone, the cause of ctx.
+func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error] {
+	return func(yield func(TaskEvent, error) bool) {
+		told := map[string]bool{} // those that were in one of the states
+		for e, err := range c.watchTasks(ctx, wire.WatchTasks{Endpoint: filter.Endpoint, Mine: filter.Mine}) {
+			if err != nil {
+				yield(TaskEvent{}, fmt.Errorf("watch tasks: %w", err))
+				return
+			}
+			if e.Kind != TasksMissed && len(filter.States) > 0 {
+				if !told[e.Task.ID] && !slices.Contains(filter.States, e.Task.State) {
+					continue
+				}
+				told[e.Task.ID] = true
+				if e.Task.State.Terminal() {
+					delete(told, e.Task.ID)
+				}
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// WatchTask follows a task: first as it is now, then at each change of its state or progress, last at its end. A loop that is slow skips
+// progress, never a state. An error is the last pair. Leaving the loop leaves the task alone.
+func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error] {
+	return func(yield func(TaskInfo, error) bool) {
+		for e, err := range c.watchTasks(ctx, wire.WatchTasks{ID: id}) {
+			if err != nil {
+				yield(TaskInfo{}, fmt.Errorf("task %s: %w", wire.CutText(id, maxShown), err))
+				return
+			}
+			if e.Kind != TasksMissed && (!yield(e.Task, nil) || e.Task.State.Terminal()) {
+				return
+			}
+		}
+	}
+}
+
+// watchTasks passes on what the server tells.
+func (c *caller) watchTasks(ctx context.Context, ask wire.WatchTasks) iter.Seq2[TaskEvent, error] {
+	return func(yield func(TaskEvent, error) bool) {
+		news, err := c.to.taskNews(ctx, ask)
+		if err != nil {
+			yield(TaskEvent{}, err)
+			return
+		}
+		defer news.close()
+		for {
+			var events []wire.TaskEvent
+			err := waiting(ctx, func() (err error) {
+				events, err = news.next(ctx)
+				return err
+			})
+			if err != nil {
+				yield(TaskEvent{}, err)
+				return
+			}
+			for _, e := range events {
+				if out, ok := decodeTaskEvent(e); ok && !yield(out, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// decodeTaskEvent is what a caller makes of an event; false for one that it does not know.
+func decodeTaskEvent(in wire.TaskEvent) (TaskEvent, bool) {
+	switch {
+	case in.Kind == wire.TasksMissed:
+		return TaskEvent{Kind: TasksMissed}, true
+	case in.Task == nil:
+	case in.Kind == wire.TaskListed:
+		return TaskEvent{Kind: TaskListed, Task: decodeTask(*in.Task)}, true
+	case in.Kind == wire.TaskChanged:
+		return TaskEvent{Kind: TaskChanged, Task: decodeTask(*in.Task)}, true
+	}
+	return TaskEvent{}, false
+}

@@ -1,0 +1,271 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// taskLog is what a watch of tasks has told.
+type taskLog struct {
+	mu     sync.Mutex
+	events []endpoint.TaskEvent
+	err    error
+	ended  chan struct{}
+}
+
+// watchTasks watches until ctx ends.
+func watchTasks(ctx context.Context, c endpoint.Caller, filter endpoint.TaskFilter) *taskLog {
+	log := &taskLog{ended: make(chan struct{})}
+	go func() {
+		defer close(log.ended)
+		for e, err := range c.WatchTasks(ctx, filter) {
+			log.mu.Lock()
+			if err != nil {
+				log.err = err
+			} else {
+				log.events = append(log.events, e)
+			}
+			log.mu.Unlock()
+		}
+	}()
+	return log
+}
+
+// states are the states that were told of each task, each once.
+func (l *taskLog) states() map[string][]endpoint.TaskState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	states := map[string][]endpoint.TaskState{}
+	for _, e := range l.events {
+		if list := states[e.Task.ID]; len(list) == 0 || list[len(list)-1] != e.Task.State {
+			states[e.Task.ID] = append(list, e.Task.State)
+		}
+	}
+	return states
+}
+
+func (l *taskLog) count(kind endpoint.TaskEventKind) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, e := range l.events {
+		if e.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+var wholeLife = []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCompleted}
+
+func TestWatchersHearEveryStateOfEveryTask(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	early, err := c.Submit(ctx, "model task", modelIn{Size: 1})
+	require.NoError(t, err)
+	_, err = c.Wait(ctx, early.ID)
+	require.NoError(t, err)
+	all := watchTasks(ctx, c, endpoint.TaskFilter{})
+	mine := watchTasks(ctx, c, endpoint.TaskFilter{Mine: true})
+	steps := watchTasks(ctx, c, endpoint.TaskFilter{Endpoint: "steps"})
+	ended := watchTasks(ctx, c, endpoint.TaskFilter{Endpoint: "gated task", States: []endpoint.TaskState{endpoint.TaskCancelled}})
+	eventually(t, waitLimit, "the watches have begun", func() bool { return all.count(endpoint.TaskListed)+mine.count(endpoint.TaskListed) == 2 })
+
+	other := client(t, c.Socket())
+	want := map[string][]endpoint.TaskState{}
+	for range 50 {
+		want[other.must(command{Do: "submit", Name: "model task", Bytes: 3}).ID] = wholeLife
+	}
+	progress, err := c.Submit(ctx, "steps", gateIn{Gate: "steps", N: 500})
+	require.NoError(t, err)
+	stopped, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
+	require.NoError(t, err)
+	eventually(t, waitLimit, "it runs", func() bool { return slices.Contains(all.states()[stopped.ID], endpoint.TaskRunning) })
+	_, err = c.Cancel(ctx, stopped.ID)
+	require.NoError(t, err)
+	open(t, c, "steps")
+	want[progress.ID] = wholeLife
+	want[stopped.ID] = []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCancelled}
+	want[early.ID] = []endpoint.TaskState{endpoint.TaskCompleted}
+	eventually(t, waitLimit, "all was told", func() bool { return maps.EqualFunc(want, all.states(), slices.Equal) })
+	require.Equal(t, 1, all.count(endpoint.TaskListed))
+	require.Zero(t, all.count(endpoint.TasksMissed))
+	eventually(t, waitLimit, "each watch heard what it asked for", func() bool {
+		return len(mine.states()) == 3 && len(steps.states()[progress.ID]) == 3 && len(ended.states()[stopped.ID]) == 1
+	})
+	require.Len(t, steps.states(), 1)
+	require.Equal(t, []endpoint.TaskState{endpoint.TaskCancelled}, ended.states()[stopped.ID], "told from when it is in the state")
+	last := steps.events[len(steps.events)-1].Task
+	require.EqualValues(t, 500, last.Done)
+	require.NoError(t, last.Err())
+	all.mu.Lock()
+	for _, e := range all.events {
+		if e.Task.ID == stopped.ID && e.Task.State.Terminal() {
+			require.ErrorIs(t, e.Task.Err(), task.ErrCancelled)
+		}
+	}
+	all.mu.Unlock()
+
+	cancel()
+	for _, log := range []*taskLog{all, mine, steps, ended} {
+		<-log.ended
+		require.ErrorIs(t, log.err, context.Canceled)
+	}
+}
+
+// Tasks that nobody keeps are told all the same, and a loop that looks late misses no state.
+func TestTasksThatAreDroppedAtOnceAreTold(t *testing.T) {
+	r := endpoint.NewRegistry()
+	stays := make(chan struct{})
+	require.NoError(t, endpoint.Register(r, "stay", func(context.Context, int) (int, error) { <-stays; return 0, nil }, endpoint.NoCache()))
+	require.NoError(t, endpoint.Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.NoCache()))
+	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Retain: -1}})
+	defer close(stays)
+	ctx := context.Background()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = s.Submit(ctx, "stay", 1)
+	require.NoError(t, err)
+	for name, through := range map[string]endpoint.Caller{"another process": c, "this process": s} {
+		t.Run(name, func(t *testing.T) {
+			states, want := map[string][]endpoint.TaskState{}, map[string][]endpoint.TaskState{}
+			for e, err := range through.WatchTasks(ctx, endpoint.TaskFilter{}) {
+				require.NoError(t, err)
+				if e.Task.Endpoint == "stay" {
+					if len(want) > 0 {
+						continue // it runs now
+					}
+					for range 30 { // while the loop does not look
+						info, err := s.Submit(ctx, "number", 2)
+						require.NoError(t, err)
+						want[info.ID] = wholeLife
+					}
+					time.Sleep(10 * time.Millisecond)
+					continue
+				}
+				states[e.Task.ID] = append(states[e.Task.ID], e.Task.State)
+				if maps.EqualFunc(want, states, slices.Equal) {
+					break
+				}
+			}
+		})
+	}
+}
+
+func TestAWatchOfTasksEnds(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, o := calling(t)
+	ctx := context.Background()
+	log := watchTasks(ctx, c, endpoint.TaskFilter{})
+	info, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
+	require.NoError(t, err)
+	eventually(t, waitLimit, "the watch goes on", func() bool { return len(log.states()[info.ID]) > 0 })
+	o.kill()
+	<-log.ended
+	require.ErrorIs(t, log.err, endpoint.ErrUnavailable)
+}
+
+// The loop that is left leaves nothing at the owner, and the number of watches is bounded.
+func TestWatchesOfTasksAreBounded(t *testing.T) {
+	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Limits: endpoint.Limits{Subscriptions: 1024}})
+	ctx := context.Background()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer c.Close()
+	info, err := c.Submit(ctx, "number", modelIn{})
+	require.NoError(t, err)
+	for range 5 {
+		for e, err := range c.WatchTasks(ctx, endpoint.TaskFilter{}) {
+			require.NoError(t, err)
+			require.Equal(t, info.ID, e.Task.ID)
+			for _, err := range c.WatchTasks(ctx, endpoint.TaskFilter{}) {
+				require.ErrorIs(t, err, endpoint.ErrLimit)
+			}
+			break
+		}
+	}
+	late, cancel := context.WithCancelCause(ctx)
+	cancel(errors.New("enough"))
+	for _, through := range []endpoint.Caller{c, s} {
+		for _, err := range through.WatchTasks(late, endpoint.TaskFilter{}) {
+			require.ErrorContains(t, err, "enough")
+		}
+		for _, err := range through.WatchTask(ctx, "nothing") {
+			require.ErrorIs(t, err, task.ErrNotFound)
+		}
+	}
+	require.NoError(t, s.Close())
+	for _, err := range s.WatchTasks(ctx, endpoint.TaskFilter{}) {
+		require.ErrorIs(t, err, endpoint.ErrUnavailable)
+	}
+}
+
+// What nobody takes is bounded: too much is thrown away and told, and the tasks are listed again. The tasks do not wait for it.
+func TestASlowWatcherOfTasksIsToldThatItMissedSome(t *testing.T) {
+	drivertest.Leaks(t)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task(), endpoint.NoCache()))
+	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 5000, Retain: 20}})
+	ctx := context.Background()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer c.Close()
+	run := func() endpoint.TaskInfo {
+		info, err := s.Submit(ctx, "number", 1)
+		require.NoError(t, err)
+		_, err = s.Wait(ctx, info.ID)
+		if err != nil { // dropped already
+			require.ErrorIs(t, err, task.ErrNotFound)
+		}
+		return info
+	}
+	run()
+	var last endpoint.TaskInfo
+	var missed, after int
+	for e, err := range c.WatchTasks(ctx, endpoint.TaskFilter{}) {
+		require.NoError(t, err)
+		if missed == 0 && last.ID == "" {
+			for range 2000 { // while the loop does not look
+				last = run()
+			}
+		}
+		if e.Kind == endpoint.TasksMissed {
+			missed++
+			continue
+		}
+		if missed > 0 {
+			after++
+		}
+		if e.Task.ID == last.ID && e.Task.State.Terminal() {
+			break
+		}
+	}
+	require.Equal(t, 1, missed)
+	require.LessOrEqual(t, after, 100, "the tasks that there are, and what happened since")
+
+	// One that does not read at all holds up nobody.
+	p := politePeer(t, s.Socket())
+	frame, err := p.send(wire.OpTaskWatch, wire.WatchTasks{})
+	require.NoError(t, err)
+	require.Equal(t, wire.KindResponse, frame.Kind, fmt.Sprint(frame.Kind))
+	for range 1000 {
+		run()
+	}
+	p.conn.Close()
+}
