@@ -1,0 +1,111 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// call is a request to be sent.
+type call struct {
+	op    wire.Op
+	body  any        // nil for none
+	files []*os.File // borrowed until it has been sent
+	// storages are lent, in the place of the files, to an owner in this process. Borrowed until it has been sent.
+	storages []*tensor.Storage
+	// event gets the events that belong to the request, until ignore. It is called by whoever reads, must return at once, and
+	// may be called before the answer is seen.
+	event func(wire.Event)
+	// item is the same for requests whose events are not of the catalog. It takes the frame; an error ends the link.
+	item func(wire.Frame) error
+	// late deals with an answer that comes when nobody waits for it any more. It takes the frame, and is called by the reading
+	// goroutine. Nil: the frame is closed.
+	late func(wire.Frame)
+	// returns tells that the answer may bring a reference to a managed object, which goes back if it comes late.
+	returns bool
+
+	// callee is the body, instead of body, where calls. plain is its argument, if that is not encoded in callee yet.
+	calls  bool
+	callee wire.Call
+	plain  any
+}
+
+// sendCall sends a request with what goes beside it, as [wire.Conn.SendContext] does.
+func (l *link) sendCall(ctx context.Context, id uint64, body []byte, c *call) error {
+	if p, ok := l.conn.(*pipe); ok {
+		return p.lend(wire.KindRequest, id, body, c.storages)
+	}
+	return l.conn.SendContext(ctx, wire.KindRequest, id, body, c.files...)
+}
+
+// share makes storages ready to be sent. It borrows them.
+func (l *link) share(storages []*tensor.Storage) (*export, error) {
+	if _, ok := l.conn.(*pipe); ok {
+		return lentExport(storages)
+	}
+	return exportStorages(storages)
+}
+
+// appendTo encodes the body of the request's frame. What is left of ctx's time goes with it.
+func (c *call) appendTo(b []byte, ctx context.Context) ([]byte, error) {
+	req := wire.Request{Op: c.op}
+	if deadline, ok := ctx.Deadline(); ok {
+		req.Timeout = timeLeft(deadline)
+	}
+	if c.calls {
+		return c.appendCall(b, req)
+	}
+	if c.body != nil {
+		body, err := wire.MarshalPayload(c.body)
+		if err != nil {
+			return b, err
+		}
+		req.Body = body
+	}
+	return wire.AppendRequest(b, req), nil
+}
+
+// appendCall is appendTo for a call.
+func (c *call) appendCall(b []byte, req wire.Request) ([]byte, error) {
+	if c.plain == nil {
+		return wire.AppendCallRequest(b, req, c.callee)
+	}
+	args := bodies.get()
+	defer bodies.put(args)
+	var err error
+	if *args, err = appendPlain(*args, c.plain); err != nil {
+		return b, fmt.Errorf("argument: %w", uncrossable(err))
+	}
+	callee := c.callee
+	callee.Args = *args
+	return wire.AppendCallRequest(b, req, callee)
+}
+
+// decodeAnswer reads the body of a response or an item. A body that does not fit is the owner's fault.
+func decodeAnswer(frame wire.Frame, out any) error {
+	if err := wire.UnmarshalPayload(frame.Body, out); err != nil {
+		return badAnswer(err)
+	}
+	return nil
+}
+
+func badAnswer(err error) error { return fmt.Errorf("%w: answer: %w", ErrProtocol, err) }
+
+// untrue says whose fault it is that memory in an answer could not be imported: what the owner says of it does not hold, unless it is
+// this process that cannot have it.
+func untrue(err error) error {
+	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrCapability) {
+		return err
+	}
+	for _, claim := range []error{ErrInvalid, driver.ErrHandle, wire.ErrManifest, wire.ErrEncoding} {
+		if errors.Is(err, claim) {
+			return badAnswer(err)
+		}
+	}
+	return err
+}
