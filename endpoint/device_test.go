@@ -19,6 +19,9 @@ import (
 // default, or cuda:N.
 const deviceVariable = "ENDPOINT_TEST_DEVICE"
 
+// kindVariable names the kind of handle by which a device of CUDA shares its memory, if not by the default.
+const kindVariable = "ENDPOINT_TEST_KIND"
+
 // openDevice opens that device.
 func openDevice() (driver.Device, error) {
 	name := os.Getenv(deviceVariable)
@@ -30,6 +33,9 @@ func openDevice() (driver.Device, error) {
 		return nil, err
 	}
 	if kind == driver.CUDA {
+		if kind := os.Getenv(kindVariable); kind != "" {
+			return cuda.Open(index, cuda.WithHandleKind(driver.HandleKind(kind)))
+		}
 		return cuda.Open(index)
 	}
 	return host.Open()

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -98,6 +100,30 @@ func TestArgumentsThatTheOwnerLentAreCached(t *testing.T) {
 		}
 		require.Equal(t, before+1, ran(o, "sum"))
 	})
+}
+
+// TestLegacyMemoryGoesBackToItsOwner has arguments in memory that its own process cannot import: the owner takes it by its name.
+func TestLegacyMemoryGoesBackToItsOwner(t *testing.T) {
+	if name := os.Getenv(deviceVariable); name == "" || name == "host" {
+		t.Skip("there is no such memory on the host")
+	}
+	drivertest.Leaks(t)
+	legacy := func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, kindVariable+"="+string(driver.CUDAIPC)) }
+	o, socket, ctx := start(t, legacy), socketPath(t), context.Background()
+	o.must(command{Do: "serve", Socket: socket})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t))})
+	require.NoError(t, err)
+	defer c.Close()
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 6})
+	require.NoError(t, err)
+	defer ref.Close()
+	h, err := ref.Value().Storage().Memory().Export()
+	require.NoError(t, err)
+	require.Equal(t, driver.CUDAIPC, h.Kind)
+	for range 2 {
+		require.EqualValues(t, 36, sumOf(t, c, ref.Value()))
+	}
+	require.EqualValues(t, 1, ran(o, "sum"))
 }
 
 // TestOthersMemoryIsNoKey has memory that comes from the owner but that somebody goes on writing.
