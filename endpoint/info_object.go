@@ -10,14 +10,14 @@ import (
 // ObjectInfo describes a managed object at one moment.
 type ObjectInfo struct {
 	// ID names the object within its server's life, ServerID the server.
-	ID       string `json:"id"`
+	ID       string `json:"object_id"`
 	ServerID string `json:"server_id"`
 	// Endpoint is the endpoint that made it.
 	Endpoint string `json:"endpoint"`
 	// CacheKey is the key under which it is cached; empty where it is not.
 	CacheKey string `json:"cache_key,omitempty"`
 	// Refs is how many references all sessions have together, Mine how many of them are the caller's session's.
-	Refs uint64 `json:"refs"`
+	Refs uint64 `json:"refcount"`
 	Mine uint64 `json:"mine"`
 	// Bytes is the size of its memory and encoding.
 	Bytes uint64 `json:"bytes"`

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -32,14 +33,15 @@ func (s TaskState) Terminal() bool {
 	return s == TaskCompleted || s == TaskFailed || s == TaskCancelled
 }
 
-// TaskInfo describes a task at one moment.
+// TaskInfo describes a task at one moment. Its names in JSON are those of shared-tensor 0.2, with object_id as one of them and not within
+// metadata; what is read from JSON has an Err again.
 type TaskInfo struct {
 	// ID names the task; it cannot be guessed.
-	ID string `json:"id"`
+	ID string `json:"task_id"`
 	// Endpoint is what runs.
 	Endpoint string `json:"endpoint"`
 	// State is where it stands.
-	State TaskState `json:"state"`
+	State TaskState `json:"status"`
 	// Seq counts the changes of its state and progress.
 	Seq uint64 `json:"seq"`
 	// CreatedAt is when it was submitted.
@@ -47,14 +49,16 @@ type TaskInfo struct {
 	// StartedAt is when its function was called; zero if it was not.
 	StartedAt time.Time `json:"started_at,omitzero"`
 	// FinishedAt is when it ended; zero if it has not.
-	FinishedAt time.Time `json:"finished_at,omitzero"`
+	FinishedAt time.Time `json:"completed_at,omitzero"`
 	// Done and Total are its progress in units of the endpoint's own; Total is 0 where it is not known.
 	Done  int64 `json:"done,omitempty"`
 	Total int64 `json:"total,omitempty"`
 	// Message is its progress in words.
 	Message string `json:"message,omitempty"`
-	// Error is why it failed or was cancelled, in words.
-	Error string `json:"error,omitempty"`
+	// ErrorType is what kind of error it failed with or was cancelled for: a word of the table in wire/PROTOCOL.md, such as "out of memory", or
+	// the owner's Go type of an error that has none. Error says it in a sentence.
+	ErrorType string `json:"error_type,omitempty"`
+	Error     string `json:"error_message,omitempty"`
 	// Session is the session that submitted it.
 	Session uint64 `json:"session,omitempty"`
 	// ObjectID is the managed object that its result is, or was; empty while nobody has fetched it as one, and for other results.
@@ -64,8 +68,23 @@ type TaskInfo struct {
 }
 
 // Err is nil for a task that has not failed and was not cancelled; else why, answering errors.Is for task.ErrFailed or
-// task.ErrCancelled.
+// task.ErrCancelled, and for what the function returned.
 func (t TaskInfo) Err() error { return t.err }
+
+// UnmarshalJSON reads what the JSON of a TaskInfo says, and makes Err of it as far as the words go.
+func (t *TaskInfo) UnmarshalJSON(data []byte) error {
+	type plain TaskInfo
+	if err := json.Unmarshal(data, (*plain)(t)); err != nil {
+		return err
+	}
+	t.err = nil
+	if t.State != TaskFailed && t.State != TaskCancelled {
+		return nil
+	}
+	e := &wire.Error{Code: wire.CodeTask, Type: string(t.State), Message: t.Error}
+	t.err = codes.Decode(e, codes.Named(t.ErrorType)...)
+	return nil
+}
 
 // TaskFilter selects tasks. The zero value selects all.
 type TaskFilter struct {
@@ -86,7 +105,10 @@ func decodeTask(in wire.TaskInfo) TaskInfo {
 	}
 	if in.Error != nil {
 		out.err = decodeError(in.Error)
-		out.Error = in.Error.Message
+		out.ErrorType, out.Error = in.Error.Type, in.Error.Message
+		if cause := in.Error.Details().Cause; cause != nil {
+			out.ErrorType = cause.Type
+		}
 	}
 	return out
 }

@@ -67,15 +67,19 @@ func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[Ta
 }
 
 // WatchTask follows a task: first as it is now, then at each change of its state or progress, last at its end. A loop that is slow skips
-// progress, never a state. An error is the last pair. Leaving the loop leaves the task alone.
+// progress, never a state. An error is the last pair, with what was known before. Leaving the loop leaves the task alone.
 func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
+		var last TaskInfo
 		for e, err := range c.watchTasks(ctx, wire.WatchTasks{ID: id}) {
 			if err != nil {
-				yield(TaskInfo{}, fmt.Errorf("task %s: %w", wire.CutText(id, maxShown), err))
+				yield(last, fmt.Errorf("task %s: %w", wire.CutText(id, maxShown), err))
 				return
 			}
-			if e.Kind != TasksMissed && (!yield(e.Task, nil) || e.Task.State.Terminal()) {
+			if e.Kind == TasksMissed {
+				continue
+			}
+			if last = e.Task; !yield(last, nil) || last.State.Terminal() {
 				return
 			}
 		}

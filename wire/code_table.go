@@ -35,6 +35,16 @@ func NewCodeTable(rows ...CodeRow) *CodeTable {
 // Rows are all rows, in order.
 func (t *CodeTable) Rows() []CodeRow { return slices.Clone(t.rows) }
 
+// Named are the sentinels of the first row with the type, and its code; none where no row has it.
+func (t *CodeTable) Named(name string) []error {
+	for _, row := range t.rows {
+		if row.Type == name {
+			return []error{row.Code, row.Err}
+		}
+	}
+	return nil
+}
+
 // Encode is [CodeTable.EncodeWith] without details.
 func (t *CodeTable) Encode(err error) *Error { return t.EncodeWith(err, ErrorDetails{}) }
 
