@@ -169,9 +169,11 @@ type EndpointStats struct {
 	// Name is the endpoint.
 	Name string `json:"name"`
 	// Calls counts calls of it, submitted tasks and streams included; CacheHits those with a result that was there or that the run of
-	// another call made; Failures those that ended with an error.
+	// another call made; Uncached those that were not cached because an argument was in memory that may still be written; Failures those
+	// that ended with an error.
 	Calls     uint64 `json:"calls"`
 	CacheHits uint64 `json:"cache_hits"`
+	Uncached  uint64 `json:"uncached"`
 	Failures  uint64 `json:"failures"`
 	// Runs counts runs of its function, Errors those that failed.
 	Runs   uint64 `json:"runs"`
@@ -251,7 +253,7 @@ func decodeServerInfo(in wire.ServerInfo) ServerInfo {
 	}
 	for _, e := range in.Endpoints {
 		out.Endpoints = append(out.Endpoints, EndpointStats{
-			Name: e.Name, Calls: e.Calls, CacheHits: e.CacheHits, Failures: e.Failures, Runs: e.Runs, Errors: e.Errors,
+			Name: e.Name, Calls: e.Calls, CacheHits: e.CacheHits, Uncached: e.Uncached, Failures: e.Failures, Runs: e.Runs, Errors: e.Errors,
 			P50: time.Duration(e.P50), P90: time.Duration(e.P90), P99: time.Duration(e.P99), Total: time.Duration(e.Total),
 		})
 	}

@@ -183,6 +183,8 @@ func (m *metrics) endpoints(list []EndpointStats) {
 	each("endpoint_calls_total", "Calls, submitted tasks and streams included.", func(e EndpointStats) uint64 { return e.Calls })
 	each("endpoint_cache_hits_total", "Calls with a result that was there or that the run of another call made.",
 		func(e EndpointStats) uint64 { return e.CacheHits })
+	each("endpoint_uncached_total", "Calls that were not cached because an argument was in memory that may still be written.",
+		func(e EndpointStats) uint64 { return e.Uncached })
 	each("endpoint_failures_total", "Calls that ended with an error.", func(e EndpointStats) uint64 { return e.Failures })
 	each("endpoint_run_failures_total", "Runs of the function that failed.", func(e EndpointStats) uint64 { return e.Errors })
 	const runs = "endpoint_run_duration_seconds"

@@ -189,7 +189,7 @@ func TestMetricsHaveEveryNumber(t *testing.T) {
 		TasksFailed: 27, TasksCancelled: 28, TasksExpired: 29,
 	}
 	info.Endpoints = []endpoint.EndpointStats{
-		{Name: odd, Calls: 5, CacheHits: 3, Failures: 2, Runs: 4, Errors: 1, P50: time.Microsecond, P90: time.Millisecond, P99: time.Minute, Total: time.Hour},
+		{Name: odd, Calls: 5, CacheHits: 3, Uncached: 6, Failures: 2, Runs: 4, Errors: 1, P50: time.Microsecond, P90: time.Millisecond, P99: time.Minute, Total: time.Hour},
 		{Name: "idle"},
 	}
 	clean := strings.ReplaceAll(odd, "\xff", "\ufffd")
@@ -215,6 +215,7 @@ func TestMetricsHaveEveryNumber(t *testing.T) {
 		series("device_info", map[string]string{"device": "cuda:3", "uuid": "u2", "name": "GPU"}): 1,
 		series("endpoint_calls_total", of(clean)):                                                 5, series("endpoint_calls_total", of("idle")): 0,
 		series("endpoint_cache_hits_total", of(clean)): 3, series("endpoint_cache_hits_total", of("idle")): 0,
+		series("endpoint_uncached_total", of(clean)): 6, series("endpoint_uncached_total", of("idle")): 0,
 		series("endpoint_failures_total", of(clean)): 2, series("endpoint_failures_total", of("idle")): 0,
 		series("endpoint_run_failures_total", of(clean)): 1, series("endpoint_run_failures_total", of("idle")): 0,
 		series("endpoint_run_duration_seconds", quantile("0.5")):  1e-6,

@@ -23,7 +23,12 @@ const ServerKind = "SharedTensorServer"
 const Transport = "same-host-unix-handles"
 
 func doServerInfo(_ context.Context, r request) (reply, error) {
-	return reply{body: r.session.server.describe()}, nil
+	s := r.session.server
+	out := s.describe()
+	if r.session == s.self { // the request that asks is none that it tells of, as it is none of a client
+		out.Sessions[0].Requests--
+	}
+	return reply{body: out}, nil
 }
 
 // describe is what the server tells about itself.
@@ -118,7 +123,7 @@ func (s *Server) describeEndpoints() []wire.EndpointStats {
 	for _, d := range s.registry.list() {
 		q := d.latency.quantiles(0.5, 0.9, 0.99)
 		list = append(list, wire.EndpointStats{
-			Name: d.name, Calls: d.calls.Load(), CacheHits: d.hits.Load(), Failures: d.failures.Load(),
+			Name: d.name, Calls: d.calls.Load(), CacheHits: d.hits.Load(), Uncached: d.uncached.Load(), Failures: d.failures.Load(),
 			Runs: d.latency.count.Load(), Errors: d.latency.failed.Load(), Total: int64(d.latency.total.Load()),
 			P50: int64(q[0]), P90: int64(q[1]), P99: int64(q[2]),
 		})

@@ -189,6 +189,57 @@ func TestServerInfoTellsWhatHappened(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Numbers of what goes on at this moment, held there by gates.
+func TestServerInfoTellsWhatGoesOn(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	c, dev, o := calling(t)
+	info := func() endpoint.ServerInfo {
+		t.Helper()
+		info, err := c.ServerInfo(ctx)
+		require.NoError(t, err)
+		return info
+	}
+	results := make(chan error)
+	for range 3 { // one runs, two wait for it
+		go func() { results <- c.Call(ctx, "gated", gateIn{Gate: "calls"}, nil) }()
+	}
+	eventually(t, waitLimit, "all have come", func() bool {
+		s := info().Stats
+		return s.CacheMisses+s.CacheJoins == 3 && ran(o, "gated") == 1
+	})
+	const workers = 4
+	for range workers + 2 { // as many as there are workers run, the others wait for one
+		_, err := c.Submit(ctx, "gated task", gateIn{Gate: "tasks"})
+		require.NoError(t, err)
+	}
+	now := info()
+	require.EqualValues(t, 1, now.Stats.Inflight)
+	require.EqualValues(t, 2, now.Stats.CacheJoins)
+	require.EqualValues(t, workers, now.Stats.TasksRunning)
+	require.EqualValues(t, 2, now.Stats.TasksPending)
+	require.EqualValues(t, workers+2, now.Stats.Tasks)
+	require.EqualValues(t, 3, now.Sessions[1].Requests)
+	require.Equal(t, endpoint.EndpointStats{Name: "gated", Calls: 3}, countsOf(t, now, "gated"), "no run has ended")
+	open(t, c, "calls")
+	for range 3 {
+		require.NoError(t, <-results)
+	}
+	eventually(t, waitLimit, "no request is in flight", func() bool { return info().Sessions[1].Requests == 0 })
+	now = info()
+	require.Zero(t, now.Stats.Inflight)
+	got := countsOf(t, now, "gated")
+	require.EqualValues(t, []uint64{3, 2, 1}, []uint64{got.Calls, got.CacheHits, got.Runs})
+	open(t, c, "tasks")
+	eventually(t, waitLimit, "the tasks end", func() bool { return info().Stats.TasksCompleted == workers+2 })
+
+	x, err := filled(dev, 4, 1)
+	require.NoError(t, err)
+	defer x.Close()
+	require.NoError(t, c.Call(ctx, "sum", scaleIn{X: x}, nil))
+	require.EqualValues(t, 1, countsOf(t, info(), "sum").Uncached, "who has the tensor may write it")
+}
+
 // Memory that several things hold is there once, also where one of them mapped it anew.
 func TestServerInfoCountsMemoryOnce(t *testing.T) {
 	drivertest.Leaks(t)
@@ -224,6 +275,7 @@ func TestServerInfoCountsMemoryOnce(t *testing.T) {
 	require.Len(t, got.Sessions, 1)
 	require.True(t, got.Sessions[0].Self)
 	require.EqualValues(t, 3, got.Sessions[0].Objects)
+	require.Zero(t, got.Sessions[0].Requests, "but for the one that asks")
 	require.EqualValues(t, 4096, got.Sessions[0].Bytes)
 
 	hostOnly(t, "only host memory has a name by which it is known when it comes again")

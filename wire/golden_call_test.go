@@ -21,7 +21,7 @@ func callSamples() []sample {
 	server := ServerInfo{Server: "8c1f", Version: "0.1.0", Label: "owner", Socket: "/run/user/1000/shared-tensor-0.sock", PID: 4242, ParentPID: 1,
 		StartedAt: 1_700_000_000_000_000_000, Ready: true, Devices: []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}}, Stats: stats,
 		Endpoints: []EndpointStats{{Name: "load", Runs: 2, Errors: 1, P50: 1000, P90: 2000, P99: 3000, Calls: 5, CacheHits: 3, Failures: 2,
-			Total: 4000}},
+			Total: 4000, Uncached: 1}},
 		Sessions: []SessionInfo{{Session: 2, PID: 4243, UID: 1000, Label: "worker", Since: 1_700_000_000_000_000_003, Leases: 1, Bytes: 4096,
 			Objects: 3, Requests: 4, References: []Reference{{ID: "a1", Endpoint: "load", Refs: 3, Bytes: 4096}}}, {Session: 1, Self: true}},
 		Kind: "SharedTensorServer", Running: true, Uptime: 5_000_000_000, DeviceIndex: -1,

@@ -159,6 +159,8 @@ type EndpointStats struct {
 	Failures uint64 `cbor:"9,keyasint,omitempty"`
 	// Total is what all runs took together.
 	Total int64 `cbor:"10,keyasint,omitempty"`
+	// Uncached counts calls that would have been cached, had not an argument been in memory that may still be written.
+	Uncached uint64 `cbor:"11,keyasint,omitempty"`
 }
 
 // SessionInfo is a client and what it holds.
