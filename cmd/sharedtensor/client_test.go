@@ -46,11 +46,36 @@ func TestLs(t *testing.T) {
 	require.Contains(t, text, "sharedtensor serve")
 }
 
-func TestOtherSocketsAreNamed(t *testing.T) {
+// TestTheOnlyOwnerIsFound has an owner on the socket of another device than the first.
+func TestTheOnlyOwnerIsFound(t *testing.T) {
 	p := newPlace(t)
-	other := p.file("shared-tensor-1.sock")
-	p.serve("--socket", other)
-	require.Contains(t, p.fails(exitFailure, "ls"), "try --socket "+other)
+	model := p.model("m.safetensors", 1)
+	third, fifth := p.file("shared-tensor-3.sock"), p.file("shared-tensor-5.sock")
+	p.serve("m="+model, "--socket", third)
+	gone := p.serve("--socket", fifth)
+	gone.signal(syscall.SIGKILL)
+	gone.exit()
+	require.FileExists(t, fifth, "it is not an owner any more")
+	p.serve("--socket", p.file("shared-tensor-x.sock")) // nor is that the socket of a device
+	note := "nobody serves on " + p.socket() + "; using " + third + ", the only owner there is\n"
+	for _, args := range [][]string{{"ls"}, {"ls", "--wait"}, {"ls", "--json"}} {
+		r := p.run(args...)
+		require.Equal(t, exitOK, r.code, r.stderr)
+		require.Equal(t, note, r.stderr)
+		require.Contains(t, r.stdout, "m")
+		require.NotContains(t, r.stdout, "nobody")
+	}
+	require.Contains(t, p.must("publish", "n="+model), "published n version 1")
+	require.Regexp(t, `(?m)^OK +owner +answers in `, p.run("doctor").stdout)
+	r := p.run("__complete", "get", "")
+	require.Contains(t, r.stdout, "m\tversion 1")
+	require.NotContains(t, r.stderr, "nobody serves")
+
+	p.serve("--socket", fifth)
+	require.Contains(t, p.fails(exitFailure, "ls"), "try --socket "+third+" or --socket "+fifth)
+	require.Contains(t, p.fails(exitFailure, "ls", "--socket", p.socket()), "no owner is serving")
+	p.serve()
+	require.Empty(t, p.run("ls").stderr)
 }
 
 func TestWaitForAnOwner(t *testing.T) {

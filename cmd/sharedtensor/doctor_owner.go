@@ -124,7 +124,7 @@ func examineOwner(ctx context.Context, o *ownerFlags) []finding {
 	if err != nil {
 		return []finding{fail(check, "", "%v", err)}
 	}
-	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && len(o.others(path)) == 0 {
 		return []finding{ok(check, "nobody serves yet; start one with: sharedtensor serve NAME=FILE")}
 	}
 	client, err := o.dial(ctx)

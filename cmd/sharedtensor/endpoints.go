@@ -163,7 +163,7 @@ func completeEndpoints(o *ownerFlags, limit int) cobra.CompletionFunc {
 func askOwner(o *ownerFlags, ask func(ctx context.Context, client *endpoint.Client) ([]string, error)) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTime)
 	defer cancel()
-	client, err := o.dial(ctx)
+	client, err := o.silent().dial(ctx)
 	if err != nil {
 		return nil
 	}

@@ -82,9 +82,7 @@ func inspect(c *cobra.Command, o inspectFlags, what string) error {
 func noteName(c *cobra.Command, o *ownerFlags, what string) {
 	ctx, cancel := context.WithTimeout(c.Context(), completionTime)
 	defer cancel()
-	quick := *o
-	quick.wait = false
-	client, err := quick.dial(ctx)
+	client, err := o.silent().dial(ctx)
 	if err != nil {
 		return // nobody to ask
 	}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"path/filepath"
-	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,11 +24,12 @@ type ownerFlags struct {
 	timeout time.Duration
 	uids    []uint
 	label   string
+	notes   func() io.Writer // where it is said that another socket is used; nil for nowhere
 }
 
 // addOwnerFlags adds them to a command and returns where they are kept.
 func addOwnerFlags(c *cobra.Command) *ownerFlags {
-	o := &ownerFlags{label: "sharedtensor " + c.Name()}
+	o := &ownerFlags{label: "sharedtensor " + c.Name(), notes: c.ErrOrStderr}
 	f := c.Flags()
 	f.StringVar(&o.socket, "socket", "", "path of the owner's socket (default: see sharedtensor --help)")
 	f.BoolVar(&o.wait, "wait", false, "wait for an owner that is not there yet, or still loads, as long as --timeout says")
@@ -57,7 +60,15 @@ func (l late) Error() string {
 
 func (l late) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// dial connects to the owner at the default socket of device number 0, or where --socket says.
+// silent are the same flags for who asks by the way: nothing is waited for or said.
+func (o *ownerFlags) silent() *ownerFlags {
+	quick := *o
+	quick.wait, quick.notes = false, nil
+	return &quick
+}
+
+// dial connects to the owner at the default socket of device number 0, or where --socket says. Where nobody serves on the former, it is the only
+// other owner that there is.
 func (o *ownerFlags) dial(ctx context.Context, devices ...driver.Device) (*endpoint.Client, error) {
 	return o.dialDevice(ctx, 0, devices...)
 }
@@ -74,23 +85,59 @@ func (o *ownerFlags) dialDevice(ctx context.Context, index int, devices ...drive
 	}
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{
-		Socket: path, Devices: devices, Wait: o.wait, AllowUIDs: uids, Label: o.label,
-	})
-	if others := o.others(path); errors.Is(err, endpoint.ErrUnavailable) && len(others) > 0 {
-		return nil, fmt.Errorf("%w; there are other sockets: try --socket %s", err, strings.Join(others, " or --socket "))
+	opts := endpoint.ClientOptions{Socket: path, Devices: devices, AllowUIDs: uids, Label: o.label}
+	client, err := endpoint.Dial(ctx, opts)
+	if !errors.Is(err, endpoint.ErrUnavailable) || ctx.Err() != nil {
+		return client, err
 	}
-	return client, err
+	others := o.others(path)
+	if len(others) == 1 {
+		if o.notes != nil {
+			fmt.Fprintf(o.notes(), "nobody serves on %s; using %s, the only owner there is\n", path, others[0])
+		}
+		opts.Socket, opts.Wait = others[0], o.wait
+		return endpoint.Dial(ctx, opts)
+	}
+	if o.wait {
+		opts.Wait = true
+		return endpoint.Dial(ctx, opts)
+	}
+	if len(others) > 1 {
+		return nil, fmt.Errorf("%w; there are other owners: try --socket %s", err, strings.Join(others, " or --socket "))
+	}
+	return nil, err
 }
 
-// others are the sockets of other devices beside the default one at path.
+// others are the sockets of other devices, beside the default one at path, that somebody listens on.
 func (o *ownerFlags) others(path string) []string {
 	base, found := strings.CutSuffix(path, "-0.sock")
 	if o.socket != "" || !found {
 		return nil
 	}
-	others, _ := filepath.Glob(base + "-*.sock") // the only error is of the pattern
-	return slices.DeleteFunc(others, func(other string) bool { return other == path })
+	files, _ := filepath.Glob(filepath.Join(escape(filepath.Dir(base)), escape(filepath.Base(base))+"-*.sock")) // the only error is of the pattern
+	var others []string
+	for _, file := range files {
+		number := strings.TrimSuffix(strings.TrimPrefix(file, base+"-"), ".sock")
+		if _, err := strconv.ParseUint(number, 10, 31); err == nil && file != path && alive(file) {
+			others = append(others, file)
+		}
+	}
+	return others
+}
+
+// escape makes a pattern for filepath.Glob of a path, which matches that alone.
+func escape(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}
+
+// alive tells whether somebody listens on a socket.
+func alive(socket string) bool {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
 }
 
 // withOwner dials, lends the client to use, and hangs up.
@@ -131,7 +178,7 @@ const completionTime = 500 * time.Millisecond
 func publishedNames(o *ownerFlags, prefix string) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTime)
 	defer cancel()
-	client, err := o.dial(ctx)
+	client, err := o.silent().dial(ctx)
 	if err != nil {
 		return nil
 	}

@@ -21,7 +21,8 @@ The socket on which owner and clients meet is, in this order:
   $SHARED_TENSOR_BASE_PATH-N.sock
   $XDG_RUNTIME_DIR/shared-tensor-N.sock
   /tmp/shared-tensor-UID/shared-tensor-N.sock
-where N is the index of the device that is served: 0 for host memory and for cuda:0.`
+where N is the index of the device that is served: 0 for host memory and for cuda:0. Where nobody
+serves on number 0, commands use the only other owner, if there is one, and say so.`
 
 // newRootCommand builds the whole tree of commands. It holds no state: every run has a tree of its own.
 func newRootCommand() *cobra.Command {
