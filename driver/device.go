@@ -76,6 +76,17 @@ type Freezer interface {
 	Frozen() bool
 }
 
+// Sealer is memory that can be closed against all writers for ever, this process included.
+type Sealer interface {
+	Memory
+	// Seal lets nobody write the memory any more. This mapping stays where it is and is read-only: Writable is false, and who still writes
+	// to its Data kills the process. The bytes are final, so the memory has an identity ([Identifier]). It is for memory that no
+	// other process has mapped yet; a mapping that could be written, or become so, makes it fail and change nothing. Sealing twice
+	// is nil. Memory that is mapped read-only is [ErrReadOnly]: that is its owner's decision; so is frozen memory, whose other
+	// mappings nobody knows.
+	Seal() error
+}
+
 // Loader is memory that has a faster way to be filled from a file than ReadAt into a buffer and WriteAt out of it.
 type Loader interface {
 	Memory

@@ -47,7 +47,7 @@
 //
 //   - what this owner published, and the tensors in results of endpoints that are cached, to which the function does not write any more;
 //   - memory whose versions the caller counts (tensor.Storage.Touch), for the calls of the same connection;
-//   - memory that the system keeps everybody from writing (a memfd sealed with F_SEAL_WRITE).
+//   - memory that the system keeps everybody from writing (tensor.Storage.Seal, a memfd with F_SEAL_WRITE).
 //
 // A call with other memory runs each time, which [EndpointInfo] counts.
 //

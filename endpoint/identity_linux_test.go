@@ -62,6 +62,27 @@ func TestSealedArgumentsAreCachedByIdentity(t *testing.T) {
 	}
 }
 
+// TestSealingMakesArgumentsCached seals memory of this process, which is then known to all clients by itself.
+func TestSealingMakesArgumentsCached(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, o := calling(t)
+	x, err := filled(dev, 4, 3)
+	require.NoError(t, err)
+	defer x.Close()
+	if dev.Info().Type != driver.CPU {
+		var unsupported *driver.UnsupportedError
+		require.ErrorAs(t, x.Storage().Seal(), &unsupported)
+		return
+	}
+	require.EqualValues(t, 12, sumOf(t, c, x))
+	eventually(t, waitLimit, "the owner has let go of it", func() bool { return x.Storage().Seal() == nil })
+	require.ErrorIs(t, x.Zero(), driver.ErrReadOnly)
+	for _, c := range []*endpoint.Client{c, c, another(t, c, dev)} {
+		require.EqualValues(t, 12, sumOf(t, c, x))
+	}
+	require.EqualValues(t, 2, ran(o, "sum"), "once before it was sealed, once for all after that")
+}
+
 // TestFrozenArgumentsMayStillChange writes through a mapping from before the freeze: what was made of the bytes before is no answer then.
 func TestFrozenArgumentsMayStillChange(t *testing.T) {
 	drivertest.Leaks(t)

@@ -150,6 +150,17 @@ func (s *Storage) Version() uint64 { return s.Origin().version.Load() }
 // [RawData], by the device, or by another process. The methods that write do it by themselves.
 func (s *Storage) Touch() { s.Origin().version.Add(1) }
 
+// Seal lets nobody write the memory any more, this process included ([driver.Sealer]): the bytes are final, and known by that to everybody
+// who gets the memory, so the endpoint package caches what is made of them for all callers. It is for memory that no other process has
+// yet. Who still writes to a slice of its elements kills the process. Memory that cannot be sealed is an [driver.UnsupportedError].
+func (s *Storage) Seal() error {
+	sealer, ok := s.mem.(driver.Sealer)
+	if !ok {
+		return &driver.UnsupportedError{Feature: "closing memory of " + s.mem.Device().Info().String() + " against all writers", Requires: "host memory"}
+	}
+	return sealer.Seal()
+}
+
 // written is Touch where the promise was made.
 func (s *Storage) written() {
 	if s.Version() > 0 {

@@ -39,15 +39,15 @@ var collected atomic.Int64
 
 // memory is one mapping of a memfd.
 type memory struct {
-	device   *Device
-	span     span
-	writable bool
-	cleanup  runtime.Cleanup
-	place    atomic.Pointer[string] // once somebody has asked
+	device  *Device
+	span    span
+	cleanup runtime.Cleanup
+	place   atomic.Pointer[string] // once somebody has asked
 
 	// mu is read-locked while the mapping or the descriptor is in use, so that Close waits for copies under way.
 	mu        sync.RWMutex
 	closed    bool
+	writable  bool
 	resources resources
 	data      []byte
 }
@@ -71,7 +71,13 @@ func newMemory(d *Device, r resources, s span, writable bool) *memory {
 
 func (m *memory) Device() driver.Device { return m.device }
 func (m *memory) Bytes() int64          { return m.span.bytes }
-func (m *memory) Writable() bool        { return m.writable }
+
+// Writable implements [driver.Memory].
+func (m *memory) Writable() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.writable
+}
 
 // Data implements [driver.Mapped].
 func (m *memory) Data() []byte {

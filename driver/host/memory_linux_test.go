@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -177,6 +178,78 @@ func TestPlace(t *testing.T) {
 	require.NoError(t, again.Close())
 	_, ok = again.(driver.Placed).Place()
 	require.False(t, ok, "closed")
+}
+
+// TestSeal closes memory against its own process too, and finds the bytes where they were.
+func TestSeal(t *testing.T) {
+	drivertest.Leaks(t)
+	d := open(t).(*Device)
+	m := alloc(t, d, 3*4096+100)
+	want := bytes.Repeat([]byte{1, 2, 3}, 4096)
+	_, err := m.WriteAt(want, 0)
+	require.NoError(t, err)
+	data := m.Data()
+	h, err := m.Export()
+	require.NoError(t, err)
+	defer h.Close()
+	for _, writable := range []bool{true, false} { // which could be made writable
+		other, err := d.Import(h, driver.ImportOptions{Writable: writable})
+		require.NoError(t, err)
+		require.ErrorIs(t, m.Seal(), unix.EBUSY)
+		require.True(t, m.Writable(), "nothing has changed")
+		data[0]++
+		require.Equal(t, data[:len(want)], other.(driver.Mapped).Data()[:len(want)])
+		data[0]--
+		require.NoError(t, other.Close())
+	}
+
+	var reading sync.WaitGroup
+	stop := make(chan struct{})
+	reading.Go(func() {
+		for {
+			if !bytes.Equal(data[:len(want)], want) {
+				t.Error("a reader saw the change")
+				return
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	})
+	require.NoError(t, m.Seal())
+	require.NoError(t, m.Seal(), "twice")
+	close(stop)
+	reading.Wait()
+	require.False(t, m.Writable())
+	require.NoError(t, m.Freeze())
+	require.True(t, m.Frozen())
+	_, err = m.WriteAt([]byte{1}, 0)
+	require.ErrorIs(t, err, driver.ErrReadOnly)
+	require.Equal(t, want, data[:len(want)], "slices from before are good")
+	require.Equal(t, want, m.Data()[:len(want)])
+	id, ok := m.Identity()
+	require.True(t, ok)
+
+	other, err := d.Import(h, driver.ImportOptions{})
+	require.NoError(t, err)
+	require.Equal(t, want, other.(driver.Mapped).Data()[:len(want)])
+	same, ok := other.(driver.Identifier).Identity()
+	require.True(t, ok)
+	require.Equal(t, id, same)
+	require.NoError(t, other.(driver.Sealer).Seal(), "it is sealed")
+	require.NoError(t, other.Close())
+	_, err = d.Import(h, driver.ImportOptions{Writable: true})
+	require.ErrorIs(t, err, driver.ErrReadOnly)
+	require.NoError(t, m.Close())
+	require.ErrorIs(t, m.Seal(), os.ErrClosed)
+
+	frozen := alloc(t, d, 10)
+	require.NoError(t, frozen.Freeze())
+	require.ErrorIs(t, frozen.Seal(), driver.ErrReadOnly)
+	require.True(t, frozen.Writable())
+	require.NoError(t, alloc(t, d, 0).Seal())
 }
 
 // TestImportReadOnlyDescriptor passes a descriptor that was opened for reading.

@@ -1,0 +1,69 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+var _ driver.Sealer = (*memory)(nil)
+
+// Seal implements [driver.Sealer]. The kernel grants the seal only while no shared mapping of the memfd can be written, so this one makes way
+// for a private one of the same pages, at the same place, before it asks.
+func (m *memory) Seal() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return m.device.opError("seal", os.ErrClosed)
+	}
+	if err := m.sealLocked(); err != nil {
+		return m.device.opError("seal", err)
+	}
+	return nil
+}
+
+func (m *memory) sealLocked() error {
+	seals, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_GET_SEALS, 0)
+	switch {
+	case err != nil:
+		return os.NewSyscallError("fcntl F_GET_SEALS", err)
+	case seals&unix.F_SEAL_WRITE != 0:
+		return nil
+	case !m.writable:
+		return driver.ErrReadOnly
+	case seals&unix.F_SEAL_SEAL != 0:
+		return fmt.Errorf("%w: it is frozen, and takes no other seal", driver.ErrReadOnly)
+	}
+	if err := m.remapLocked(unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_NORESERVE); err != nil {
+		return err
+	}
+	_, err = unix.FcntlInt(uintptr(m.resources.fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
+	if err == nil {
+		m.writable = false
+		return nil
+	}
+	back := m.remapLocked(unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	m.writable = back == nil
+	if err == unix.EBUSY {
+		err = fmt.Errorf("seal memory before it is shared, another mapping can be written: %w", os.NewSyscallError("fcntl F_ADD_SEALS", err))
+	} else {
+		err = os.NewSyscallError("fcntl F_ADD_SEALS", err)
+	}
+	return errors.Join(err, back)
+}
+
+// remapLocked maps the same pages anew at the place where they are, in one step: who reads them meanwhile sees nothing of it.
+func (m *memory) remapLocked(prot, flags int) error {
+	mapping := m.resources.mapping
+	offset := m.span.fileOffset - int64(m.span.skip)
+	if m.span.bytes == 0 {
+		offset = 0 // as in mapRange
+	}
+	_, err := unix.MmapPtr(m.resources.fd, offset, unsafe.Pointer(unsafe.SliceData(mapping)), uintptr(len(mapping)), prot, flags|unix.MAP_FIXED)
+	return os.NewSyscallError("mmap", err)
+}
