@@ -92,22 +92,21 @@ func TestSplitReference(t *testing.T) {
 
 func TestUsageOfCalls(t *testing.T) {
 	for line, want := range map[string]string{
-		"call":                       "ENDPOINT is missing",
-		"call f x":                   `"x" is not key=value`,
-		"call f --limit -1s":         "--limit -1s",
-		"submit":                     "ENDPOINT is missing",
-		"submit f --in {":            "--in: this is no JSON",
-		"invalidate":                 "ENDPOINT is missing",
-		"invalidate f x":             `"x" is not key=value`,
-		"wait":                       "ID is missing",
-		"wait a b":                   `nothing to do with "b"`,
-		"cancel":                     "ID is missing",
-		"release":                    "ID is missing",
-		"tasks now":                  "nothing to do with",
-		"tasks --state done":         `--state "done": use pending, running, completed, failed, cancelled`,
-		"tasks --watch --interval 0": "--interval 0s",
-		"top now":                    "nothing to do with",
-		"top --interval 1ms":         "at least 50ms",
+		"call":               "ENDPOINT is missing",
+		"call f x":           `"x" is not key=value`,
+		"call f --limit -1s": "--limit -1s",
+		"submit":             "ENDPOINT is missing",
+		"submit f --in {":    "--in: this is no JSON",
+		"invalidate":         "ENDPOINT is missing",
+		"invalidate f x":     `"x" is not key=value`,
+		"wait":               "ID is missing",
+		"wait a b":           `nothing to do with "b"`,
+		"cancel":             "ID is missing",
+		"release":            "ID is missing",
+		"tasks now":          "nothing to do with",
+		"tasks --state done": `--state "done": use pending, running, completed, failed, cancelled`,
+		"top now":            "nothing to do with",
+		"top --interval 1ms": "at least 50ms",
 	} {
 		code, stdout, stderr := inProcess(strings.Fields(line)...)
 		require.Equal(t, exitUsage, code, line)

@@ -143,7 +143,7 @@ func TestTasks(t *testing.T) {
 	p.service()
 	require.Contains(t, p.run("tasks").stderr, "there are no such tasks")
 	require.Equal(t, "[]\n", p.must("tasks", "--json"))
-	watch := p.start(p.command("tasks", "--watch", "-i", "5ms", "--state", "running"))
+	watch := p.start(p.command("tasks", "--watch", "--state", "running"))
 
 	id := strings.TrimSpace(p.must(append([]string{"submit"}, slow...)...))
 	require.Len(t, id, 32)

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +23,6 @@ type tasksFlags struct {
 	states   []string
 	endpoint string
 	watch    bool
-	interval time.Duration
 	json     bool
 }
 
@@ -35,8 +32,12 @@ func newTasksCommand() *cobra.Command {
 		Use:   "tasks [flags]",
 		Short: "List the tasks of the owner",
 		Long: `List the tasks that the owner knows, the oldest first: those that wait and run, and finished ones as long as it keeps
-them. Ids are cut; any beginning that means one task only is enough for wait and cancel. With --watch each task is told
-when it changes, one line a change, until the command is interrupted.`,
+them. Ids are cut; any beginning that means one task only is enough for wait and cancel.
+
+With --watch the command goes on until it is interrupted, and tells every change of state, also of tasks that come and go
+at once: on a terminal, tasks that have not ended are bars at the bottom; elsewhere each change is a line, and progress
+at most one a second for each task; with --json every change, and progress as it comes, is an object on a line. Who reads
+slowly is told less progress, and where even the changes of state are too many, that some were missed.`,
 		Example: `  sharedtensor tasks
   sharedtensor tasks --state running,pending --endpoint build_model
   sharedtensor tasks --watch --json`,
@@ -48,7 +49,7 @@ when it changes, one line a change, until the command is interrupted.`,
 			}
 			return o.owner.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
 				if o.watch {
-					return watchTasks(ctx, c.OutOrStdout(), o, client, filter)
+					return watchTasks(ctx, c, o, client, filter)
 				}
 				return listTasks(ctx, c, o, client, filter)
 			})
@@ -59,7 +60,6 @@ when it changes, one line a change, until the command is interrupted.`,
 	f.StringSliceVar(&o.states, "state", nil, "list only tasks in these states: "+stateNames())
 	f.StringVar(&o.endpoint, "endpoint", "", "list only tasks of this endpoint")
 	f.BoolVarP(&o.watch, "watch", "w", false, "go on and print changes")
-	f.DurationVarP(&o.interval, "interval", "i", 500*time.Millisecond, "how often --watch looks")
 	f.BoolVar(&o.json, "json", false, "print JSON; with --watch one object a line")
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(strings.Split(stateNames(), ", "), cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("endpoint", func(c *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -85,9 +85,6 @@ func (o *tasksFlags) filter(c *cobra.Command) (endpoint.TaskFilter, error) {
 			return f, usagef(c, "--state %q: use %s", name, stateNames())
 		}
 		f.States = append(f.States, state)
-	}
-	if o.interval <= 0 {
-		return f, usagef(c, "--interval %v: it must be more than 0", o.interval)
 	}
 	return f, nil
 }
@@ -168,53 +165,4 @@ func taskMessage(t endpoint.TaskInfo) string {
 		return oneLine(t.Message)
 	}
 	return ""
-}
-
-// watchTasks prints every task once and then at each change, until ctx ends, which is how watching usually ends and no failure.
-func watchTasks(ctx context.Context, out io.Writer, o tasksFlags, client *endpoint.Client, filter endpoint.TaskFilter) error {
-	seen := map[string]uint64{}
-	for {
-		// The filter is applied here: a task that leaves a state is a change too, and is told.
-		tasks, err := askTasks(ctx, o.owner, client, endpoint.TaskFilter{Endpoint: filter.Endpoint})
-		if errors.Is(err, context.Canceled) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		now := map[string]uint64{}
-		for _, t := range tasks {
-			last, known := seen[t.ID]
-			if !known && len(filter.States) > 0 && !slices.Contains(filter.States, t.State) {
-				continue
-			}
-			now[t.ID] = t.Seq
-			if known && last == t.Seq {
-				continue
-			}
-			if err := printTask(out, t, time.Now(), o.json); err != nil {
-				return err
-			}
-		}
-		seen = now
-		if !pause(ctx, o.interval) {
-			return nil
-		}
-	}
-}
-
-// printTask prints a task as one line.
-func printTask(out io.Writer, t endpoint.TaskInfo, at time.Time, asJSON bool) error {
-	if asJSON {
-		return printJSONLine(out, t)
-	}
-	line := fmt.Sprintf("%s %s %s %s", at.Format("15:04:05.000"), shortID(t.ID), printable(t.Endpoint), t.State)
-	if t.State == endpoint.TaskRunning {
-		line += " " + taskProgress(t)
-	}
-	if message := taskMessage(t); message != "" {
-		line += " " + printable(message)
-	}
-	_, err := fmt.Fprintln(out, line)
-	return err
 }
