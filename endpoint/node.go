@@ -142,7 +142,9 @@ func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	case err == nil:
 		info.Server, info.ServerRunning, info.ServerReady = &server, server.Running, server.Ready
 		info.CacheEntries = server.Stats.CacheEntries
-	case ctx.Err() != nil || !errors.Is(err, ErrUnavailable):
+	case ctx.Err() != nil: // whatever came of asking then
+		return info, fmt.Errorf("server info: %w", context.Cause(ctx))
+	case !errors.Is(err, ErrUnavailable):
 		return info, err
 	}
 	return info, nil
