@@ -108,8 +108,9 @@ func (c *caller) through() asker { return c.to }
 //
 // The reference that comes with a managed result goes back at once; see [CallManaged] to keep it.
 //
-// When ctx ends the function is told to stop. Errors: what the function returned, with its code; [ErrNoEndpoint]; those of Dial where the
-// connection is gone. A call whose connection breaks is not repeated: the function may have run.
+// When ctx ends the function is told to stop, and Call returns, also where the owner does not read what it is sent. Errors: what the function
+// returned, with its code; [ErrNoEndpoint]; those of Dial where the connection is gone. A call whose connection breaks is not repeated
+// once it was sent: the function may have run.
 func (c *caller) Call(ctx context.Context, name string, in, out any) error {
 	return c.get(ctx, fetch{name: name, in: in}, out)
 }

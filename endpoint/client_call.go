@@ -10,15 +10,20 @@ import (
 
 // fetch implements asker.
 func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
-	l, err := c.connected(ctx)
-	if err != nil {
+	for {
+		l, err := c.connected(ctx)
+		if err != nil {
+			return err
+		}
+		got, err := c.fetchOn(ctx, l, f, out)
+		if isUnasked(err) {
+			continue
+		}
+		if err == nil && got.Object != nil {
+			l.releaseObject(got.Object.ID, got.Object.Token)
+		}
 		return err
 	}
-	got, err := c.fetchOn(ctx, l, f, out)
-	if err == nil && got.Object != nil {
-		l.releaseObject(got.Object.ID, got.Object.Token)
-	}
-	return err
 }
 
 // fetchOn is fetch on a certain connection.
@@ -37,10 +42,11 @@ func (c *Client) fetchOn(ctx context.Context, l *link, f fetch, out any) (wire.R
 
 // ask implements asker.
 func (c *Client) ask(ctx context.Context, op wire.Op, name string, in, out any) error {
-	l, err := c.connected(ctx)
-	if err != nil {
-		return err
-	}
+	return c.onLink(ctx, func(l *link) error { return c.askOn(ctx, l, op, name, in, out) })
+}
+
+// askOn is ask on a certain connection.
+func (c *Client) askOn(ctx context.Context, l *link, op wire.Op, name string, in, out any) error {
 	ask, err := c.newCall(l, op, name, in)
 	if err != nil {
 		return err

@@ -31,11 +31,16 @@ func (c *Client) lose(r *reference, reason StaleReason) {
 }
 
 // hold implements asker.
-func (c *Client) hold(ctx context.Context, f fetch, out any) (*reference, error) {
-	l, err := c.connected(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (c *Client) hold(ctx context.Context, f fetch, out any) (ref *reference, err error) {
+	err = c.onLink(ctx, func(l *link) (err error) {
+		ref, err = c.holdOn(ctx, l, f, out)
+		return err
+	})
+	return ref, err
+}
+
+// holdOn is hold on a certain connection.
+func (c *Client) holdOn(ctx context.Context, l *link, f fetch, out any) (*reference, error) {
 	defer l.news.expect()()
 	if err := c.watchObjects(ctx, l); err != nil {
 		return nil, err

@@ -14,11 +14,20 @@ func timeLeft(deadline time.Time) time.Duration { return max(time.Until(deadline
 
 // request sends a request and decodes the answer into out, if that is not nil. Where the connection is gone it dials first, within ctx.
 func (c *Client) request(ctx context.Context, ask call, out any) error {
-	l, err := c.connected(ctx)
-	if err != nil {
-		return err
+	return c.onLink(ctx, func(l *link) error { return requestOn(ctx, l, ask, out) })
+}
+
+// onLink makes a request on the connection, and on the next one where the connection was over before anything was sent.
+func (c *Client) onLink(ctx context.Context, request func(*link) error) error {
+	for {
+		l, err := c.connected(ctx)
+		if err != nil {
+			return err
+		}
+		if err := request(l); !isUnasked(err) {
+			return err
+		}
 	}
-	return requestOn(ctx, l, ask, out)
 }
 
 // requestOn is request on a certain connection.

@@ -26,11 +26,16 @@ type stream struct {
 }
 
 // openStream starts a stream. The caller closes it.
-func (c *Client) openStream(ctx context.Context, name string, in any) (*stream, error) {
-	l, err := c.connected(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (c *Client) openStream(ctx context.Context, name string, in any) (s *stream, err error) {
+	err = c.onLink(ctx, func(l *link) (err error) {
+		s, err = c.openStreamOn(ctx, l, name, in)
+		return err
+	})
+	return s, err
+}
+
+// openStreamOn is openStream on a certain connection.
+func (c *Client) openStreamOn(ctx context.Context, l *link, name string, in any) (*stream, error) {
 	ask, err := c.newCall(l, wire.OpStream, name, in)
 	if err != nil {
 		return nil, err

@@ -34,12 +34,12 @@ type clientTaskNews struct {
 
 // taskNews implements asker.
 func (c *Client) taskNews(ctx context.Context, ask wire.WatchTasks) (taskNews, error) {
-	l, err := c.connected(ctx)
+	var n *clientTaskNews
+	err := c.onLink(ctx, func(l *link) error {
+		n = &clientTaskNews{client: c, link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
+		return n.begin(ctx)
+	})
 	if err != nil {
-		return nil, err
-	}
-	n := &clientTaskNews{client: c, link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
-	if err := n.begin(ctx); err != nil {
 		return nil, err
 	}
 	return n, nil

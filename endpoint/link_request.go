@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -129,7 +130,7 @@ func (l *link) expectAsync(c call, done func(wire.Frame, error)) (uint64, error)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
-		return 0, l.err
+		return 0, &unasked{l.err}
 	}
 	l.lastID++
 	l.pending[l.lastID] = &waiter{gone: true, done: done}
@@ -162,7 +163,7 @@ func (l *link) expect(c *call) (uint64, *waiter, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil {
-		return 0, nil, l.err
+		return 0, nil, &unasked{l.err}
 	}
 	l.lastID++
 	w := waiters.Get().(*waiter)
@@ -189,4 +190,14 @@ func (l *link) ignore(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.events, id)
+}
+
+// unasked is the end of a link before a request was sent on it. The same can be asked on the next one.
+type unasked struct{ error }
+
+func (u *unasked) Unwrap() error { return u.error }
+
+func isUnasked(err error) bool {
+	var u *unasked
+	return errors.As(err, &u)
 }

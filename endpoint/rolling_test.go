@@ -2,6 +2,7 @@ package endpoint_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -96,4 +97,63 @@ func TestClosingAClientDoesNotWaitForAnOwnerThatDrains(t *testing.T) {
 	require.ErrorIs(t, <-called, endpoint.ErrUnavailable)
 	old.ended()
 	fresh.ended()
+}
+
+// TestNoCallIsLostToARollingRestart has owners that say goodbye one after the other, and answer what they were asked before: whoever calls
+// meanwhile notices nothing of it.
+func TestNoCallIsLostToARollingRestart(t *testing.T) {
+	drivertest.Leaks(t)
+	const owners, callers, calls = 6, 8, 40
+	o := newFakeOwner(t)
+	dialled := o.dial(endpoint.ClientOptions{})
+	var serving sync.WaitGroup
+	serve := func(end *ownerEnd) {
+		for n := 0; ; n++ {
+			frame, err := end.Receive()
+			if err != nil {
+				return
+			}
+			end.Send(wire.KindResponse, frame.ID, nil)
+			if n == calls {
+				end.Send(wire.KindGoodbye, 0, nil)
+			}
+		}
+	}
+	first := o.greet("owner")
+	serving.Go(func() { serve(first) })
+	c := <-dialled
+	require.NotNil(t, c)
+	serving.Go(func() {
+		for {
+			raw, err := o.listener.AcceptUnix()
+			if err != nil {
+				return
+			}
+			conn, err := wire.NewConn(raw, wire.Limits{})
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer conn.Close()
+				if _, err := wire.ServerHandshake(conn, wire.Hello{Server: "owner"}, nil); err == nil {
+					serve(&ownerEnd{Conn: conn})
+				}
+			})
+		}
+	})
+	var calling sync.WaitGroup
+	for range callers {
+		calling.Go(func() {
+			for range owners * calls / callers {
+				if err := c.Call(context.Background(), "value", 1, nil); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	calling.Wait()
+	require.NoError(t, c.Close())
+	require.NoError(t, o.listener.Close())
+	first.Close()
+	serving.Wait()
 }
