@@ -1,0 +1,286 @@
+package endpoint_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// role is one way in which a program has a function run.
+type role struct {
+	name   string
+	node   *endpoint.Node // through which it is called
+	runs   *endpoint.Node // where it runs
+	counts *counters      // of what ran
+}
+
+// inRoles does something with a node alone, a server, a client of it in its own process, and one over its socket, whose functions are
+// registered by share. The functions of each run where they count for that role alone.
+func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, counts *counters), do func(t *testing.T, r role)) {
+	ctx := context.Background()
+	open := func(t *testing.T, dev driver.Device, counts *counters, opts endpoint.Options) *endpoint.Node {
+		opts.Devices, opts.Logger = driversOf(dev), discard()
+		n, err := endpoint.Open(ctx, opts)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, n.Close()) })
+		share(n, dev, counts)
+		n.Ready()
+		return n
+	}
+	for _, row := range []struct {
+		name string
+		opts endpoint.Options
+	}{
+		{"local", endpoint.Options{Mode: endpoint.ModeLocal}},
+		{"server", endpoint.Options{Mode: endpoint.ModeServer}},
+		{"neighbour", endpoint.Options{Mode: endpoint.ModeClient}},
+		{"over the socket", endpoint.Options{Mode: endpoint.ModeClient, OverSocket: true}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			drivertest.Leaks(t)
+			dev, counts := testDevice(t), new(counters)
+			row.opts.Socket = socketPath(t)
+			r := role{name: row.name, counts: counts}
+			if row.opts.Mode == endpoint.ModeClient {
+				r.runs = open(t, dev, counts, endpoint.Options{Mode: endpoint.ModeServer, Socket: row.opts.Socket})
+			}
+			r.node = open(t, dev, counts, row.opts)
+			if r.runs == nil {
+				r.runs = r.node
+			}
+			do(t, r)
+		})
+	}
+}
+
+// shareModels shares functions that count their runs.
+func shareModels(t testing.TB) func(n *endpoint.Node, dev driver.Device, counts *counters) {
+	return func(n *endpoint.Node, dev driver.Device, counts *counters) {
+		for name, opts := range map[string][]endpoint.Option{
+			"cached": nil, "by key": {endpoint.CacheKey("{size}")}, "not cached": {endpoint.NoCache()}, "managed": {endpoint.Managed()},
+		} {
+			_, err := endpoint.Share(n, name, func(_ context.Context, in modelIn) (*tensor.Tensor, error) {
+				counts.add(name)
+				return filled(dev, in.Size, float32(in.Size))
+			}, opts...)
+			require.NoError(t, err)
+		}
+		_, err := endpoint.Share(n, "nothing", func(context.Context, modelIn) (*tensor.Tensor, error) {
+			counts.add("nothing")
+			return nil, nil
+		})
+		require.NoError(t, err)
+	}
+}
+
+func TestResultsAreCachedAlikeInAllRoles(t *testing.T) {
+	inRoles(t, shareModels(t), func(t *testing.T, r role) {
+		ctx := context.Background()
+		call := func(through endpoint.Caller, name, label string) {
+			t.Helper()
+			x, err := endpoint.Call[*tensor.Tensor](ctx, through, name, modelIn{Size: 2, Label: label})
+			require.NoError(t, err)
+			require.Equal(t, []float32{2, 2}, values(t, x))
+			require.NoError(t, x.Close())
+		}
+		for name, runs := range map[string]uint64{"cached": 2, "by key": 1, "not cached": 4} {
+			for _, through := range []endpoint.Caller{r.runs, r.node} { // whoever was first, the other gets the same result
+				call(through, name, "a")
+				call(through, name, "b")
+			}
+			require.Equal(t, runs, r.counts.get(name), name)
+		}
+		dropped, err := r.node.InvalidateCall(ctx, "cached", modelIn{Size: 2, Label: "a"})
+		require.NoError(t, err)
+		require.True(t, dropped)
+		dropped, err = r.node.InvalidateCall(ctx, "cached", modelIn{Size: 2, Label: "a"})
+		require.NoError(t, err)
+		require.False(t, dropped)
+		call(r.node, "cached", "b")
+		require.EqualValues(t, 2, r.counts.get("cached"))
+		call(r.node, "cached", "a")
+		require.EqualValues(t, 3, r.counts.get("cached"))
+		n, err := r.node.InvalidateEndpoint(ctx, "by key")
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		n, err = r.node.InvalidateEndpoint(ctx, "cached")
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		n, err = r.node.InvalidateEndpoint(ctx, "not cached")
+		require.NoError(t, err)
+		require.Zero(t, n)
+		_, err = r.node.InvalidateEndpoint(ctx, "unknown")
+		require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+		call(r.node, "by key", "a")
+		require.EqualValues(t, 2, r.counts.get("by key"))
+
+		for range 2 {
+			x, err := filled(testDevice(t), 1, 0) // what is there before the call does not stay
+			require.NoError(t, err)
+			defer x.Close()
+			out := x
+			require.NoError(t, r.node.Call(ctx, "nothing", modelIn{}, &out))
+			require.Nil(t, out)
+		}
+		require.EqualValues(t, 1, r.counts.get("nothing"), "nothing is a result like others")
+	})
+}
+
+func TestReferencesAreCountedAlikeInAllRoles(t *testing.T) {
+	inRoles(t, shareModels(t), func(t *testing.T, r role) {
+		ctx := context.Background()
+		own, err := endpoint.CallManaged[*tensor.Tensor](ctx, r.runs, "managed", modelIn{Size: 3})
+		require.NoError(t, err)
+		other, err := endpoint.CallManaged[*tensor.Tensor](ctx, r.node, "managed", modelIn{Size: 3})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, r.counts.get("managed"))
+		require.Equal(t, own.ID(), other.ID())
+		require.Equal(t, own.ServerID(), other.ServerID())
+		info, err := own.Info(ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, info.Refs)
+		released, err := other.Release(ctx)
+		require.NoError(t, err)
+		require.True(t, released)
+		released, err = other.Release(ctx)
+		require.NoError(t, err)
+		require.False(t, released)
+		require.NoError(t, own.Err(), "the other one is as good as before")
+		info, err = own.Info(ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, info.Refs)
+		require.Equal(t, []float32{3, 3, 3}, values(t, own.Value()))
+		require.Equal(t, []float32{3, 3, 3}, values(t, other.Value()), "the memory stays until it is closed")
+		require.NoError(t, other.Close())
+		require.NoError(t, own.Close())
+		again, err := endpoint.CallManaged[*tensor.Tensor](ctx, r.node, "managed", modelIn{Size: 3})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, r.counts.get("managed"), "the last reference took the cached result along")
+		require.NoError(t, again.Close())
+	})
+}
+
+// TestMemoryIsLentWithinAProcess has a function that returns a tensor of its own: nobody else gets other memory, a descriptor or a mapping.
+func TestMemoryIsLentWithinAProcess(t *testing.T) {
+	var kept *tensor.Tensor
+	share := func(n *endpoint.Node, dev driver.Device, counts *counters) {
+		if n.Mode() != endpoint.ModeClient {
+			var err error
+			kept, err = filled(dev, 4, 1)
+			require.NoError(t, err)
+		}
+		_, err := endpoint.Share(n, "kept", func(context.Context, struct{}) (*tensor.Tensor, error) { return kept.Clone(), nil }, endpoint.NoCache())
+		require.NoError(t, err)
+		_, err = endpoint.Share(n, "same", func(_ context.Context, in scaleIn) (bool, error) {
+			return in.X.Storage().Origin() == kept.Storage(), nil
+		}, endpoint.NoCache())
+		require.NoError(t, err)
+	}
+	inRoles(t, share, func(t *testing.T, r role) {
+		defer kept.Close()
+		ctx := context.Background()
+		files, maps := drivertest.OpenFiles(), drivertest.SharedMappings()
+		var results []*tensor.Tensor
+		for range 3 {
+			x, err := endpoint.Call[*tensor.Tensor](ctx, r.node, "kept", nil)
+			require.NoError(t, err)
+			results = append(results, x)
+		}
+		lent := r.name != "over the socket"
+		require.Equal(t, lent, files == drivertest.OpenFiles(), "descriptors")
+		require.Equal(t, lent, maps == drivertest.SharedMappings(), "mappings")
+		for _, x := range results {
+			require.False(t, x.Storage().Writable())
+			if lent {
+				require.Same(t, kept.Storage(), x.Storage().Origin())
+			} else {
+				require.NotSame(t, kept.Storage(), x.Storage().Origin())
+			}
+			require.NoError(t, x.Close())
+		}
+		same, err := endpoint.Call[bool](ctx, r.node, "same", scaleIn{X: kept})
+		require.NoError(t, err)
+		require.Equal(t, lent, same)
+		eventually(t, waitLimit, "nobody else has it any more", func() bool { return kept.Storage().Refs() == 1 })
+	})
+}
+
+// TestAutoWaitsForItsOwner opens a client before its owner.
+func TestAutoWaitsForItsOwner(t *testing.T) {
+	drivertest.Leaks(t)
+	base := filepath.Join(filepath.Dir(socketPath(t)), "late")
+	t.Setenv(endpoint.EnvEnabled, "1")
+	t.Setenv(endpoint.EnvBasePath, base)
+	ctx := context.Background()
+	_, err := endpoint.Open(ctx, endpoint.Options{})
+	require.ErrorIs(t, err, endpoint.ErrUnavailable)
+	opened := make(chan *endpoint.Node, 1)
+	go func() {
+		n, err := endpoint.Open(ctx, endpoint.Options{Wait: true})
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- n
+	}()
+	o := start(t)
+	id := o.must(command{Do: "serve", Socket: base + "-0.sock"}).ID
+	n := <-opened
+	require.NotNil(t, n)
+	require.Equal(t, endpoint.ModeClient, n.Mode())
+	info, err := n.Info(ctx)
+	require.NoError(t, err)
+	require.True(t, info.Auto)
+	require.True(t, info.ServerReady)
+	require.Equal(t, id, info.Server.ID)
+	require.NoError(t, n.Close())
+}
+
+func TestClosingTwiceIsNil(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	socket := socketPath(t)
+	twice := func(what string, close func() error) {
+		t.Helper()
+		for range 2 {
+			require.NoError(t, close(), what)
+		}
+	}
+	nodes := map[string]*endpoint.Node{}
+	for name, opts := range map[string]endpoint.Options{
+		"local": {Mode: endpoint.ModeLocal}, "never ready": {Mode: endpoint.ModeServer, Socket: socketPath(t)}, "server": {Mode: endpoint.ModeServer, Socket: socket},
+	} {
+		n, err := endpoint.Open(ctx, opts)
+		require.NoError(t, err)
+		nodes[name] = n
+	}
+	nodes["server"].Ready()
+	client, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, Socket: socket})
+	require.NoError(t, err)
+	w, err := client.Client().Watch(ctx)
+	require.NoError(t, err)
+	twice("watcher", w.Close)
+	over, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, OverSocket: true})
+	require.NoError(t, err)
+	twice("client over the socket", over.Close)
+	twice("client", client.Close)
+	require.NoError(t, client.Shutdown(ctx))
+	for name, n := range nodes {
+		twice(name, n.Close)
+		require.NoError(t, n.Shutdown(ctx), name)
+		n.Ready() // does nothing any more
+		require.NoError(t, n.Serve(ctx), name)
+		require.Error(t, n.Call(ctx, "x", nil, nil), name)
+	}
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
+	require.NoError(t, err)
+	twice("server that never served", s.Close)
+	require.ErrorIs(t, s.Serve(), endpoint.ErrServerClosed)
+	require.NoError(t, s.Shutdown(ctx))
+}
