@@ -73,7 +73,8 @@ func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	return got.Cancelled, nil
 }
 
-// Tasks lists the tasks that the filter selects, in the order in which they were submitted.
+// Tasks lists the tasks that the filter selects, in the order in which they were submitted. Their errors are those of Task, cut where they
+// are long.
 func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error) {
 	ask := wire.Tasks{Endpoint: filter.Endpoint, Mine: filter.Mine}
 	for _, s := range filter.States {

@@ -96,6 +96,13 @@
 // took, and what it has counted. [WriteMetrics] writes that for Prometheus, and [Vars] shows it among a program's variables. Memory that has
 // several purposes is counted once. Counting costs a call a few atomic operations; whoever asks pays for the rest.
 //
+// # Errors
+//
+// An error of an owner answers errors.Is in its clients for what it answers to there: for the sentinels of this package and of those below,
+// and for its [wire.Code]; with errors.As it is a [*wire.Error], which has the type of an error that has no sentinel. What a function
+// returned arrives in the same way whether it ran as a task or not, and within the process as over the socket; a program's own sentinels and
+// types stay in its process. Long texts are cut.
+//
 // # Whom it trusts
 //
 // Nobody. The directory and the socket are for one user alone, both sides ask the kernel who is at the other end, and what a peer says

@@ -124,10 +124,17 @@ func classOf(t *testing.T, err error) (wire.Code, string) {
 	return e.Code, e.Type
 }
 
-// both are a client of an owner in another process, and an owner in this one.
-func both(t *testing.T) map[string]endpoint.Caller {
+// paths are the ways to an owner: a client of one in another process, one in this process itself, and a client of another one in this process.
+func paths(t *testing.T) map[string]endpoint.Caller {
+	t.Helper()
 	c, dev, _ := calling(t)
-	return map[string]endpoint.Caller{"socket": c, "direct": serve(t, endpoint.ServerOptions{Registry: testRegistry(dev, &counters{}), Logger: discard()})}
+	here := func() *endpoint.Server {
+		return serve(t, endpoint.ServerOptions{Registry: testRegistry(dev, &counters{}), Logger: discard()})
+	}
+	near, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: here().Socket(), Devices: driversOf(dev)})
+	require.NoError(t, err)
+	t.Cleanup(func() { near.Close() })
+	return map[string]endpoint.Caller{"socket": c, "direct": here(), "near": near}
 }
 
 // Every class of error arrives as itself, over a socket from another process and on the direct path, and of a task as of a call.
@@ -135,7 +142,7 @@ func TestErrorsArriveAsTheyAre(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	ctx := context.Background()
-	for path, c := range both(t) {
+	for path, c := range paths(t) {
 		for _, r := range raisings {
 			t.Run(path+"/"+r.what, func(t *testing.T) {
 				err := c.Call(ctx, "raise", r.what, nil)
@@ -175,7 +182,7 @@ func TestErrorsOfRequests(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
 	dev := testDevice(t)
-	for path, c := range both(t) {
+	for path, c := range paths(t) {
 		t.Run(path, func(t *testing.T) {
 			err := c.Call(ctx, "nothing", nil, nil)
 			code, typ := classOf(t, err)
@@ -230,6 +237,25 @@ func TestErrorsOfRequests(t *testing.T) {
 	}
 }
 
+// Where frames are so small that an error does not fit, its class arrives all the same, and the connection goes on.
+func TestErrorsFitTheSmallestFrames(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	ctx := context.Background()
+	s := serve(t, endpoint.ServerOptions{
+		Registry: testRegistry(testDevice(t), &counters{}), Logger: discard(), Limits: endpoint.Limits{Wire: wire.Limits{Frame: 2048}},
+	})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
+	require.NoError(t, err)
+	defer c.Close()
+	for range 2 {
+		err = c.Call(ctx, "raise", "long", nil)
+		code, typ := classOf(t, err)
+		require.Equal(t, wire.CodeInternal, code)
+		require.Equal(t, "*errors.errorString", typ)
+		require.ErrorIs(t, c.Call(ctx, "raise", "out of memory", nil), driver.ErrOutOfMemory)
+	}
+}
+
 // A result that cannot be shared is refused to the client alone that cannot have it.
 func TestMemoryThatTheClientCannotMap(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
@@ -248,7 +274,7 @@ func TestLongErrorsAreCut(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
 	name := strings.Repeat("\x01", 30<<20)
-	for path, c := range both(t) {
+	for path, c := range paths(t) {
 		t.Run(path, func(t *testing.T) {
 			waiting := make(chan error, 1)
 			go func() { waiting <- c.Call(ctx, "gated run", gateIn{Gate: path}, nil) }()
@@ -269,6 +295,12 @@ func TestLongErrorsAreCut(t *testing.T) {
 			tasks, err := c.Tasks(ctx, endpoint.TaskFilter{States: []endpoint.TaskState{endpoint.TaskFailed}})
 			require.NoError(t, err)
 			require.Len(t, tasks, 3)
+			for _, info := range tasks {
+				require.ErrorIs(t, info.Err(), task.ErrFailed)
+				require.Equal(t, "*errors.errorString", info.ErrorType)
+				require.Less(t, len(info.Error), 600)
+				require.Contains(t, info.Error, "bytes left out")
+			}
 			require.NoError(t, c.Call(ctx, "open", path, nil))
 			require.NoError(t, <-waiting)
 		})

@@ -139,7 +139,7 @@ func checkTask(t *testing.T, info endpoint.TaskInfo, object string) {
 func TestWaitSaysWhatIsKnownWhenItsContextEnds(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
-	for path, c := range both(t) {
+	for path, c := range paths(t) {
 		t.Run(path, func(t *testing.T) {
 			ctx := context.Background()
 			info, err := c.Submit(ctx, "steps", gateIn{Gate: path, N: 3})

@@ -274,9 +274,34 @@ func doTasks(_ context.Context, r request) (reply, error) {
 	}
 	var out wire.TasksListed
 	for _, status := range r.session.server.tasks.List(filter) {
-		out.Tasks = append(out.Tasks, encodeTask(status))
+		info := encodeTask(status)
+		if info.Error != nil {
+			info.Error = brief(info.Error)
+		}
+		out.Tasks = append(out.Tasks, info)
 	}
 	return reply{body: out}, nil
+}
+
+// listedError is how many bytes the error of a task has in a list, and its cause: one that says a lot must not keep the others from being
+// listed.
+const listedError = 512
+
+// brief is an error as it stands in a list of tasks.
+func brief(e *wire.Error) *wire.Error {
+	if len(e.Message)+len(e.Data) <= 2*listedError {
+		return e
+	}
+	details := e.Details()
+	if c := details.Cause; c != nil {
+		details.Cause = &wire.Error{Code: c.Code, Type: c.Type, Message: wire.CutText(c.Message, listedError)}
+	}
+	details.Detail = wire.CutText(details.Detail, listedError)
+	out := &wire.Error{Code: e.Code, Type: e.Type, Message: wire.CutText(e.Message, listedError)}
+	if data, err := wire.Marshal(details); err == nil && len(data) <= 4*listedError {
+		out.Data = data
+	}
+	return out
 }
 
 // encodeTask is a task as it crosses.

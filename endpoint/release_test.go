@@ -18,7 +18,7 @@ func TestReleaseTellsWhatBecameOfIt(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	ctx := context.Background()
-	for path, c := range both(t) {
+	for path, c := range paths(t) {
 		t.Run(path, func(t *testing.T) {
 			first, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 1})
 			require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestResultsOfObjectsThatAreGoneSayWhich(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	ctx := context.Background()
-	for path, c := range both(t) {
+	for path, c := range paths(t) {
 		t.Run(path, func(t *testing.T) {
 			info, err := c.Submit(ctx, "model task", modelIn{Size: 1})
 			require.NoError(t, err)
