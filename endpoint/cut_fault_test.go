@@ -112,9 +112,13 @@ func (c *cutter) close() {
 }
 
 // cutOwner is an owner with all that a conversation needs.
-func cutOwner(t *testing.T) (*endpoint.Server, driver.Device) {
+func cutOwner(t *testing.T) (*endpoint.Server, driver.Device, *loadCounts) {
 	dev := testDevice(t)
-	r := loadRegistry(new(loadCounts))
+	counts := new(loadCounts)
+	r := loadRegistry(counts)
+	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (*tensor.Tensor, error) {
+		return tensor.FromSlice(dev, tensor.Shape{1}, []float32{float32(n)})
+	}, endpoint.Managed()))
 	require.NoError(t, endpoint.RegisterStream(r, "items", func(_ context.Context, n int) iter.Seq2[*tensor.Tensor, error] {
 		return func(yield func(*tensor.Tensor, error) bool) {
 			for i := range n {
@@ -129,11 +133,11 @@ func cutOwner(t *testing.T) (*endpoint.Server, driver.Device) {
 	require.NoError(t, err)
 	_, err = s.Publish(context.Background(), "m", sd)
 	require.NoError(t, err)
-	return s, dev
+	return s, dev, counts
 }
 
 // conversation does one of everything.
-func conversation(ctx context.Context, socket string, dev driver.Device) error {
+func conversation(ctx context.Context, socket string, dev driver.Device, counts *loadCounts) error {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: discard()})
 	if err != nil {
 		return err
@@ -168,7 +172,70 @@ func conversation(ctx context.Context, socket string, dev driver.Device) error {
 		}
 		item.Close()
 	}
+	if err := errors.Join(converseOfObjects(ctx, c), converseOfTasks(ctx, c), cancelled(ctx, c, counts)); err != nil {
+		return err
+	}
 	_, err = c.Ping(ctx)
+	return err
+}
+
+// converseOfObjects gives one managed object back, and hears of the end of another.
+func converseOfObjects(ctx context.Context, c *endpoint.Client) error {
+	kept, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "object", 1)
+	if err != nil {
+		return err
+	}
+	defer kept.Close()
+	lost, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "object", 2)
+	if err != nil {
+		return err
+	}
+	defer lost.Close()
+	if _, err := lost.Info(ctx); err != nil {
+		return err
+	}
+	if _, err := c.Destroy(ctx, lost.ID()); err != nil {
+		return err
+	}
+	select {
+	case <-lost.Done():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	_, err = kept.Release(ctx)
+	return err
+}
+
+// converseOfTasks submits a task, waits for it and fetches what it made, which is kept when the connection is gone: it has no memory.
+func converseOfTasks(ctx context.Context, c *endpoint.Client) error {
+	submitted, err := c.Submit(ctx, "next", 3)
+	if err != nil {
+		return err
+	}
+	if _, err := c.Wait(ctx, submitted.ID); err != nil {
+		return err
+	}
+	return c.Result(ctx, submitted.ID, nil)
+}
+
+// cancelled cancels a call while its function runs.
+func cancelled(ctx context.Context, c *endpoint.Client, counts *loadCounts) error {
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	before := counts.started.Load()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() {
+		for counts.started.Load() == before && inner.Err() == nil {
+			time.Sleep(tick / 10)
+		}
+		cancel()
+	})
+	err := c.Call(inner, "wait", false, nil)
+	cancel()
+	if errors.Is(err, context.Canceled) {
+		return ctx.Err()
+	}
 	return err
 }
 
@@ -177,7 +244,7 @@ func conversation(ctx context.Context, socket string, dev driver.Device) error {
 func TestAConnectionThatIsCutAnywhereLeavesNothing(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
-	s, dev := cutOwner(t)
+	s, dev, counts := cutOwner(t)
 	dir := socketPath(t)
 	number := 0
 	run := func(toOwner bool, after int) (*cutter, error) {
@@ -194,7 +261,7 @@ func TestAConnectionThatIsCutAnywhereLeavesNothing(t *testing.T) {
 			case <-ended:
 			}
 		})
-		err := conversation(ctx, c.socket, dev)
+		err := conversation(ctx, c.socket, dev, counts)
 		close(ended)
 		watching.Wait()
 		c.close()
@@ -205,6 +272,8 @@ func TestAConnectionThatIsCutAnywhereLeavesNothing(t *testing.T) {
 	}
 	whole, err := run(true, -1)
 	require.NoError(t, err)
+	require.Subset(t, kindsOf(whole.passed[1]), []wire.Kind{wire.KindHello, wire.KindRequest, wire.KindCancel, wire.KindGoodbye})
+	require.Subset(t, kindsOf(whole.passed[0]), []wire.Kind{wire.KindHello, wire.KindResponse, wire.KindError, wire.KindEvent})
 
 	before := drivertest.TakeSnapshot()
 	for _, toOwner := range []bool{true, false} {
@@ -230,6 +299,16 @@ func TestAConnectionThatIsCutAnywhereLeavesNothing(t *testing.T) {
 	require.Empty(t, before.WaitNone(waitLimit))
 	require.Len(t, s.List(), 1)
 	require.Empty(t, s.List()[0].Versions[0].Holders)
+}
+
+// kindsOf are the kinds of the frames in a stream.
+func kindsOf(stream []byte) []wire.Kind {
+	var kinds []wire.Kind
+	for at := 0; at < len(stream); at += wire.HeaderBytes + int(binary.BigEndian.Uint32(stream[at:])) {
+		kinds = append(kinds, wire.Kind(binary.BigEndian.Uint16(stream[at+4:])))
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
 }
 
 // cutsOf are the boundaries of the frames in a stream, and places around them.

@@ -109,6 +109,9 @@ func (r request) submit(ctx context.Context, d *definition, a *arguments, then f
 	})
 	if err != nil {
 		a.drop()
+		if errors.Is(err, task.ErrShutdown) { // to whoever asks it is an owner that is going
+			err = &classed{ErrUnavailable, err}
+		}
 		return nil, err
 	}
 	go func() {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/task"
 )
 
 // TestTheEndOfAServerWaitsForNoFunction has a function that does not heed its context while the server ends.
@@ -49,4 +51,17 @@ func TestTheEndOfAServerWaitsForNoFunction(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestASubmissionThatComesTooLateFindsNobody(t *testing.T) {
+	r := NewRegistry()
+	require.NoError(t, Register(r, "x", func(context.Context, struct{}) (int, error) { return 1, nil }, Task()))
+	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.tasks.Shutdown(context.Background()))
+	_, err = s.Submit(context.Background(), "x", nil)
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorIs(t, err, task.ErrShutdown)
+	require.ErrorIs(t, s.Call(context.Background(), "x", nil, nil), ErrUnavailable)
 }
