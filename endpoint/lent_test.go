@@ -163,6 +163,30 @@ func TestOthersMemoryIsNoKey(t *testing.T) {
 	require.EqualValues(t, 28, sumOf(t, c, lent), "a function wrote to it")
 }
 
+// TestWhatCannotBeWrittenStaysCached passes a published tensor to a function that writes: where frozen memory keeps that from happening, the
+// tensor is what it was for the cache too.
+func TestWhatCannotBeWrittenStaysCached(t *testing.T) {
+	drivertest.Leaks(t)
+	c, dev, o := calling(t)
+	ctx := context.Background()
+	o.must(command{Do: "publish", Name: "m", Tensors: 1})
+	h, err := c.Acquire(ctx, "m")
+	require.NoError(t, err)
+	defer h.Close()
+	for _, x := range h.StateDict().All() {
+		before := sumOf(t, c, x)
+		err := c.Call(ctx, "fill", scaleIn{X: x}, nil)
+		if dev.Info().Type == driver.CPU {
+			require.ErrorIs(t, err, driver.ErrReadOnly)
+			require.Equal(t, before, sumOf(t, c, x))
+			require.EqualValues(t, 1, ran(o, "sum"))
+			continue
+		}
+		sumOf(t, c, x)
+		require.EqualValues(t, 2, ran(o, "sum"), "on CUDA whoever maps it decides whether to write")
+	}
+}
+
 // TestFalseNamesDeceiveNobody claims that memory of this process is what the owner lent: the function gets what the owner lent.
 func TestFalseNamesDeceiveNobody(t *testing.T) {
 	drivertest.Leaks(t)

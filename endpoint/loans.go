@@ -104,12 +104,15 @@ func (l *loans) writing(name string) {
 // allows its owner to map it again. Nil where no memory has the name. The caller closes it.
 func (l *loans) borrow(name string) *tensor.Storage {
 	s := l.find(name)
-	if s == nil {
+	switch {
+	case s == nil:
+		return nil
+	case s.Refs() == 0: // it was closed before it got here
 		return nil
 	}
 	again, err := remap(s)
 	if err != nil { // legacy memory of CUDA cannot be imported by its own process
-		return s
+		return s.ReadOnly()
 	}
 	s.Close()
 	return again
@@ -203,12 +206,14 @@ func (s *Server) importArguments(handles []wire.Handle, files *wire.Files, d *de
 	}
 	if lent := lentWith(files); lent != nil {
 		storages, err := lend(s.devices, lent, driver.ImportOptions{Writable: d.options.writable})
-		return storages, s.nameLocal(lent, d, session), err
+		if err != nil {
+			return nil, nil, err
+		}
+		return storages, s.nameLocal(lent, d, session), nil
 	}
 	names := make([]string, len(handles))
 	own := func(i int, h wire.Handle) *tensor.Storage {
 		if d.options.writable {
-			s.loans.writing(h.Name)
 			return nil
 		}
 		if borrowed := s.loans.borrow(h.Name); borrowed != nil {
@@ -222,7 +227,15 @@ func (s *Server) importArguments(handles []wire.Handle, files *wire.Files, d *de
 	}
 	im := importer{devices: s.devices, opts: driver.ImportOptions{Writable: d.options.writable}, own: own}
 	storages, err := im.storages(handles, files)
-	return storages, names, err
+	if err != nil {
+		return nil, nil, err
+	}
+	if d.options.writable { // and could be mapped so
+		for _, h := range handles {
+			s.loans.writing(h.Name)
+		}
+	}
+	return storages, names, nil
 }
 
 // uncached notes that a call was not cached because of the memory of its arguments, once for each endpoint in the log.
