@@ -210,8 +210,9 @@ func isEmpty(v reflect.Value) bool {
 	return v.IsZero()
 }
 
-// handle is the index of a storage among those of the payload.
+// handle is the index of a storage among those of the payload. Read-only views of it are the same memory.
 func (e *encoder) handle(s *tensor.Storage) uint32 {
+	s = s.Origin()
 	if i, ok := e.index[s]; ok {
 		return i
 	}
