@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -17,8 +18,32 @@ type buildContext[V any] struct {
 func (b *buildContext[V]) Deadline() (time.Time, bool) {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
-	return b.f.deadlines.latest()
+	at, limited := b.f.deadlines.latest()
+	if limited && (b.f.told.IsZero() || at.Before(b.f.told)) {
+		b.f.told = at
+	}
+	return at, limited
 }
+
+// outlived tells whether f failed because time was up for those who waited when it asked, while one who came later waits longer.
+func (c *Cache[V]) outlived(f *flight[V], waits patience) bool {
+	var own *final
+	if !errors.Is(f.err, context.DeadlineExceeded) || errors.As(f.err, &own) {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	over := !f.told.IsZero() && !time.Now().Before(f.told)
+	return over && (!waits.limited || waits.until.After(f.told))
+}
+
+// Final marks an error of a load as one that the load would have had whoever waited: a time limit of its own that is over, for one. Those
+// who wait longer than others do not try again then. The error reads and answers as before.
+func Final(err error) error { return &final{err} }
+
+type final struct{ error }
+
+func (e *final) Unwrap() error { return e.error }
 
 // patience is how long one waits: until a time, or for ever where there is none. It is asked for without locks, for the context may be
 // that of a build.
@@ -36,6 +61,7 @@ func patienceOf(ctx context.Context) (p patience) {
 type deadlines struct {
 	endless int // waiters without one
 	at      map[time.Time]int
+	told    time.Time // the earliest that the build was told; zero if it did not ask
 }
 
 // add notes a waiter.

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,4 +97,84 @@ func TestBuildMayAskForOthers(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, ref.Close())
+}
+
+// passing is a load that hands its deadline on to something that fails when it is over.
+func passing(inner context.Context) (*resource, error) {
+	at, limited := inner.Deadline()
+	if !limited {
+		return &resource{}, nil
+	}
+	time.Sleep(time.Until(at))
+	return nil, fmt.Errorf("nested: %w", context.DeadlineExceeded)
+}
+
+func TestWhoWaitsLongerThanTheBuildWasToldStartsAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, Options[*resource]{})
+		short, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		longer, cancelLonger := context.WithTimeout(ctx, 2*time.Minute)
+		defer cancelLonger()
+		first := getting(short, c, "a", passing)
+		synctest.Wait()
+		time.Sleep(30 * time.Second)
+		var patient []chan outcome
+		for range 3 {
+			patient = append(patient, getting(ctx, c, "a", passing))
+		}
+		second := getting(longer, c, "a", passing)
+		synctest.Wait()
+		require.EqualValues(t, 4, c.Stats().Joins)
+		require.ErrorIs(t, (<-first).err, context.DeadlineExceeded)
+		var value *resource
+		for _, waiting := range patient {
+			o := <-waiting
+			require.NoError(t, o.err)
+			require.True(t, value == nil || value == o.ref.Value(), "they share that too")
+			value = o.ref.Value()
+			require.NoError(t, o.ref.Close())
+		}
+		if o := <-second; o.err == nil { // it came before those who wait for ever, or its own deadline was told
+			require.NoError(t, o.ref.Close())
+		}
+		require.LessOrEqual(t, c.Stats().Misses, uint64(3))
+	})
+}
+
+func TestABuildThatFailsBeforeItsDeadlineFailsForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, Options[*resource]{})
+		short, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		first := getting(short, c, "a", func(inner context.Context) (*resource, error) {
+			inner.Deadline()
+			time.Sleep(30 * time.Second)
+			return nil, context.DeadlineExceeded // of something else
+		})
+		synctest.Wait()
+		joiner := getting(ctx, c, "a", unexpected)
+		require.ErrorIs(t, (<-first).err, context.DeadlineExceeded)
+		require.ErrorIs(t, (<-joiner).err, context.DeadlineExceeded)
+
+		again := getting(short, c, "c", func(inner context.Context) (*resource, error) {
+			_, err := passing(inner)
+			return nil, Final(err)
+		})
+		synctest.Wait()
+		joiner = getting(ctx, c, "c", unexpected)
+		require.ErrorIs(t, (<-again).err, context.DeadlineExceeded)
+		require.EqualError(t, (<-joiner).err, "nested: context deadline exceeded", "its own limit")
+
+		short, cancelNext := context.WithTimeout(ctx, time.Minute)
+		defer cancelNext()
+		other := getting(short, c, "b", func(context.Context) (*resource, error) { // nobody was told
+			time.Sleep(time.Minute)
+			return nil, context.DeadlineExceeded
+		})
+		synctest.Wait()
+		joiner = getting(ctx, c, "b", unexpected)
+		require.ErrorIs(t, (<-other).err, context.DeadlineExceeded)
+		require.ErrorIs(t, (<-joiner).err, context.DeadlineExceeded)
+	})
 }

@@ -27,7 +27,9 @@ type flight[V any] struct {
 //
 // A caller whose ctx ends while it waits leaves with the cause of ctx. load gets a context that is cancelled, with cause
 // [ErrAbandoned], when the last waiter has left; its deadline is the latest of theirs, at the moment at which it is asked for, and none
-// while one of them has none. It must not ask the cache for its own key: it would wait for itself, unless
+// while one of them has none. So it may become later, and the context does not end at a time that it was asked for before: what has to end
+// then needs a timer of its own. Who waits longer than the build was told asks again where the build fails with
+// [context.DeadlineExceeded] after that time, unless that is [Final]: it was not his. It must not ask the cache for its own key: it would wait for itself, unless
 // [Options.Work] notices.
 //
 // Errors are those of load, [*PanicError], [ErrGoexit] and [ErrClosed]; none is kept. A load that returns an error keeps
@@ -47,19 +49,29 @@ func (c *Cache[V]) GetAlone(ctx context.Context, key Key, load func(context.Cont
 // a value has been built and cannot be found.
 func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], error) {
 	waits := patienceOf(ctx)
+	for {
+		ref, f, err := c.try(ctx, waits, key, load, share)
+		if f == nil || !c.outlived(f, waits) {
+			return ref, err
+		}
+	}
+}
+
+// try does what get does, once. It returns the build that it has joined, if that failed.
+func (c *Cache[V]) try(ctx context.Context, waits patience, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], *flight[V], error) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return nil, ErrClosed
+		return nil, nil, ErrClosed
 	}
 	if e := c.findLocked(key); e != nil {
 		c.stats.Hits++
 		defer c.mu.Unlock()
-		return c.pinLocked(e), nil
+		return c.pinLocked(e), nil, nil
 	}
 	if ctx.Err() != nil {
 		c.mu.Unlock()
-		return nil, context.Cause(ctx)
+		return nil, nil, context.Cause(ctx)
 	}
 	f := c.flights[key]
 	if share && f != nil {
@@ -72,7 +84,8 @@ func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) 
 	c.stats.Misses++
 	f, inner := c.newFlightLocked(ctx, waits, key, share)
 	c.mu.Unlock()
-	return c.await(ctx, waits, f, func() { c.build(inner, f, load) })
+	ref, _, err := c.await(ctx, waits, f, func() { c.build(inner, f, load) })
+	return ref, nil, err
 }
 
 // newFlightLocked notes a build, which the caller starts, for one waiter. It returns the context for the build.
@@ -91,8 +104,9 @@ func (c *Cache[V]) newFlightLocked(ctx context.Context, waits patience, key Key,
 	return f, &buildContext[V]{inner, c, f}
 }
 
-// await starts the build of f, if it is given, and returns when f is done or ctx ends, whichever the lock sees first.
-func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], build func()) (*Ref[V], error) {
+// await starts the build of f, if it is given, and returns when f is done or ctx ends, whichever the lock sees first. It returns f if that
+// is what failed.
+func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], build func()) (*Ref[V], *flight[V], error) {
 	leave, err := f.join(ctx)
 	if build != nil {
 		go build()
@@ -101,7 +115,7 @@ func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], buil
 		if !c.leave(f, waits, ErrAbandoned) && f.err == nil {
 			(&Ref[V]{c: c, e: f.entry}).Close()
 		}
-		return nil, err
+		return nil, nil, err
 	}
 	defer leave()
 	select {
@@ -112,13 +126,13 @@ func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], buil
 			why = fmt.Errorf("%w: %w", ErrAbandoned, context.DeadlineExceeded)
 		}
 		if c.leave(f, waits, why) {
-			return nil, context.Cause(ctx)
+			return nil, nil, context.Cause(ctx)
 		}
 	}
 	if f.err != nil {
-		return nil, f.err
+		return nil, f, f.err
 	}
-	return &Ref[V]{c: c, e: f.entry}, nil
+	return &Ref[V]{c: c, e: f.entry}, nil, nil
 }
 
 // join tells the work of f, if it has any, that one waits who has that context.

@@ -60,18 +60,19 @@ func (s *Server) obtain(ctx context.Context, d *definition, a *arguments) (_ gri
 }
 
 // run calls the function and encodes its result. It takes the arguments. The caller releases the result.
-func (s *Server) run(ctx context.Context, d *definition, a *arguments) (*result, error) {
+func (s *Server) run(ctx context.Context, d *definition, a *arguments) (r *result, err error) {
 	defer a.close()
 	if d.options.timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.options.timeout)
+		limited, cancel := withTimeout(ctx, d.options.timeout)
 		defer cancel()
+		defer func() { err = limited.over(err) }()
+		ctx = limited
 	}
 	if err := s.takeTurn(ctx, d, a); err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	r, err := s.invoke(ctx, d, a)
+	r, err = s.invoke(ctx, d, a)
 	d.latency.add(time.Since(start), err != nil)
 	return r, err
 }

@@ -3,6 +3,7 @@ package endpoint_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -262,4 +263,63 @@ func TestARunThatCallsItselfFails(t *testing.T) {
 	info, err = s.Wait(ctx, info.ID)
 	require.NoError(t, err)
 	require.ErrorContains(t, info.Err(), task.ErrSelf.Error())
+}
+
+// TestTasksOfAllKindsTogether lets tasks of all kinds call each other, some of whose callers leave. Whatever waits for what, all end, and every
+// worker is free.
+func TestTasksOfAllKindsTogether(t *testing.T) {
+	r := endpoint.NewRegistry()
+	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 2}})
+	kinds := [][]endpoint.Option{
+		{endpoint.Task()},
+		{endpoint.Task(), endpoint.NoCache(), endpoint.SerializedBy("{size}")},
+		{endpoint.Task(), endpoint.NoSingleFlight(), endpoint.Serialized()},
+		nil,
+		{endpoint.Managed(), endpoint.Task()},
+		{endpoint.NoCache(), endpoint.Task()},
+	}
+	callers := []endpoint.Caller{s, c}
+	for level, opts := range kinds {
+		register(t, r, fmt.Sprint("level ", level), func(ctx context.Context, in modelIn) (int, error) {
+			task.Report(ctx, int64(level), int64(len(kinds)), "at work")
+			sum := 1
+			for next := level + 1; next < len(kinds); next++ {
+				n, err := endpoint.Call[int](ctx, callers[(in.Size+next)%2], fmt.Sprint("level ", next), in)
+				if err != nil {
+					return 0, err
+				}
+				sum += n
+			}
+			return sum, ctx.Err()
+		}, opts...)
+	}
+	var all sync.WaitGroup
+	for seed := range uint64(8) {
+		all.Go(func() {
+			rng := rand.New(rand.NewPCG(seed, 13))
+			for range 15 {
+				in := modelIn{Size: rng.IntN(3), Label: fmt.Sprint(rng.IntN(3))}
+				through, level := callers[rng.IntN(2)], rng.IntN(len(kinds))
+				short, cancel := context.WithTimeout(ctx, time.Duration(rng.IntN(3000))*time.Microsecond)
+				_ = through.Call(short, fmt.Sprint("level ", level), in, nil)
+				cancel()
+				if rng.IntN(4) == 0 {
+					_, _ = through.InvalidateEndpoint(ctx, fmt.Sprint("level ", rng.IntN(len(kinds))))
+				}
+				n, err := endpoint.Call[int](ctx, through, fmt.Sprint("level ", level), in)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if want := 1 << (len(kinds) - 1 - level); n != want {
+					t.Errorf("level %d: %d, not %d", level, n, want)
+				}
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, waitLimit, "nothing runs any more", func() bool {
+		info, err := s.ServerInfo(ctx)
+		return err == nil && info.Stats.TasksRunning == 0 && info.Stats.Inflight == 0 && info.Stats.Objects == 0
+	})
 }
