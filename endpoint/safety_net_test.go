@@ -100,13 +100,28 @@ func TestAForgottenReferenceGoesBack(t *testing.T) {
 
 func TestAForgottenReferenceOfThisProcessGoesBack(t *testing.T) {
 	log := new(warnings)
-	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Logger: log.logger()})
+	dev := testDevice(t)
+	r := numbers(t)
+	require.NoError(t, endpoint.Register(r, "model", func(_ context.Context, in modelIn) (*tensor.Tensor, error) {
+		return filled(dev, in.Size, 1)
+	}, endpoint.Managed()))
+	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: log.logger()})
 	ctx := context.Background()
-	_, id := forgetRef[int](t, s, "number", 7)
-	collect(t, "the object is gone", func() bool {
-		_, err := s.ObjectInfo(ctx, id)
-		return err != nil && strings.Contains(log.String(), id)
-	})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}, Logger: log.logger()})
+	require.NoError(t, err)
+	defer c.Close()
+	for n, through := range []endpoint.Caller{s, c} {
+		_, number := forgetRef[int](t, through, "number", 7)
+		x, model := forgetRef[*tensor.Tensor](t, through, "model", 3)
+		collect(t, "the objects are gone", func() bool {
+			list, err := s.Objects(ctx)
+			return err == nil && len(list) == 0 && strings.Count(log.String(), "not closed") == 2*(n+1)
+		})
+		require.Contains(t, log.String(), number)
+		require.Contains(t, log.String(), model)
+		require.Len(t, values(t, x), 3, "the memory is counted apart from the object")
+		require.NoError(t, x.Close())
+	}
 
 	closed, err := endpoint.CallManaged[int](ctx, s, "number", modelIn{Size: 8})
 	require.NoError(t, err)
@@ -120,7 +135,7 @@ func TestAForgottenReferenceOfThisProcessGoesBack(t *testing.T) {
 		runtime.GC()
 		time.Sleep(time.Millisecond)
 	}
-	require.Equal(t, 1, strings.Count(log.String(), "not closed"), "%v %v", closed, released)
+	require.Equal(t, 4, strings.Count(log.String(), "not closed"), "%v %v", closed, released)
 }
 
 // forgetHandle acquires a model and loses the handle, but not the tensor that it returns.
