@@ -6,32 +6,41 @@ import (
 	"time"
 )
 
-// How long accepting rests after it failed for a reason that may pass: longer after each failure in a row.
+// How long accepting rests after it failed for a reason that may pass: longer after each failure in a row. The log hears of a change once a
+// minute at most.
 const (
-	firstRest = 5 * time.Millisecond
-	longRest  = time.Second
+	firstRest  = 5 * time.Millisecond
+	longRest   = time.Second
+	saidSeldom = time.Minute
 )
 
-// rest waits after accepting failed, and tells the log when that begins: once, not at each attempt. last is the rest before, 0 for none; it
-// returns how long it was.
-func (s *Server) rest(last time.Duration, err error) time.Duration {
-	next := min(2*last, longRest)
-	if last == 0 {
-		next = firstRest
+// rests are how accepting goes on after it failed.
+type rests struct {
+	last time.Duration // 0 if it did not fail the last time
+	said time.Time     // when the log was told last that it fails
+	told bool          // the log knows that it fails
+}
+
+// failed rests, and tells the log if that is news.
+func (r *rests) failed(s *Server, err error) {
+	if r.last == 0 && time.Since(r.said) >= saidSeldom {
+		r.said, r.told = time.Now(), true
 		s.log.Warn("cannot accept clients for now", "socket", s.opts.Socket, "error", err)
 	}
-	timer := time.NewTimer(next)
+	r.last = max(min(2*r.last, longRest), firstRest)
+	timer := time.NewTimer(r.last)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-s.stopping:
 	}
-	return next
 }
 
-// rested tells the log that accepting works again after a rest.
-func (s *Server) rested(last time.Duration) {
-	if last > 0 {
+// over notes that a client was accepted.
+func (r *rests) over(s *Server) {
+	r.last = 0
+	if r.told {
+		r.told = false
 		s.log.Warn("clients are accepted again", "socket", s.opts.Socket)
 	}
 }

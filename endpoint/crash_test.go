@@ -78,7 +78,7 @@ func TestClientsReadOnWhenTheOwnerIsKilled(t *testing.T) {
 	o2.must(command{Do: "publish", Name: "m", Seed: 12})
 	require.Equal(t, "owner back", c.must(command{Do: "next", Key: "w"}).Kind)
 	require.Equal(t, "published", c.must(command{Do: "next", Key: "w"}).Kind)
-	require.Equal(t, "orphaned", c.must(command{Do: "state", Key: "h"}).State)
+	eventually(t, waitLimit, "the handle has lost its owner", func() bool { return c.must(command{Do: "state", Key: "h"}).State == "orphaned" })
 	c.must(command{Do: "check", Key: "h", Seed: 11, Bytes: 8 << 20})
 	c.must(command{Do: "acquire", Name: "m", Key: "h2"})
 	c.must(command{Do: "check", Key: "h2", Seed: 12})

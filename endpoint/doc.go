@@ -106,8 +106,9 @@
 // # Whom it trusts
 //
 // Nobody. The directory and the socket are for one user alone, both sides ask the kernel who is at the other end, and what a peer says
-// about sizes, offsets, names and descriptors is checked before anything is mapped or allocated. Nothing that arrives
-// is executed.
+// about sizes, offsets, names and descriptors is checked before anything is mapped or allocated. What clients can make an owner
+// hold is bounded by [Limits]: beyond them is [ErrLimit]. A panic in what a type does to encode or decode itself is an error of the call,
+// like one in the function. Nothing that arrives is executed.
 //
 // Devices are handed in: the package knows none by name, so a program that shares host memory only links nothing of CUDA.
 package endpoint

@@ -168,12 +168,11 @@ func (s *Server) Serve() error {
 	s.watchIdle()
 	defer s.serving.Store(false)
 	s.acceptOnce.Do(func() { close(s.accepting) })
-	var rest time.Duration // the last one, since a client was accepted
+	var rests rests
 	for {
 		c, err := s.sock.listener.AcceptUnix()
 		if err == nil {
-			s.rested(rest)
-			rest = 0
+			rests.over(s)
 			s.admit(c)
 			continue
 		}
@@ -183,7 +182,7 @@ func (s *Server) Serve() error {
 		if !temporary(err) {
 			return fmt.Errorf("accept on %s: %w", s.opts.Socket, err)
 		}
-		rest = s.rest(rest, err)
+		rests.failed(s, err)
 	}
 }
 
