@@ -83,6 +83,26 @@ func TestSealingMakesArgumentsCached(t *testing.T) {
 	require.EqualValues(t, 2, ran(o, "sum"), "once before it was sealed, once for all after that")
 }
 
+// TestSealedMemoryIsPublished publishes what the publisher itself cannot write any more.
+func TestSealedMemoryIsPublished(t *testing.T) {
+	hostOnly(t, "no other memory can be sealed")
+	do := command{Name: "m", Key: "m", Seed: 7}
+	dev := testDevice(t)
+	s := serve(t, endpoint.ServerOptions{})
+	sd, err := synthetic(dev, do)
+	require.NoError(t, err)
+	for _, storage := range sd.Storages() {
+		require.NoError(t, storage.Seal())
+	}
+	_, err = s.Publish(context.Background(), "m", sd)
+	require.NoError(t, err)
+	c := client(t, s.Socket())
+	do.Do = "acquire"
+	c.must(do)
+	do.Do = "check"
+	c.must(do)
+}
+
 // TestFrozenArgumentsMayStillChange writes through a mapping from before the freeze: what was made of the bytes before is no answer then.
 func TestFrozenArgumentsMayStillChange(t *testing.T) {
 	drivertest.Leaks(t)

@@ -3,7 +3,7 @@
 //
 // An allocation is one memfd, mapped once, shared. It is sealed against shrinking and growing before anyone else can have it,
 // because a reader of a mapping that is cut short dies of SIGBUS; an import refuses a descriptor without these seals for the same
-// reason. [driver.Freezer] adds the seal against new writers.
+// reason. [driver.Freezer] adds the seal against new writers, [driver.Sealer] the one against all.
 //
 // Alloc takes the pages at once and answers [driver.ErrOutOfMemory] where the system does not have them. Linux by itself
 // promises shared memory without having it and kills the process that touches the page too many; what Alloc returned can be
