@@ -1,6 +1,7 @@
 package endpoint_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -220,21 +221,42 @@ func TestANeighbourIsLentWhatItCouldNotImport(t *testing.T) {
 	require.NoError(t, endpoint.Register(r, "kept odd", func(_ context.Context, in oddIn) (*tensor.Tensor, error) {
 		return oddTensor(dev, in.Odd)
 	}, endpoint.Managed()))
+	require.NoError(t, endpoint.Register(r, "first", func(_ context.Context, in scaleIn) (float32, error) {
+		var b bytes.Buffer
+		_, err := in.X.WriteTo(&b)
+		return float32(b.Len()), err
+	}))
 	s := serve(t, endpoint.ServerOptions{Registry: r})
 	ctx := context.Background()
+	x, err := oddTensor(dev, "ipc")
+	require.NoError(t, err)
+	sd := module.NewStateDict()
+	require.NoError(t, sd.Set("x", x.Clone()))
+	_, err = s.Publish(ctx, "odd", sd)
+	require.NoError(t, err)
 	for _, over := range []bool{false, true} {
 		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: over})
 		require.NoError(t, err)
 		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "kept odd", oddIn{"ipc"})
+		h, acquireErr := c.Acquire(ctx, "odd")
+		n, callErr := endpoint.Call[float32](ctx, c, "first", scaleIn{X: x})
 		if over {
 			require.Error(t, err)
+			require.Error(t, acquireErr)
+			require.Error(t, callErr)
 		} else {
 			require.NoError(t, err)
 			require.Equal(t, []float32{0, 0, 0, 0}, values(t, ref.Value()))
 			require.NoError(t, ref.Close())
+			require.NoError(t, acquireErr)
+			require.Equal(t, []float32{0, 0, 0, 0}, values(t, firstOf(t, h.StateDict())))
+			require.NoError(t, h.Close())
+			require.NoError(t, callErr)
+			require.EqualValues(t, 16, n)
 		}
 		require.NoError(t, c.Close())
 	}
+	require.NoError(t, x.Close())
 }
 
 func TestANeighbourOutlivesItsServer(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -125,13 +126,25 @@ func (m oddMemory) Export() (driver.Handle, error) {
 	return h, nil
 }
 
-// oddTensor is a tensor in such memory.
+// oddTensor is a tensor in such memory. That of kind cuda-ipc is the real one where there is CUDA.
 func oddTensor(dev driver.Device, odd string) (*tensor.Tensor, error) {
 	mem, err := dev.Alloc(16)
 	if err != nil {
 		return nil, err
 	}
-	s := tensor.NewStorage(oddMemory{mem, odd})
+	mem = oddMemory{mem, odd}
+	if gpu, ok := dev.(*cuda.Device); ok && odd == "ipc" {
+		if err := mem.Close(); err != nil {
+			return nil, err
+		}
+		if mem, err = gpu.AllocLegacy(16); err != nil {
+			return nil, err
+		}
+		if _, err := mem.WriteAt(make([]byte, 16), 0); err != nil {
+			return nil, err
+		}
+	}
+	s := tensor.NewStorage(mem)
 	defer s.Close()
 	return tensor.New(s, tensor.Spec{DType: tensor.Float32, Shape: tensor.Shape{4}})
 }
