@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -14,4 +15,15 @@ func TestMemoryThatEndsWithItsOwnerIsNoResult(t *testing.T) {
 	err := lasting("cuda-ipc", false)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "managed")
+}
+
+func TestKeysCountAsBytesOfTheCache(t *testing.T) {
+	r := NewRegistry()
+	require.NoError(t, Register(r, "length", func(_ context.Context, in templateIn) (int, error) { return len(in.Name), nil }, CacheKey("{Name}")))
+	s, err := newOwner(ServerOptions{Registry: r})
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Call(context.Background(), "length", templateIn{Name: "four"}, nil))
+	const value = 1 // byte of a small number
+	require.EqualValues(t, value+len("length")+len(`key:"four"`), s.results.Stats().Bytes)
 }

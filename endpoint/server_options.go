@@ -76,7 +76,8 @@ type ResultOptions struct {
 	// the result of a task, counts and is not dropped for it. A result that is larger by itself is not kept at all, which is why there is no
 	// default: it would let a model that exceeds it be built at each call. An owner whose peers can have many results made sets it.
 	Bytes int64
-	// TTL is how long a result is kept; 0 for as long as there is room.
+	// TTL is how long a result is handed out after it was made; 0 for as long as there is room. One that somebody has gets too old as well:
+	// who asks after that gets a new one.
 	TTL time.Duration
 }
 
