@@ -209,6 +209,12 @@ func TestErrorsOfRequests(t *testing.T) {
 				require.NoError(t, x.Close())
 			}
 
+			for _, name := range []string{"exit", "exit uncached", "exit task"} {
+				err = c.Call(ctx, name, nil, nil)
+				require.ErrorIs(t, err, endpoint.ErrGoexit, name)
+				require.NotErrorIs(t, err, endpoint.ErrPanic, name)
+			}
+
 			_, err = c.Task(ctx, "nothing")
 			code, typ = classOf(t, err)
 			require.Equal(t, wire.CodeTask, code)

@@ -32,6 +32,9 @@ func NewCodeTable(rows ...CodeRow) *CodeTable {
 	return &CodeTable{rows: append(slices.Clone(rows), standardRows...)}
 }
 
+// standard is the table without rows of anybody's own.
+var standard = NewCodeTable()
+
 // Rows are all rows, in order.
 func (t *CodeTable) Rows() []CodeRow { return slices.Clone(t.rows) }
 

@@ -30,7 +30,7 @@ func ClientHandshake(c *Conn, mine Hello) (*Agreement, error) {
 	}
 	theirs, err := receiveHello(c)
 	if errors.Is(err, errGoodbye) {
-		err = &Error{Code: CodeUnavailable, Message: "the server is stopping"}
+		err = &Error{Code: CodeUnavailable, Type: "unavailable", Message: "the server is stopping"}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("handshake: %w", err)
@@ -146,7 +146,7 @@ func receiveHello(c *Conn) (Hello, error) {
 
 // refuse tells the peer why the connection ends, if it still listens.
 func refuse(c *Conn, code Code, err error) {
-	e := &Error{Code: code, Message: err.Error()}
+	e := &Error{Code: code, Type: standard.classType(code), Message: CutText(err.Error(), MaxErrorMessage)}
 	var given *Error
 	if errors.As(err, &given) {
 		e = given

@@ -75,6 +75,9 @@ func TestHandshakeRefusal(t *testing.T) {
 	_, _, err, serverErr := shake(t, Hello{}, Hello{}, func(*Hello) error { return denied })
 	require.ErrorIs(t, err, CodePermissionDenied)
 	require.ErrorContains(t, err, denied.Error())
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "permission", e.Type)
 	require.ErrorIs(t, serverErr, denied)
 
 	_, _, err, _ = shake(t, Hello{}, Hello{}, func(*Hello) error { return &Error{Code: CodeUnavailable, Message: "stopping"} })
@@ -103,6 +106,7 @@ func TestHandshakeWithSomethingElse(t *testing.T) {
 			var e Error
 			require.NoError(t, Unmarshal(f.Body, &e))
 			require.Equal(t, CodeProtocol, e.Code)
+			require.Equal(t, "protocol", e.Type)
 		})
 	}
 }
