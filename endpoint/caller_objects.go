@@ -96,8 +96,8 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 		if got.Next == 0 {
 			return list, nil
 		}
-		if got.Next <= ask.After {
-			return nil, fmt.Errorf("objects: %w: the list does not go on after %d", ErrProtocol, ask.After)
+		if got.Next <= ask.After || len(got.Objects) == 0 || len(list) > wire.MaxElements {
+			return nil, fmt.Errorf("objects: %w: the list does not go on as it should after %d objects", ErrProtocol, len(list))
 		}
 		ask.After = got.Next
 	}

@@ -95,6 +95,9 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 	}
 	_, frame, err := l.roundTrip(ctx, call{op: wire.OpObjectRelease, body: releaseOne(r.id, token)})
 	if err != nil {
+		if token != 0 { // whether it went back or not: asking twice is the same as asking once, and nobody else asks
+			l.releaseObject(r.id, token)
+		}
 		return false, fmt.Errorf("release object %s: %w", r.id, err)
 	}
 	defer frame.Files.Close()

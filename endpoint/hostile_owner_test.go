@@ -61,6 +61,20 @@ func askForStream(ctx context.Context, c *endpoint.Client) error {
 	return errors.New("the end")
 }
 
+func askForTasks(ctx context.Context, c *endpoint.Client) error {
+	for _, err := range c.WatchTasks(ctx, endpoint.TaskFilter{}) {
+		if err != nil {
+			return err
+		}
+	}
+	return errors.New("the end")
+}
+
+func askForObjects(ctx context.Context, c *endpoint.Client) error {
+	_, err := c.Objects(ctx)
+	return err
+}
+
 func askForEvents(ctx context.Context, c *endpoint.Client) error {
 	w, err := c.Watch(ctx)
 	if err != nil {
@@ -180,6 +194,25 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 			e.bytes(wire.KindResponse, id, empty)
 			e.bytes(wire.KindEvent, id, none)
 		}, endpoint.ErrUnavailable, true},
+		{"an event of tasks that is none", askForTasks, func(e *ownerEnd, id uint64) {
+			e.bytes(wire.KindResponse, id, empty)
+			e.bytes(wire.KindEvent, id, none)
+		}, protocol, true},
+		{"events of tasks that say nothing", askForTasks, func(e *ownerEnd, id uint64) {
+			e.bytes(wire.KindResponse, id, empty)
+			for _, body := range [][]byte{empty, {0xa1, 0x01, 0x01}, {0xa1, 0x01, 0x18, 0x63}, {0xa2, 0x01, 0x02, 0x02, 0xa0}} {
+				e.bytes(wire.KindEvent, id, body)
+			}
+			e.bytes(wire.KindEvent, id, none)
+		}, protocol, true},
+		{"a list of objects that goes back", askForObjects, func(e *ownerEnd, id uint64) {
+			e.say(wire.KindResponse, id, wire.ObjectsListed{Objects: []wire.ObjectInfo{{ID: "a"}}, Next: 5})
+			id, _ = e.request()
+			e.say(wire.KindResponse, id, wire.ObjectsListed{Objects: []wire.ObjectInfo{{ID: "a"}}, Next: 5})
+		}, protocol, false},
+		{"a list of objects without objects", askForObjects, func(e *ownerEnd, id uint64) {
+			e.say(wire.KindResponse, id, wire.ObjectsListed{Objects: []wire.ObjectInfo{}, Next: 5})
+		}, protocol, false},
 		{"news of an object that is none", func(ctx context.Context, c *endpoint.Client) error {
 			_, err := endpoint.CallManaged[int](ctx, c, "object", 1)
 			return err

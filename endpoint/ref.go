@@ -102,7 +102,7 @@ func (r *Ref[T]) Info(ctx context.Context) (ObjectInfo, error) {
 }
 
 // Release gives the reference back and leaves the value as it is. It is true if the server took a reference back: not the second time, and not
-// when the object is gone.
+// when the object is gone. When ctx ends before the answer the reference goes back all the same.
 func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 	if r.ref == nil || !r.ref.end(errReleased) {
 		return false, nil

@@ -59,6 +59,25 @@ func TestAReferenceGivesNoOtherBack(t *testing.T) {
 	}
 }
 
+// Who does not wait for the answer gives the reference back all the same, and once.
+func TestAReleaseThatNobodyWaitsForGoesBack(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	kept, err := endpoint.CallManaged[int](ctx, c, "number", modelIn{Size: 7})
+	require.NoError(t, err)
+	defer kept.Close()
+	ref, err := endpoint.CallManaged[int](ctx, c, "number", modelIn{Size: 7})
+	require.NoError(t, err)
+	late, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = ref.Release(late)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, ref.Close())
+	eventually(t, waitLimit, "it went back", func() bool { return references(t, c, kept.ID()) == 1 })
+	require.NoError(t, kept.Err())
+}
+
 // numbers is a registry with one endpoint whose results are objects.
 func numbers(t *testing.T) *endpoint.Registry {
 	t.Helper()
