@@ -216,7 +216,10 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 		{"news of an object that is none", func(ctx context.Context, c *endpoint.Client) error {
 			_, err := endpoint.CallManaged[int](ctx, c, "object", 1)
 			return err
-		}, func(e *ownerEnd, id uint64) { e.bytes(wire.KindEvent, id, none) }, protocol, true},
+		}, func(e *ownerEnd, watch uint64) {
+			e.asked(wire.OpCall, nil)
+			e.bytes(wire.KindEvent, watch, none)
+		}, protocol, true},
 		{"more of a stream than it may send", askForStream, func(e *ownerEnd, id uint64) {
 			for range 3 * wire.StreamWindow {
 				if e.Send(wire.KindEvent, id, []byte{0xa1, 0x01, 0x01}) != nil {
