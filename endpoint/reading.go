@@ -45,15 +45,16 @@ type reading struct {
 // begin notes that the reader runs a call, and returns its number.
 func (t *reading) begin(ses *session) uint64 {
 	t.last++
-	t.call.Store(t.last)
+	n := t.last
+	t.call.Store(n) // from here on another goroutine may read, and begin a call
 	if t.watched.Load() || !t.watched.CompareAndSwap(false, true) {
-		return t.last
+		return n
 	}
 	if t.timer == nil {
 		t.timer = time.AfterFunc(time.Hour, ses.overdue)
 	}
 	t.timer.Reset(overdueAfter)
-	return t.last
+	return n
 }
 
 // end notes that a call is over, and tells whether its goroutine still reads.
