@@ -4,8 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"slices"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -15,30 +13,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
-
-// noted is a log handler that keeps what is said.
-type noted struct {
-	mu   sync.Mutex
-	said []string
-}
-
-func (n *noted) Enabled(context.Context, slog.Level) bool { return true }
-func (n *noted) WithAttrs([]slog.Attr) slog.Handler       { return n }
-func (n *noted) WithGroup(string) slog.Handler            { return n }
-
-func (n *noted) Handle(_ context.Context, r slog.Record) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.said = append(n.said, r.Level.String()+" "+r.Message)
-	return nil
-}
-
-// times is how often a message was said.
-func (n *noted) times(message string) int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return len(slices.DeleteFunc(slices.Clone(n.said), func(s string) bool { return s != message }))
-}
 
 // TestAnOwnerWithoutDescriptorsSaysSoOnce takes all descriptors from this process, so that nobody can be accepted for a while.
 func TestAnOwnerWithoutDescriptorsSaysSoOnce(t *testing.T) {

@@ -103,7 +103,7 @@ func (ses *session) closed(err error) {
 		refuse(ses.conn, err)
 		return
 	case errors.Is(err, wire.ErrTimeout):
-		ses.server.log.Warn("client stopped within a frame", "session", ses.id, "pid", peer.PID, "error", err)
+		ses.server.log.Warn("client cut off", "session", ses.id, "pid", peer.PID, "error", err)
 		refuse(ses.conn, err)
 		return
 	}

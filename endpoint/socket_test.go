@@ -210,6 +210,40 @@ func TestPeersOfAnotherUserAreRefused(t *testing.T) {
 	o.must(command{Do: "books"})
 }
 
+// TestUsersThatAreAllowedMayConnect has processes of two users, of which the owner and the client of one allow each other.
+func TestUsersThatAreAllowedMayConnect(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can start processes as other users")
+	}
+	hostOnly(t, "the other user cannot read the stand-in for the driver")
+	const guest, stranger = 65534, 65533
+	socket := socketPath(t)
+	o := start(t)
+	o.must(command{Do: "serve", Socket: socket, UIDs: []uint32{guest}})
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	// The files are the user's to open: the socket is made for him alone.
+	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o711))
+	require.NoError(t, os.Chmod(socket, 0o666))
+	as := func(uid uint32) *child {
+		return start(t, func(cmd *exec.Cmd) {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+			cmd.Path = copyForAll(t, cmd.Path)
+		})
+	}
+	g := as(guest)
+	require.Contains(t, g.ask(command{Do: "dial", Socket: socket}).Is, "permission", "it has to allow the owner too")
+	g.must(command{Do: "dial", Socket: socket, UIDs: []uint32{0}})
+	g.must(command{Do: "acquire", Name: "m", Key: "h"})
+	g.must(command{Do: "check", Key: "h", Seed: 1})
+	g.must(command{Do: "offer", Name: "n", Seed: 2})
+	holders := o.must(command{Do: "books"}).Models[0].Versions[0].Holders
+	require.Len(t, holders, 1)
+	require.EqualValues(t, guest, holders[0].UID)
+	a := as(stranger).ask(command{Do: "dial", Socket: socket, UIDs: []uint32{0}})
+	require.Contains(t, a.Is, "permission")
+	require.Contains(t, a.Error, "uid 65533")
+}
+
 // copyForAll copies a program to where every user can run it.
 func copyForAll(t *testing.T, exe string) string {
 	t.Helper()
