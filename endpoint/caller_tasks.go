@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -26,8 +27,11 @@ func (c *caller) Task(ctx context.Context, id string) (TaskInfo, error) {
 
 // Wait waits for the end of a task, however it ends: [TaskInfo.Err] tells how. When ctx ends, or the connection, the task goes on. When ctx
 // ends it returns what is known of the task then, beside the cause of ctx; a server that does not say so at once leaves only the id.
-// A task that waits for itself, within the process, gets task.ErrSelf.
+// A task that waits for itself gets task.ErrSelf.
 func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
+	if own, ok := task.ID(ctx); ok && own == id { // an owner could not know it of a client
+		return TaskInfo{}, fmt.Errorf("task %s: %w", id, task.ErrSelf)
+	}
 	info, err := c.task(ctx, wire.OpTaskWait, wire.Task{ID: id})
 	if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) { // the server's clock may be the first to tell
 		return info, err

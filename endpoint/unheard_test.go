@@ -60,18 +60,57 @@ func TestNoTaskGoesOnOfWhichNobodyKnows(t *testing.T) {
 
 func TestATaskThatWaitsForItselfFails(t *testing.T) {
 	r := endpoint.NewRegistry()
+	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
+	for of, opts := range map[string][]endpoint.Option{"cached": nil, "uncached": {endpoint.NoCache()}} {
+		for name, through := range callers {
+			name = of + ", " + name
+			register(t, r, name, func(ctx context.Context, _ int) (bool, error) {
+				id, ok := task.ID(ctx)
+				if !ok {
+					return false, errors.New("not a task")
+				}
+				_, err := through.Wait(ctx, id)
+				return errors.Is(err, task.ErrSelf), nil
+			}, append(opts, endpoint.Task())...)
+			ok, err := endpoint.Call[bool](ctx, through, name, 1)
+			require.NoError(t, err, name)
+			require.True(t, ok, name)
+		}
+	}
+}
+
+// Of the tasks that share a run each waits for it, so the run can wait for none of them.
+func TestARunThatWaitsForATaskThatWaitsForItFails(t *testing.T) {
+	r := endpoint.NewRegistry()
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
-	for name, opts := range map[string][]endpoint.Option{"cached": nil, "uncached": {endpoint.NoCache()}} {
-		register(t, r, name, func(ctx context.Context, _ int) (bool, error) {
-			id, ok := task.ID(ctx)
-			if !ok {
-				return false, errors.New("not a task")
+	ids := make(chan string, 2)
+	register(t, r, "run", func(ctx context.Context, _ int) (bool, error) {
+		for range 2 {
+			if _, err := s.Wait(ctx, <-ids); !errors.Is(err, task.ErrSelf) {
+				return false, err
 			}
-			_, err := s.Wait(ctx, id)
-			return errors.Is(err, task.ErrSelf), err
-		}, append(opts, endpoint.Task())...)
-		err := c.Call(ctx, name, 1, nil)
-		require.ErrorContains(t, err, task.ErrSelf.Error(), name)
+		}
+		return true, nil
+	})
+	var known []string
+	for range 2 {
+		info, err := c.Submit(ctx, "run", 1)
+		require.NoError(t, err)
+		known = append(known, info.ID)
+	}
+	eventually(t, waitLimit, "both wait for one run", func() bool {
+		info, err := s.ServerInfo(ctx)
+		return err == nil && info.Stats.CacheJoins == 1
+	})
+	for _, id := range known {
+		ids <- id
+	}
+	for _, id := range known {
+		var ok bool
+		_, err := c.Wait(ctx, id)
+		require.NoError(t, err)
+		require.NoError(t, c.Result(ctx, id, &ok))
+		require.True(t, ok)
 	}
 }
 
