@@ -288,9 +288,10 @@ func TestB32ManyConnectAtOnce(t *testing.T) {
 		go func() { answers <- c.ask(command{Do: "dial many", Socket: socket, Tensors: each}) }()
 	}
 	eventually(t, waitLimit, "the queue is full", func() bool {
-		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 		require.NoError(t, err)
 		defer syscall.Close(fd)
+		require.NoError(t, syscall.SetNonblock(fd, true))
 		return errors.Is(syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}), syscall.EAGAIN)
 	})
 	served.Go(func() { s.Serve() })

@@ -20,14 +20,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// sent is an error as another process gets it.
-func sent(t *testing.T, err error) (wire.Error, error) {
+// sent is what another process gets of an error; decodeError makes an error of it again.
+func sent(t *testing.T, err error) *wire.Error {
 	t.Helper()
 	body, encErr := wire.Marshal(encodeError(err))
 	require.NoError(t, encErr)
-	var e wire.Error
-	require.NoError(t, wire.Unmarshal(body, &e))
-	return e, decodeError(&e)
+	e := new(wire.Error)
+	require.NoError(t, wire.Unmarshal(body, e))
+	return e
 }
 
 // Every sentinel has a code and a word, arrives as itself and as nothing else.
@@ -39,7 +39,8 @@ func TestEverySentinelCrosses(t *testing.T) {
 			classes[row.Code]++
 		}
 		local := fmt.Errorf("endpoint %q: %w", "x", row.Err)
-		e, remote := sent(t, local)
+		e := sent(t, local)
+		remote := decodeError(e)
 		require.EqualError(t, remote, local.Error())
 		require.Equal(t, row.Code, e.Code, row.Type)
 		require.Equal(t, row.Type, e.Type)
@@ -51,8 +52,8 @@ func TestEverySentinelCrosses(t *testing.T) {
 	for code, n := range classes {
 		require.Equal(t, 1, n, "rows that stand for %v", code)
 	}
-	e, _ := sent(t, fmt.Errorf("x: %w", errors.New("else")))
-	require.Equal(t, wire.Error{Code: wire.CodeInternal, Type: "*errors.errorString", Message: "x: else"}, e)
+	e := sent(t, fmt.Errorf("x: %w", errors.New("else")))
+	require.Equal(t, &wire.Error{Code: wire.CodeInternal, Type: "*errors.errorString", Message: "x: else"}, e)
 }
 
 // The words are those of the protocol's description.
@@ -105,7 +106,8 @@ func TestClassesThatErrorsAreGiven(t *testing.T) {
 		{configuration(fmt.Errorf("%w: x", ErrInvalid)), wire.CodeConfiguration, []error{ErrConfiguration, ErrInvalid, wire.CodeConfiguration}},
 		{configuration(capability(ErrInvalid)), wire.CodeConfiguration, []error{ErrConfiguration, ErrInvalid, ErrCapability}},
 	} {
-		e, remote := sent(t, c.err)
+		e := sent(t, c.err)
+		remote := decodeError(e)
 		require.Equal(t, c.code, e.Code)
 		for _, is := range c.also {
 			require.ErrorIs(t, c.err, is)
@@ -139,8 +141,8 @@ func TestEndsOfTasksKeepTheirCause(t *testing.T) {
 	} {
 		err := fmt.Errorf("task: %w", c.err)
 		for range 2 { // also when it is passed on
-			var e wire.Error
-			e, err = sent(t, err)
+			e := sent(t, err)
+			err = decodeError(e)
 			require.Equal(t, wire.CodeTask, e.Code)
 			require.Equal(t, c.word, e.Details().Cause.Type)
 			require.NotEmpty(t, e.Details().Cause.Message)
@@ -157,14 +159,15 @@ func TestEndsOfTasksKeepTheirCause(t *testing.T) {
 			require.NotErrorIs(t, err, ErrClosed)
 		}
 	}
-	e, _ := sent(t, &task.Error{Name: "load", State: task.Cancelled, Err: task.ErrCancelled})
+	e := sent(t, &task.Error{Name: "load", State: task.Cancelled, Err: task.ErrCancelled})
 	require.Nil(t, e.Data, "nobody gave a cause")
 }
 
 func TestStaleErrorsCrossWhole(t *testing.T) {
 	for _, reason := range []StaleReason{StaleObjectMissing, StaleServerMismatch} {
 		want := &StaleError{ObjectID: "a1", ServerID: "8c1f", Reason: reason, Detail: "by uid 0"}
-		e, remote := sent(t, fmt.Errorf("object info: %w", want))
+		e := sent(t, fmt.Errorf("object info: %w", want))
+		remote := decodeError(e)
 		require.Equal(t, wire.CodeStaleHandle, e.Code)
 		var got *StaleError
 		require.ErrorAs(t, remote, &got)

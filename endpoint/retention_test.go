@@ -178,12 +178,12 @@ func TestWhatIsKeptForATimeGoesByItself(t *testing.T) {
 			require.NoError(t, err)
 			return n
 		}
-		time.Sleep(time.Minute - 1)
+		time.Sleep(time.Minute - time.Nanosecond)
 		require.Equal(t, 1, call())
 		time.Sleep(time.Nanosecond)
 		require.Equal(t, 2, call(), "too old, though a task has it")
 		n := 0
-		time.Sleep(time.Hour - time.Minute - 1)
+		time.Sleep(time.Hour - time.Minute - time.Nanosecond)
 		require.NoError(t, node.Result(ctx, info.ID, &n))
 		require.Equal(t, 1, n)
 		time.Sleep(time.Nanosecond)
