@@ -114,11 +114,17 @@ func (c *Client) logger() *slog.Logger { return c.log }
 // given implements asker.
 func (c *Client) given(rows []wire.ObjectReleased) {
 	spent := tokensOf(rows)
-	for _, r := range c.references() {
-		if r.isOneOf(spent) && r.end(errReleased) {
-			c.mu.Lock()
-			c.refs.remove(r)
-			c.mu.Unlock()
+	objects := map[string]struct{}{}
+	for _, id := range spent {
+		objects[id] = struct{}{}
+	}
+	for id := range objects {
+		for _, r := range c.referencesTo(id) {
+			if r.isOneOf(spent) && r.end(errReleased) {
+				c.mu.Lock()
+				c.refs.remove(r)
+				c.mu.Unlock()
+			}
 		}
 	}
 }
