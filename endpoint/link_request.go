@@ -198,6 +198,9 @@ type unasked struct{ error }
 func (u *unasked) Unwrap() error { return u.error }
 
 func isUnasked(err error) bool {
+	if err == nil {
+		return false // what follows allocates, and most calls come here
+	}
 	var u *unasked
 	return errors.As(err, &u)
 }
