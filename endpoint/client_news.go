@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -16,7 +17,8 @@ type objectNews struct {
 	asking   chan struct{} // closed when whoever sends it has done so, or could not; nil while nobody does
 	expected int           // references on their way
 	gone     map[string]struct{}
-	bytes    int // of the ids in gone
+	bytes    int               // of the ids in gone
+	spent    map[uint64]string // references that were given back by id: the objects, by token
 }
 
 // maxNews is how many bytes of ids of destroyed objects a client remembers while references are on their way: far more than an owner
@@ -32,7 +34,7 @@ func (n *objectNews) expect() (end func()) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.expected--; n.expected == 0 {
-			n.gone, n.bytes = nil, 0
+			n.gone, n.bytes, n.spent = nil, 0, nil
 		}
 	}
 }
@@ -52,6 +54,26 @@ func (n *objectNews) note(id string) error {
 	}
 	n.gone[id] = struct{}{}
 	return nil
+}
+
+// noteSpent remembers references that were given back by id.
+func (n *objectNews) noteSpent(tokens map[uint64]string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.expected == 0 {
+		return
+	}
+	if n.spent == nil {
+		n.spent = map[uint64]string{}
+	}
+	maps.Copy(n.spent, tokens)
+}
+
+// wasSpent tells whether a reference was given back by id before it was known here.
+func (n *objectNews) wasSpent(r *reference) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return r.isOneOf(n.spent)
 }
 
 func (n *objectNews) heardOf(id string) bool {

@@ -71,6 +71,11 @@ func (c *Client) keepReference(l *link, obj *wire.ObjectRef) *reference {
 	switch {
 	case l.news.heardOf(r.id), !live && l.left():
 		c.lose(r, StaleObjectMissing)
+	case l.news.wasSpent(r):
+		c.mu.Lock()
+		c.refs.remove(r)
+		c.mu.Unlock()
+		r.end(errReleased)
 	case !live:
 		c.onNext(func(ctx context.Context, next *link) error {
 			defer next.news.expect()()
@@ -114,17 +119,10 @@ func (c *Client) logger() *slog.Logger { return c.log }
 // given implements asker.
 func (c *Client) given(rows []wire.ObjectReleased) {
 	spent := tokensOf(rows)
-	objects := map[string]struct{}{}
-	for _, id := range spent {
-		objects[id] = struct{}{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for l := range c.links { // before looking for references: those that are not found look here
+		l.news.noteSpent(spent)
 	}
-	for id := range objects {
-		for _, r := range c.referencesTo(id) {
-			if r.isOneOf(spent) && r.end(errReleased) {
-				c.mu.Lock()
-				c.refs.remove(r)
-				c.mu.Unlock()
-			}
-		}
-	}
+	c.refs.end(spent)
 }

@@ -240,26 +240,26 @@ func (s *Server) hold(ctx context.Context, f fetch, out any) (ref *reference, er
 func (s *Server) keepReference(obj *wire.ObjectRef) *reference {
 	r := newReference(s, obj)
 	s.mu.Lock()
-	if s.ownRefs == nil {
-		s.ownRefs = map[*reference]struct{}{}
-	}
-	s.ownRefs[r] = struct{}{}
+	s.ownRefs.add(r)
 	s.mu.Unlock()
-	if !s.objects.has(r.id) { // destroyed before it was known
+	switch there, held := s.objects.holds(r.id, obj.Token, s.self.id); {
+	case !there: // destroyed before it was known
 		s.loseReferences(r.id, "")
+	case !held: // given back by id
+		s.given([]wire.ObjectReleased{{ID: r.id, Released: true, Token: obj.Token}})
 	}
 	return r
 }
 
 // loseReferences tells this process's references to an object, or to all if id is empty, that it is gone, and why if that is known.
 func (s *Server) loseReferences(id, why string) {
-	var lost []*reference
 	s.mu.Lock()
-	for r := range s.ownRefs {
-		if id == "" || r.id == id {
-			lost = append(lost, r)
-			delete(s.ownRefs, r)
-		}
+	lost := s.ownRefs.of(id)
+	if id == "" {
+		lost = s.ownRefs.all()
+	}
+	for _, r := range lost {
+		s.ownRefs.remove(r)
 	}
 	s.mu.Unlock()
 	for _, r := range lost {
@@ -270,7 +270,7 @@ func (s *Server) loseReferences(id, why string) {
 // returnReference implements keeper.
 func (s *Server) returnReference(_ context.Context, r *reference, _ bool) (bool, error) {
 	s.mu.Lock()
-	delete(s.ownRefs, r)
+	s.ownRefs.remove(r)
 	s.mu.Unlock()
 	_, token := r.held()
 	return s.releaseOwn(r.id, token), nil
@@ -292,14 +292,9 @@ func (s *Server) logger() *slog.Logger { return s.log }
 
 // given implements asker.
 func (s *Server) given(rows []wire.ObjectReleased) {
-	spent := tokensOf(rows)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for r := range s.ownRefs {
-		if r.isOneOf(spent) && r.end(errReleased) {
-			delete(s.ownRefs, r)
-		}
-	}
+	s.ownRefs.end(tokensOf(rows))
 }
 
 // enter begins a request of this process, which Shutdown waits for.

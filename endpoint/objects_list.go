@@ -32,11 +32,16 @@ func (o *objects) info(id string, session uint64) (wire.ObjectInfo, error) {
 	return obj.describeLocked(session), nil
 }
 
-// has tells whether there is such an object.
-func (o *objects) has(id string) bool {
+// holds tells whether there is such an object, and whether the session has the reference to it.
+func (o *objects) holds(id string, token, session uint64) (there, held bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.byID[id] != nil
+	obj := o.byID[id]
+	if obj == nil {
+		return false, false
+	}
+	_, held = slices.BinarySearch(obj.refs[session].tokens, token)
+	return true, held
 }
 
 // describeLocked is what the books know of an object. The holders have numbers only: see complete.

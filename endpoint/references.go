@@ -51,3 +51,18 @@ func (s *references) all() []*reference {
 	}
 	return list
 }
+
+// end ends those that were given back by id, which are given by token with their objects, and takes them out.
+func (s *references) end(spent map[uint64]string) {
+	objects := map[string]struct{}{}
+	for _, id := range spent {
+		objects[id] = struct{}{}
+	}
+	for id := range objects {
+		for r := range s.byID[id] {
+			if r.isOneOf(spent) && r.end(errReleased) {
+				s.remove(r)
+			}
+		}
+	}
+}

@@ -59,8 +59,8 @@ type Server struct {
 	mu        sync.Mutex
 	sessions  map[uint64]*session
 	nextID    uint64
-	ownRefs   map[*reference]struct{} // of this process
-	directs   int                     // requests of this process in flight
+	ownRefs   references // of this process
+	directs   int        // requests of this process in flight
 	closing   bool
 	stopping  chan struct{} // closed when closing is set
 	idleTimer *time.Timer   // nil without a limit for idle clients

@@ -2,6 +2,7 @@ package endpoint_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,6 +56,53 @@ func TestAReferenceGivesNoOtherBack(t *testing.T) {
 				require.ErrorIs(t, ref.Err(), endpoint.ErrClosed)
 				require.NoError(t, ref.Close())
 			}
+		})
+	}
+}
+
+// A reference that is given back by id while it is on its way to its Ref is not taken for a live one.
+func TestAReferenceThatIsGivenBackBeforeItIsKnown(t *testing.T) {
+	s := serve(t, endpoint.ServerOptions{Registry: numbers(t)})
+	c, _, _ := calling(t)
+	for name, through := range map[string]endpoint.Caller{"another process": c, "this process": s} {
+		t.Run(name, func(t *testing.T) {
+			ctx := context.Background()
+			kept, err := endpoint.CallManaged[int](ctx, through, "number", modelIn{Size: 7})
+			require.NoError(t, err)
+			defer kept.Close()
+			var all sync.WaitGroup
+			refs := make([]*endpoint.Ref[int], 100)
+			for i := range refs {
+				all.Go(func() {
+					ref, err := endpoint.CallManaged[int](ctx, through, "number", modelIn{Size: 7})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					refs[i] = ref
+				})
+				all.Go(func() {
+					if _, err := through.Release(ctx, kept.ID()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			all.Wait()
+			live := map[string]uint64{} // the object may have gone and been made again
+			for _, ref := range append(refs, kept) {
+				if ref.Err() == nil {
+					live[ref.ID()]++
+				}
+				defer ref.Close()
+			}
+			for id, n := range live {
+				info, err := through.ObjectInfo(ctx, id)
+				require.NoError(t, err)
+				require.Equal(t, n, info.Mine)
+			}
+			list, err := through.Objects(ctx)
+			require.NoError(t, err)
+			require.Len(t, list, len(live))
 		})
 	}
 }
