@@ -32,9 +32,14 @@ func (s *Server) obtain(ctx context.Context, d *definition, a *arguments) (_ gri
 			d.hits.Add(1)
 			return grip{ref.Value(), ref}, true, nil
 		}
-		// Who had the turn before may have made what this call wants: it is looked for after that.
+		// Who had the turn before may have made what this call wants: it is looked for after that. So the turn ends when the result is in
+		// the cache, and the run is over, which may outlast a caller that leaves.
 		if err := s.takeTurn(ctx, d, a); err != nil {
 			return grip{}, false, err
+		}
+		if a.turn != nil {
+			a.turn = second(a.turn)
+			defer a.turn()
 		}
 	}
 	made := false

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/task"
 )
@@ -42,6 +43,16 @@ func (t *turns) lock(ctx context.Context, key string) (unlock func(), err error)
 		}
 	}
 	return func() { k.token <- struct{}{}; t.leave(key, k) }, nil
+}
+
+// second returns a function whose second call calls f.
+func second(f func()) func() {
+	var calls atomic.Uint32
+	return func() {
+		if calls.Add(1) == 2 {
+			f()
+		}
+	}
 }
 
 func (k *turn) wait(ctx context.Context) error {
