@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -368,6 +371,64 @@ func TestANeighbourIsKnownByItsSocketFile(t *testing.T) {
 	far, err := stranger.Accept()
 	require.NoError(t, err, "it was dialled")
 	require.NoError(t, far.Close())
+}
+
+// TestNeighboursComeAndGo has many of them do all that they can, until the server shuts down below them.
+func TestNeighboursComeAndGo(t *testing.T) {
+	drivertest.Leaks(t)
+	s, _, dev, counts := neighbours(t, endpoint.ServerOptions{})
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	sd, err := synthetic(dev, command{Seed: 1})
+	require.NoError(t, err)
+	_, err = s.Publish(ctx, "m", sd)
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	var rounds atomic.Int64
+	visit := func() error {
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev)})
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		w, err := c.Watch(ctx)
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		h, err := c.Acquire(ctx, "m")
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 8})
+		if err != nil {
+			return err
+		}
+		defer ref.Close()
+		if n, err := endpoint.Call[float64](ctx, c, "sum", scaleIn{X: ref.Value()}); err != nil || n != 64 {
+			return fmt.Errorf("the sum is %g: %w", n, err)
+		}
+		rounds.Add(1)
+		return nil
+	}
+	for range 8 {
+		all.Go(func() {
+			for {
+				if err := visit(); err != nil {
+					if !errors.Is(err, endpoint.ErrUnavailable) && ctx.Err() == nil {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+	}
+	eventually(t, waitLimit, "they have come and gone", func() bool { return rounds.Load() > 100 })
+	require.NoError(t, s.Shutdown(ctx))
+	stop() // they would ask until somebody answers
+	all.Wait()
+	require.Positive(t, counts.get("model"))
 }
 
 func TestANeighboursFramesAreBounded(t *testing.T) {
