@@ -81,8 +81,8 @@ func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, e
 	return decodeObject(got), nil
 }
 
-// Objects lists the managed objects of the endpoints, or all if none is given, with the sessions that hold them, in the order in which they were made.
-// The server is asked as often as it takes; an object that is made or goes meanwhile may be in the list or not.
+// Objects lists the managed objects of the endpoints, or all if none is given, with the sessions that hold them, in the order in which
+// they were made. The server is asked as often as it takes; an object that is made or goes meanwhile may be in the list or not.
 func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo, error) {
 	list := []ObjectInfo{}
 	for ask := (wire.Objects{Endpoints: endpoints}); ; {
@@ -103,9 +103,9 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 	}
 }
 
-// Destroy drops a managed object whoever has references to it, and returns it as it was, with those who held it: their references become stale, and
-// they are told who did it. What they have mapped stays theirs. The owner's user and root may do that; others are [ErrPermission]. An
-// object that the server does not have is [ErrStale].
+// Destroy drops a managed object whoever has references to it, and returns it as it was, with those who held it: their references become
+// stale, and they are told who did it. What they have mapped stays theirs. The owner's user and root may do that; others are
+// [ErrPermission]. An object that the server does not have is [ErrStale].
 func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got wire.ObjectInfo
 	ask := call{op: wire.OpObjectDestroy, body: wire.Object{ID: objectID}}

@@ -16,13 +16,12 @@ const (
 	keptTasks = wire.MaxElements
 )
 
-// clientTaskNews is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of the progress the newest;
-// when it is too much, it has the tasks listed again.
+// clientTaskNews is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of the progress
+// the newest; when it is too much, it has the tasks listed again.
 type clientTaskNews struct {
-	client *Client
-	link   *link
-	ask    wire.WatchTasks
-	wake   chan struct{} // has room for one
+	link *link
+	ask  wire.WatchTasks
+	wake chan struct{} // has room for one
 
 	mu      sync.Mutex
 	request uint64
@@ -36,7 +35,7 @@ type clientTaskNews struct {
 func (c *Client) taskNews(ctx context.Context, ask wire.WatchTasks) (taskNews, error) {
 	var n *clientTaskNews
 	err := c.onLink(ctx, func(l *link) error {
-		n = &clientTaskNews{client: c, link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
+		n = &clientTaskNews{link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
 		return n.begin(ctx)
 	})
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // does not have the object any more, or another server answers, the Ref becomes stale, and whoever waits on Done hears of it without
 // asking. The value's memory is this process's own mapping: it stays valid until Close whatever becomes of the object.
 //
-// A Ref that is not closed keeps the object at its server. When the garbage collector finds one of which nothing is used any more, neither itself
-// nor a tensor of its value, the reference goes back with a warning.
+// A Ref that is not closed keeps the object at its server. When the garbage collector finds one of which nothing is used any more,
+// neither itself nor a tensor of its value, the reference goes back with a warning.
 //
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {

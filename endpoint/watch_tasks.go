@@ -38,10 +38,10 @@ type taskNews interface {
 	close()
 }
 
-// WatchTasks follows tasks: first those that there are, in the order in which they were submitted, then every change of state in the order in which it
-// happened, also of tasks that come and go, with the newest progress. A loop that is slow skips progress, never a state, until too much
-// waits: then it is told [TasksMissed]. With states in the filter a task is told from when it is in one of them. Leaving the loop ends
-// it, and so does an error, the last pair: [ErrUnavailable] when the server is gone, the cause of ctx.
+// WatchTasks follows tasks: first those that there are, in the order in which they were submitted, then every change of state in the
+// order in which it happened, also of tasks that come and go, with the newest progress. A loop that is slow skips progress, never a
+// state, until too much waits: then it is told [TasksMissed]. With states in the filter a task is told from when it is in one of them.
+// Leaving the loop ends it, and so does an error, the last pair: [ErrUnavailable] when the server is gone, the cause of ctx.
 func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
 		told := map[string]bool{} // those that were in one of the states

@@ -82,7 +82,8 @@ func askHoldings(ctx context.Context, o *ownerFlags, client *endpoint.Client, wo
 }
 
 // meant selects what the words mean. A word that means nothing is an error.
-func meant(ctx context.Context, client *endpoint.Client, words []string, models []endpoint.ModelInfo, objects []endpoint.ObjectInfo) ([]endpoint.ModelInfo, []endpoint.ObjectInfo, error) {
+func meant(ctx context.Context, client *endpoint.Client, words []string,
+	models []endpoint.ModelInfo, objects []endpoint.ObjectInfo) ([]endpoint.ModelInfo, []endpoint.ObjectInfo, error) {
 	endpoints, err := client.Endpoints(ctx)
 	if err != nil {
 		return nil, nil, err

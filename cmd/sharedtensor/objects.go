@@ -122,7 +122,8 @@ func completeObjects(o *ownerFlags, beside ...cobra.CompletionFunc) cobra.Comple
 			list, err := client.Objects(ctx)
 			for _, info := range list {
 				if strings.HasPrefix(info.ID, prefix) && !slices.Contains(words, info.ID) {
-					ids = append(ids, fmt.Sprintf("%s\t%s, %s, held by %s", info.ID, printable(info.Endpoint), formatBytes(int64(info.Bytes)), printable(heldBy(info))))
+					what := fmt.Sprintf("%s, %s, held by %s", info.Endpoint, formatBytes(int64(info.Bytes)), heldBy(info))
+					ids = append(ids, info.ID+"\t"+printable(what))
 				}
 			}
 			return ids, err
