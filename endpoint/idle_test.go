@@ -20,7 +20,7 @@ func TestIdleClientsAreLetGo(t *testing.T) {
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "object", func(context.Context, struct{}) (int, error) { return 7, nil }, endpoint.Managed()))
 	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) { <-ctx.Done(); return 0, ctx.Err() }))
-	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard(), Limits: endpoint.Limits{Idle: 200 * time.Millisecond}})
+	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard(), Limits: endpoint.Limits{Idle: 400 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	_, err := s.Publish(ctx, "m", scattered(t, dev, 1))
