@@ -175,6 +175,10 @@ func conversation(ctx context.Context, socket string, dev driver.Device, counts 
 	if err := errors.Join(converseOfObjects(ctx, c), converseOfTasks(ctx, c), cancelled(ctx, c, counts)); err != nil {
 		return err
 	}
+	// Refused: the error that a cancelled call is answered with may come after the client has gone.
+	if err := c.Call(ctx, "no such endpoint", nil, nil); !errors.Is(err, endpoint.ErrNoEndpoint) {
+		return err
+	}
 	_, err = c.Ping(ctx)
 	return err
 }
