@@ -43,7 +43,7 @@ func (m *memory) argument(size int64) (argument, error) {
 	return argument{tensor: t, bytes: data}, nil
 }
 
-// allTensors measures tensors of every size as arguments. The sizes alternate within a round, so that one can be held against another.
+// allTensors measures tensors of every size as arguments.
 func (b *bench) allTensors(ctx context.Context, progress func(string)) error {
 	args := map[int64]argument{}
 	defer func() {
@@ -60,6 +60,9 @@ func (b *bench) allTensors(ctx context.Context, progress func(string)) error {
 	}
 	progress("tensors as arguments")
 	return b.of(func(s *subject) bool { return !s.onlySmall }).rounds(func(s *subject, round int) error {
+		if s.copies == 0 {
+			return s.passTensors(ctx, b.plan.sizes, args, b.plan.passing)
+		}
 		for _, size := range b.plan.sizes {
 			if round == 0 {
 				s.refuse(size)
@@ -75,11 +78,8 @@ func (b *bench) allTensors(ctx context.Context, progress func(string)) error {
 	})
 }
 
-// sends is how many tensors of a size a subject sends in a round.
+// sends is how many tensors of a size a copying subject sends in a round.
 func (p plan) sends(s *subject, size int64, round int) int {
-	if s.copies == 0 {
-		return p.passing
-	}
 	n := min(p.copying/size, int64(p.passing*p.rounds))
 	if n < int64(p.rounds) { // too few for every round
 		if int64(round) < max(n, 1) {
@@ -100,26 +100,49 @@ func (s *subject) refuse(size int64) {
 	}
 }
 
-func (s *subject) sendTensors(ctx context.Context, arg argument, n int) error {
-	if n == 0 {
-		return nil
-	}
-	want := sign(arg.bytes)
-	turn := make(samples, 0, n)
+// passTensors sends n tensors of every size in turn, so that one size can be held against another whatever the machine does meanwhile.
+func (s *subject) passTensors(ctx context.Context, sizes []int64, args map[int64]argument, n int) error {
+	turns := make([]samples, len(sizes))
 	for range n {
-		start := time.Now()
-		got, err := s.client.send(ctx, arg)
+		for i, size := range sizes {
+			took, err := s.sendTensor(ctx, args[size])
+			if err != nil {
+				return fmt.Errorf("tensor of %d bytes: %w", size, err)
+			}
+			turns[i] = append(turns[i], took)
+		}
+	}
+	for i, size := range sizes {
+		s.tensors[size] = append(s.tensors[size], turns[i])
+	}
+	return nil
+}
+
+// sendTensors sends n tensors of one size, one after the other.
+func (s *subject) sendTensors(ctx context.Context, arg argument, n int) error {
+	var turn samples
+	for range n {
+		took, err := s.sendTensor(ctx, arg)
 		if err != nil {
 			return err
 		}
-		turn = append(turn, time.Since(start))
-		if got != want && got != uint64(len(arg.bytes)) {
-			return fmt.Errorf("the function saw %#x, not %#x", got, want)
-		}
+		turn = append(turn, took)
 	}
-	size := int64(len(arg.bytes))
-	s.tensors[size] = append(s.tensors[size], turn)
+	if n > 0 {
+		size := int64(len(arg.bytes))
+		s.tensors[size] = append(s.tensors[size], turn)
+	}
 	return nil
+}
+
+func (s *subject) sendTensor(ctx context.Context, arg argument) (time.Duration, error) {
+	start := time.Now()
+	got, err := s.client.send(ctx, arg)
+	took := time.Since(start)
+	if err == nil && got != sign(arg.bytes) && got != uint64(len(arg.bytes)) {
+		err = fmt.Errorf("the function saw %#x, not %#x", got, sign(arg.bytes))
+	}
+	return took, err
 }
 
 // availableMemory is how many bytes this host can still give without swapping; 0 where that is not known.
