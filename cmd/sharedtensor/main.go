@@ -24,7 +24,7 @@ func interruptible(args []string, stdin io.Reader, stdout, stderr io.Writer) int
 // run runs one command line and returns the exit status.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRootCommand()
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // cobra takes nil for those of the process
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
