@@ -76,10 +76,11 @@ func (p *pty) run(c *exec.Cmd) {
 	p.t.Cleanup(func() { _ = c.Process.Kill() })
 }
 
-// last is what was drawn last.
+// last is what was drawn last as a whole: another drawing has begun after it.
 func (p *pty) last() string {
 	text := p.screen.String()
-	return text[strings.LastIndex(text, toTheTop)+1:]
+	end := max(strings.LastIndex(text, toTheTop), 0)
+	return text[strings.LastIndex(text[:end], toTheTop)+1 : end]
 }
 
 func TestTopOnATerminal(t *testing.T) {
