@@ -393,9 +393,7 @@ func peakMemory(t *testing.T, pid int32) int64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
 	_, after, found := strings.Cut(string(status), "VmHWM:")
-	if !found {
-		t.Skip("the kernel does not tell")
-	}
+	drivertest.Needs(t, "procfs", found, "the kernel does not tell the peak of a process's memory")
 	var kib int64
 	_, err = fmt.Sscan(after, &kib)
 	require.NoError(t, err)

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -180,14 +179,9 @@ func TestDestroyTakesAnObjectFromItsHolders(t *testing.T) {
 
 // The owner's user and root may take objects away; whoever else the owner lets in may not.
 func TestOnlyTheOwnersUserAndRootDestroy(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can start a process as another user")
-	}
+	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
-	nobody := func(cmd *exec.Cmd) {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		cmd.Path = copyForAll(t, cmd.Path)
-	}
+	nobody := asUser(t, 65534)
 	everybody := []uint32{0, 65534}
 	for _, c := range []struct {
 		name      string

@@ -174,9 +174,7 @@ func TestDirectoriesOfSocketsAreChecked(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(temp, "own"), 0o700))
 	require.NoError(t, os.Symlink(filepath.Join(temp, "own"), private))
 	require.NoError(t, try(""))
-	if os.Getuid() != 0 {
-		t.Skip("only root can make a link of another user")
-	}
+	needsRoot(t)
 	for _, l := range []string{link, private} {
 		require.NoError(t, os.Lchown(l, 65534, 65534))
 		err := try(filepath.Join(l, "s.sock"))
@@ -186,15 +184,10 @@ func TestDirectoriesOfSocketsAreChecked(t *testing.T) {
 }
 
 func TestPeersOfAnotherUserAreRefused(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can start a process as another user")
-	}
+	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	o, socket := owner(t)
-	nobody := func(cmd *exec.Cmd) {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-		cmd.Path = copyForAll(t, cmd.Path)
-	}
+	nobody := asUser(t, 65534)
 	stranger := start(t, nobody)
 	require.Contains(t, stranger.ask(command{Do: "dial", Socket: socket}).Is, "permission")
 
@@ -212,9 +205,7 @@ func TestPeersOfAnotherUserAreRefused(t *testing.T) {
 
 // TestUsersThatAreAllowedMayConnect has processes of two users, of which the owner and the client of one allow each other.
 func TestUsersThatAreAllowedMayConnect(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root can start processes as other users")
-	}
+	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	const guest, stranger = 65534, 65533
 	socket := socketPath(t)
@@ -224,12 +215,7 @@ func TestUsersThatAreAllowedMayConnect(t *testing.T) {
 	// The files are the user's to open: the socket is made for him alone.
 	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o711))
 	require.NoError(t, os.Chmod(socket, 0o666))
-	as := func(uid uint32) *child {
-		return start(t, func(cmd *exec.Cmd) {
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-			cmd.Path = copyForAll(t, cmd.Path)
-		})
-	}
+	as := func(uid uint32) *child { return start(t, asUser(t, uid)) }
 	g := as(guest)
 	require.Contains(t, g.ask(command{Do: "dial", Socket: socket}).Is, "permission", "it has to allow the owner too")
 	g.must(command{Do: "dial", Socket: socket, UIDs: []uint32{0}})
@@ -242,6 +228,20 @@ func TestUsersThatAreAllowedMayConnect(t *testing.T) {
 	a := as(stranger).ask(command{Do: "dial", Socket: socket, UIDs: []uint32{0}})
 	require.Contains(t, a.Is, "permission")
 	require.Contains(t, a.Error, "uid 65533")
+}
+
+// needsRoot skips a test that acts as other users, which only root can do.
+func needsRoot(t *testing.T) {
+	t.Helper()
+	drivertest.Needs(t, "root", os.Getuid() == 0, "only root can act as another user")
+}
+
+// asUser makes a child a process of another user.
+func asUser(t *testing.T, uid uint32) func(*exec.Cmd) {
+	return func(cmd *exec.Cmd) {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		cmd.Path = copyForAll(t, cmd.Path)
+	}
 }
 
 // copyForAll copies a program to where every user can run it.

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
 // requirePollers skips a test where nobody may look again and again.
 func requirePollers(t *testing.T) {
 	t.Helper()
-	if pollers() == 0 {
-		t.Skip("one processor")
-	}
+	drivertest.Needs(t, "processors", pollers() > 0, "with one processor nobody may look again and again")
 }
 
 func TestBusyPollFindsWhatComesSoon(t *testing.T) {

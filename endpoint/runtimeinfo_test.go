@@ -1,0 +1,82 @@
+package endpoint_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+func TestRuntimeInfo(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	base := filepath.Join(filepath.Dir(socketPath(t)), "base")
+	server, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, BasePath: base, DeviceIndex: 2})
+	require.NoError(t, err)
+	defer server.Close()
+	_, err = endpoint.Share(server, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil })
+	require.NoError(t, err)
+	server.Ready()
+	require.NoError(t, server.Call(ctx, "double", 1, nil))
+	want := endpoint.RuntimeInfo{
+		Mode: endpoint.ModeServer, BasePath: base, Socket: base + "-2.sock", DeviceIndex: 2, ServerRunning: true, ServerReady: true, Registered: 1,
+		CacheEntries: 1,
+	}
+	check := func(node *endpoint.Node) {
+		t.Helper()
+		info, err := node.Info(ctx)
+		require.NoError(t, err)
+		require.NotNil(t, info.Server)
+		require.Equal(t, server.Server().ID(), info.Server.ID)
+		require.Equal(t, 2, info.Server.DeviceIndex)
+		info.Server = nil
+		require.Equal(t, want, info)
+	}
+	eventually(t, waitLimit, "it serves", func() bool {
+		info, err := server.Info(ctx)
+		return err == nil && info.ServerReady
+	})
+	check(server)
+	t.Setenv(endpoint.EnvBasePath, base)
+	client, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, DeviceIndex: 2})
+	require.NoError(t, err)
+	defer client.Close()
+	want.Mode, want.Registered = endpoint.ModeClient, 0
+	check(client)
+	local, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeLocal, Socket: base})
+	require.NoError(t, err)
+	defer local.Close()
+	info, err := local.Info(ctx)
+	require.NoError(t, err)
+	require.NotNil(t, info.Server)
+	info.Server = nil
+	require.Equal(t, endpoint.RuntimeInfo{Mode: endpoint.ModeLocal}, info)
+}
+
+// An owner that is gone is an answer, not an error.
+func TestRuntimeInfoOfAClientWithoutOwner(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	o, socket := owner(t)
+	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, Socket: socket, DeviceIndex: 1})
+	require.NoError(t, err)
+	defer node.Close()
+	info, err := node.Info(ctx)
+	require.NoError(t, err)
+	require.True(t, info.ServerRunning)
+	require.Equal(t, o.pid(), info.Server.PID)
+	o.kill()
+	for range 2 {
+		info, err = node.Info(ctx)
+		require.NoError(t, err)
+		require.Equal(t, endpoint.RuntimeInfo{Mode: endpoint.ModeClient, Socket: socket, DeviceIndex: 1}, info)
+	}
+	late, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = node.Info(late)
+	require.ErrorIs(t, err, context.Canceled, "who does not wait learns nothing")
+}
