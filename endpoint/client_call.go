@@ -29,7 +29,7 @@ func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
 // fetchOn is fetch on a certain connection.
 func (c *Client) fetchOn(ctx context.Context, l *link, f fetch, out any) (wire.Returned, error) {
 	if f.task == "" {
-		return c.callOn(ctx, l, wire.OpCall, f.name, f.in, out)
+		return c.callOn(ctx, l, f.name, f.in, out)
 	}
 	ask := call{op: wire.OpTaskResult, body: wire.Task{ID: f.task}, returns: true}
 	_, frame, err := l.roundTrip(ctx, ask)
@@ -72,8 +72,8 @@ func (c *Client) stream(ctx context.Context, name string, in any) (items, error)
 	return s, nil
 }
 
-func (c *Client) callOn(ctx context.Context, l *link, op wire.Op, name string, in, out any) (wire.Returned, error) {
-	ask, err := c.newCall(l, op, name, in)
+func (c *Client) callOn(ctx context.Context, l *link, name string, in, out any) (wire.Returned, error) {
+	ask, err := c.newCall(l, wire.OpCall, name, in)
 	if err != nil {
 		return wire.Returned{}, err
 	}

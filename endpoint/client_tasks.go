@@ -47,13 +47,7 @@ func (c *Client) taskNews(ctx context.Context, ask wire.WatchTasks) (taskNews, e
 // begin asks for events.
 func (n *clientTaskNews) begin(ctx context.Context) error {
 	l := n.link
-	late := func(frame wire.Frame) {
-		defer frame.Files.Close()
-		if frame.Kind == wire.KindResponse {
-			l.endWatch(frame.ID)
-		}
-	}
-	id, frame, err := l.roundTrip(ctx, call{op: wire.OpTaskWatch, body: n.ask, item: n.take, late: late})
+	id, frame, err := l.roundTrip(ctx, call{op: wire.OpTaskWatch, body: n.ask, item: n.take, late: l.endLateWatch})
 	if err != nil {
 		return err
 	}

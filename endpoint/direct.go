@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"reflect"
@@ -69,10 +68,12 @@ func (s *Server) newLocal(name string, in any) (*local, error) {
 // by itself.
 func (s *Server) direct(ctx context.Context, r request, op wire.Op, take func(reply) error) error {
 	if err := context.Cause(ctx); err != nil {
-		return errors.Join(err, r.drop())
+		r.drop()
+		return err
 	}
 	if err := s.enter(); err != nil {
-		return errors.Join(err, r.drop())
+		r.drop()
+		return err
 	}
 	s.requests.Add(1)
 	r.session, r.id = s.self, s.directID.Add(1)
@@ -106,11 +107,10 @@ func (s *Server) direct(ctx context.Context, r request, op wire.Op, take func(re
 }
 
 // drop gives back what a request carries that was not begun.
-func (r request) drop() error {
+func (r request) drop() {
 	if r.local != nil && r.local.args != nil {
 		r.local.args.close()
 	}
-	return nil
 }
 
 // takeAnswer hands a reply on, or the error as a client would see it.

@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"encoding"
 	"reflect"
 	"strings"
 	"time"
@@ -74,9 +73,7 @@ func crossesWhole(t reflect.Type) bool {
 			return true
 		}
 	}
-	pointer := reflect.PointerTo(t)
-	return t == reflect.TypeFor[time.Time]() || pointer.Implements(reflect.TypeFor[encoding.BinaryMarshaler]()) ||
-		pointer.Implements(reflect.TypeFor[interface{ MarshalCBOR() ([]byte, error) }]())
+	return t == reflect.TypeFor[time.Time]() || encodesItself(t)
 }
 
 // typeName is the name of a type; a struct without one is not spelt out, as its fields are listed.

@@ -113,10 +113,7 @@ func sizeOf(info *wire.ObjectInfo) int64 {
 
 // listObjects answers a session's question.
 func (s *Server) listObjects(in wire.Objects, session uint64) wire.ObjectsListed {
-	frame := s.opts.Limits.Wire.Frame
-	if frame <= 0 {
-		frame = wire.DefaultFrame
-	}
+	frame, _ := frameLimits(s.opts.Limits.Wire)
 	out := s.objects.list(in, session, min(frame-envelopeBytes, listedBytes))
 	infos := make([]*wire.ObjectInfo, len(out.Objects))
 	for i := range out.Objects {
@@ -153,7 +150,7 @@ func (s *Server) processes(sessions []uint64) map[uint64]Process {
 		who[ses.id] = Process{PID: info.PID, UID: info.UID, Label: info.Label}
 	}
 	if slices.Contains(sessions, s.self.id) {
-		who[s.self.id] = Process{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.opts.Label}
+		who[s.self.id] = Process{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: shortLabel(s.opts.Label)}
 	}
 	return who
 }

@@ -1,12 +1,9 @@
 package endpoint
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 )
-
-func compareStrings(a, b string) int { return cmp.Compare(a, b) }
 
 // options are how an endpoint runs.
 type options struct {

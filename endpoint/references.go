@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// references are the live references of a client, by the object.
+// references are the live references of one process, by the object.
 type references struct {
 	byID  map[string]map[*reference]struct{}
 	count int

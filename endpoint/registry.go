@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -142,6 +143,6 @@ func (r *Registry) list() []*definition {
 	for _, d := range r.endpoints {
 		list = append(list, d)
 	}
-	slices.SortFunc(list, func(a, b *definition) int { return compareStrings(a.name, b.name) })
+	slices.SortFunc(list, func(a, b *definition) int { return strings.Compare(a.name, b.name) })
 	return list
 }

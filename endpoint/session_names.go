@@ -62,10 +62,13 @@ func (s *Server) currentVersions(names []string) []catalog.Event {
 	return list
 }
 
+// eventKinds are the events of the catalog that clients hear of.
+var eventKinds = map[catalog.EventKind]wire.EventKind{
+	catalog.Published: wire.EventPublished, catalog.Withdrawn: wire.EventWithdrawn,
+}
+
 // encodeEvent is the event as it crosses; false for one that is not for clients.
 func encodeEvent(e catalog.Event) (wire.Event, bool) {
-	kind := map[catalog.EventKind]wire.EventKind{
-		catalog.Published: wire.EventPublished, catalog.Withdrawn: wire.EventWithdrawn,
-	}[e.Kind]
+	kind := eventKinds[e.Kind]
 	return wire.Event{Seq: e.Seq, Kind: kind, Name: e.Name, Version: e.Version}, kind != 0
 }

@@ -110,7 +110,7 @@ func (w *Watcher) begin(ctx context.Context, l *link, back bool) error {
 		return err
 	}
 	// An owner that has said goodbye may still send events of its own versions when its successor is asked already.
-	ask := call{op: wire.OpWatch, body: wire.Watch{Names: w.names}, event: func(e wire.Event) { w.event(l, e) }}
+	ask := call{op: wire.OpWatch, body: wire.Watch{Names: w.names}, event: func(e wire.Event) { w.event(l, e) }, late: l.endLateWatch}
 	id, frame, err := l.roundTrip(ctx, ask)
 	if err != nil {
 		w.lost(l)
@@ -169,6 +169,14 @@ func (l *link) unwatch(id uint64) {
 func (l *link) endWatch(id uint64) {
 	l.ignore(id)
 	l.tell(call{op: wire.OpUnwatch, body: wire.Unwatch{Watch: id}})
+}
+
+// endLateWatch ends a watch that the owner began when nobody waited for that any more. It takes the frame of its answer.
+func (l *link) endLateWatch(frame wire.Frame) {
+	defer frame.Files.Close()
+	if frame.Kind == wire.KindResponse {
+		l.endWatch(frame.ID)
+	}
 }
 
 // on tells whether the events of a connection are those that count.

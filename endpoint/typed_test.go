@@ -1,0 +1,114 @@
+package endpoint_test
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+func TestStubsAreFunctionsOfAnotherProcess(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	n, err := endpoint.Stub[struct{ N int }, int](c, "double")(ctx, struct{ N int }{21})
+	require.NoError(t, err)
+	require.Equal(t, 42, n)
+	_, err = endpoint.Stub[struct{ M int }, int](c, "double")(ctx, struct{ M int }{21})
+	require.ErrorIs(t, err, wire.ErrEncoding)
+	_, err = endpoint.Stub[struct{ N int }, string](c, "double")(ctx, struct{ N int }{21})
+	require.ErrorContains(t, err, "result")
+	_, err = endpoint.Stub[struct{}, int](c, "no such")(ctx, struct{}{})
+	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+	_, err = endpoint.Stub[struct{}, int](c, "panic")(ctx, struct{}{})
+	require.ErrorIs(t, err, endpoint.ErrPanic)
+}
+
+// A shared stream gives the same where it runs here and where it is the server's.
+func TestSharedStreamsAreTheSameInAllRoles(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	socket := socketPath(t)
+	open := func(mode endpoint.Mode) (*endpoint.Node, func(context.Context, int) iter.Seq2[int, error]) {
+		n, err := endpoint.Open(ctx, endpoint.Options{Mode: mode, Socket: socket, Devices: driversOf(testDevice(t)), OverSocket: true, Logger: discard()})
+		require.NoError(t, err)
+		t.Cleanup(func() { n.Close() })
+		count, err := endpoint.ShareStream(n, "count", func(_ context.Context, n int) iter.Seq2[int, error] {
+			return func(yield func(int, error) bool) {
+				for i := 0; i < n && yield(i, nil); i++ {
+				}
+			}
+		})
+		require.NoError(t, err)
+		_, err = endpoint.ShareStream(n, "count", func(context.Context, int) iter.Seq2[int, error] { return nil })
+		require.ErrorIs(t, err, endpoint.ErrRegistered)
+		return n, count
+	}
+	server, onServer := open(endpoint.ModeServer)
+	server.Ready()
+	_, onClient := open(endpoint.ModeClient)
+	local, here := open(endpoint.ModeLocal)
+	require.NotNil(t, local)
+	for _, count := range []func(context.Context, int) iter.Seq2[int, error]{onServer, onClient, here} {
+		var got []int
+		for i, err := range count(ctx, 100) {
+			require.NoError(t, err)
+			got = append(got, i)
+		}
+		require.Equal(t, slices.Collect(func(yield func(int) bool) {
+			for i := 0; i < 100 && yield(i); i++ {
+			}
+		}), got)
+	}
+}
+
+// A watch whose answer comes when nobody waits for it any more is ended at the owner.
+func TestAWatchThatBeginsTooLateIsEnded(t *testing.T) {
+	o := newFakeOwner(t)
+	c, end := o.connected("a")
+	ctx, cancel := context.WithCancel(context.Background())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.Watch(ctx, "m")
+		failed <- err
+	}()
+	id := end.asked(wire.OpWatch, nil)
+	cancel()
+	require.ErrorIs(t, <-failed, context.Canceled)
+	frame := end.receive()
+	require.Equal(t, wire.KindCancel, frame.Kind)
+	end.say(wire.KindResponse, id, wire.Watching{})
+	var ended wire.Unwatch
+	end.asked(wire.OpUnwatch, &ended)
+	require.Equal(t, id, ended.Watch)
+}
+
+// The time of the last access to an object moves on when it is referred to again.
+func TestAccessToAnObjectIsNoted(t *testing.T) {
+	drivertest.Leaks(t)
+	c, _, _ := calling(t)
+	ctx := context.Background()
+	hold := func() *endpoint.Ref[*tensor.Tensor] {
+		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
+		require.NoError(t, err)
+		t.Cleanup(func() { ref.Close() })
+		return ref
+	}
+	first, err := hold().Info(ctx)
+	require.NoError(t, err)
+	time.Sleep(2 * time.Millisecond)
+	again, err := hold().Info(ctx)
+	require.NoError(t, err)
+	require.Equal(t, first.ID, again.ID)
+	require.Equal(t, first.CreatedAt, again.CreatedAt)
+	require.True(t, again.LastAccessedAt.After(first.LastAccessedAt))
+}
