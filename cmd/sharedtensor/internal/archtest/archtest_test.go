@@ -98,6 +98,17 @@ func TestPlantedViolationsAreFound(t *testing.T) {
 	}
 }
 
+// TestNestedModuleIsNotImported plants a module inside the module, which even packages that may import everything must not import.
+func TestNestedModuleIsNotImported(t *testing.T) {
+	for _, importer := range []string{"cmd/a/x.go", "cmd/a/x_test.go", "endpoint/x_test.go"} {
+		found := plant(t, map[string]string{
+			"endpoint/remote/go.mod": "module " + Module + "/endpoint/remote\n",
+			importer:                 pkg("a", Module+"/endpoint/remote/gateway"),
+		})
+		require.Contains(t, found, "endpoint/remote is a module of its own", importer)
+	}
+}
+
 func TestAllowedIsNotFound(t *testing.T) {
 	ours := func(p string) string { return Module + "/" + p }
 	require.Empty(t, plant(t, map[string]string{

@@ -37,6 +37,9 @@ func refuse(s *source, r Row, floor int, name string) string {
 		return "there is no package at the root"
 	}
 	if ours, ok := strings.CutPrefix(name, Module+"/"); ok {
+		if i := slices.IndexFunc(s.nested, func(m string) bool { return within(ours, m) }); i >= 0 {
+			return s.nested[i] + " is a module of its own, which depends on this one"
+		}
 		if !oursAllowed(s, r, floor, ours) {
 			return "not in its row of the import table"
 		}

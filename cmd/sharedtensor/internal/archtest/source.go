@@ -38,6 +38,8 @@ type source struct {
 	file *ast.File
 	fset *token.FileSet
 	size int // in lines
+	// nested are the folders of modules inside the root module.
+	nested []string
 }
 
 // at makes a violation at a position of the file.
@@ -83,6 +85,7 @@ var textSuffixes = []string{
 
 // read parses the Go files and collects the text files below root.
 func read(root string) (sources []*source, texts []text, err error) {
+	var nested []string
 	err = filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -93,6 +96,9 @@ func read(root string) (sources []*source, texts []text, err error) {
 		}
 		rel = filepath.ToSlash(rel)
 		if d.IsDir() {
+			if isModule(name) && rel != "." {
+				nested = append(nested, rel)
+			}
 			return enter(name, rel)
 		}
 		if !d.Type().IsRegular() || !isText(rel) {
@@ -110,6 +116,9 @@ func read(root string) (sources []*source, texts []text, err error) {
 		sources = append(sources, s)
 		return err
 	})
+	for _, s := range sources {
+		s.nested = nested
+	}
 	return sources, texts, err
 }
 
@@ -121,10 +130,16 @@ func enter(name, rel string) error {
 	case ".git", "bin", "gpu_test/bin":
 		return fs.SkipDir
 	}
-	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
-		return fs.SkipDir // a module of its own
+	if isModule(name) {
+		return fs.SkipDir
 	}
 	return nil
+}
+
+// isModule reports whether the folder is the root of a module.
+func isModule(name string) bool {
+	_, err := os.Stat(filepath.Join(name, "go.mod"))
+	return err == nil
 }
 
 // hidden tells whether the go command ignores the file because of its folder.
