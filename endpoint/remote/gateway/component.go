@@ -66,14 +66,16 @@ type Mux interface {
 	Handle(pattern string, handler http.Handler)
 }
 
-// Owner is the attachment to an owner's socket.
+// Owner is the attachment to an owner's socket, and to the functions of the program that embeds the gateway.
 type Owner interface {
-	// Client is the connection; the client dials again by itself when the owner comes back. The error is
-	// endpoint.ErrUnavailable while no owner has been reached yet. Borrowed: not to be closed.
+	// Client is the connection to the owner, for models and for what the owner tells; it dials again by itself when the owner comes back. The
+	// error is endpoint.ErrUnavailable while no owner has been reached yet. Borrowed: not to be closed.
 	Client() (*endpoint.Client, error)
-	// Caller calls the owner's endpoints, or those of the program that embeds the gateway where the owner has none of
-	// that name.
-	Caller() (endpoint.Caller, error)
+	// Caller finds where the endpoint of that name is called: in the program that embeds the gateway if it has one of that name, else
+	// at the owner. The error is that of Client.
+	Caller(endpoint string) (endpoint.Caller, error)
+	// Callers are all there are, the embedding program's before the owner's. A task is looked for in each.
+	Callers() []endpoint.Caller
 	// Changed returns a channel that is closed when the owner next comes, goes or is replaced.
 	Changed() <-chan struct{}
 	// ServerID names the owner that is attached; empty while there is none.
