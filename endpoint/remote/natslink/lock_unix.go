@@ -1,0 +1,24 @@
+//go:build unix
+
+package natslink
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockStore keeps a second server from the folder: NATS itself would let both write the same files.
+func lockStore(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the store of the embedded NATS server: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("another process serves from the store %s: choose another folder, or connect to that server: %w", dir, err)
+	}
+	return f, nil
+}

@@ -1,0 +1,75 @@
+package natslink_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+)
+
+func TestStartKeepsItsStore(t *testing.T) {
+	dir, ctx := t.TempDir(), context.Background()
+	for round := range 2 {
+		server, err := natslink.Start(natslink.ServerOptions{Store: dir, Listen: "127.0.0.1:0"})
+		require.NoError(t, err)
+		conn, err := server.Connect()
+		require.NoError(t, err)
+		over, err := natslink.Connect(server.URL())
+		require.NoError(t, err)
+		js, err := jetstream.New(over)
+		require.NoError(t, err)
+		kv, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "b"})
+		require.NoError(t, err)
+		if round == 0 {
+			_, err = kv.Put(ctx, "k", []byte("v"))
+			require.NoError(t, err)
+		}
+		entry, err := kv.Get(ctx, "k")
+		require.NoError(t, err)
+		require.Equal(t, "v", string(entry.Value()))
+		over.Close()
+		conn.Close()
+		require.NoError(t, server.Close())
+		require.NoError(t, server.Close())
+	}
+}
+
+func TestStartRefuses(t *testing.T) {
+	for name, opts := range map[string]natslink.ServerOptions{
+		"no store":          {},
+		"open to the world": {Store: t.TempDir(), Listen: "0.0.0.0:0"},
+		"no port":           {Store: t.TempDir(), Listen: "127.0.0.1"},
+		"not a number":      {Store: t.TempDir(), Listen: "127.0.0.1:http"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := natslink.Start(opts)
+			require.Error(t, err)
+		})
+	}
+}
+
+func TestStartToken(t *testing.T) {
+	server, err := natslink.Start(natslink.ServerOptions{Store: t.TempDir(), Listen: "127.0.0.1:0", Token: "secret"})
+	require.NoError(t, err)
+	defer server.Close()
+	_, err = natslink.Connect(server.URL())
+	require.Error(t, err)
+	conn, err := server.Connect()
+	require.NoError(t, err, "the process itself needs no token")
+	conn.Close()
+}
+
+func TestStartLocksItsStore(t *testing.T) {
+	dir := t.TempDir()
+	first, err := natslink.Start(natslink.ServerOptions{Store: dir})
+	require.NoError(t, err)
+	_, err = natslink.Start(natslink.ServerOptions{Store: dir})
+	require.ErrorContains(t, err, "another process serves from the store")
+	require.NoError(t, first.Close())
+	again, err := natslink.Start(natslink.ServerOptions{Store: dir})
+	require.NoError(t, err)
+	require.NoError(t, again.Close())
+}
