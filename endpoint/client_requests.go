@@ -77,11 +77,7 @@ func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 	if err := c.request(ctx, call{op: wire.OpList}, &listed); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
-	list := make([]ModelInfo, 0, len(listed.Models))
-	for _, m := range listed.Models {
-		list = append(list, decodeInfo(m))
-	}
-	return list, nil
+	return decodeList(&listed), nil
 }
 
 // Info describes one name. One that is not published is [ErrNotFound].
@@ -90,7 +86,9 @@ func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 	if err := c.request(ctx, call{op: wire.OpInfo, body: wire.Info{Name: name}}, &got); err != nil {
 		return ModelInfo{}, fmt.Errorf("info of %s: %w", shown(name), err)
 	}
-	return decodeInfo(got.Model), nil
+	info := decodeInfo(got.Model)
+	info.Loading = decodeLoading(got.Loading)
+	return info, nil
 }
 
 // Manifest describes the tensors of a version, 0 for the newest, without attaching them.

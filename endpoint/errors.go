@@ -27,6 +27,8 @@ var (
 	ErrCapability error = &class{wire.CodeCapability, "payload cannot be shared in place"}
 	// ErrNotFound is a name or version that nobody has published, or a lease that is not there.
 	ErrNotFound = catalog.ErrNotFound
+	// ErrLoading is a name that the owner is still loading. It is [ErrNotFound] too; [Client.Watch] tells when it is published.
+	ErrLoading = errors.New("still loading")
 	// ErrInUse is a socket that another owner holds.
 	ErrInUse = errors.New("another owner is serving on this socket")
 	// ErrPermission is a peer, a socket or a directory that this user must not trust.

@@ -15,6 +15,9 @@ type ModelInfo struct {
 	Current uint64 `json:"current"`
 	// Versions are those that the owner still has memory of, the newest first.
 	Versions []VersionInfo `json:"versions"`
+	// Loading is the next version, where the owner is loading one or has failed to; else nil. A name that is loaded for the first time has
+	// no versions yet, and Current is 0.
+	Loading *LoadInfo `json:"loading,omitempty"`
 }
 
 // VersionInfo describes one version of a name.
@@ -84,7 +87,7 @@ func decodeInfo(in wire.ModelInfo) ModelInfo {
 			out.Current = v.Version
 		}
 		version := VersionInfo{
-			Version: v.Version, Bytes: int64(v.Bytes), Tensors: int(v.Tensors), PublishedAt: time.Unix(0, v.PublishedAt),
+			Version: v.Version, Bytes: clampBytes(v.Bytes), Tensors: int(clampBytes(v.Tensors)), PublishedAt: time.Unix(0, v.PublishedAt),
 			Source: v.Origin.Source, Publisher: Process{PID: v.Origin.PID, UID: v.Origin.UID, Label: v.Origin.Label},
 			Holders: []Holder{},
 		}

@@ -154,7 +154,7 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	lease, err := ses.server.books.Acquire(in.Name, in.Version, ses.holder())
 	if err != nil {
 		ses.unsubscribe(r.id)
-		return reply{}, absent(err)
+		return reply{}, ses.server.loads.absent(in.Name, absent(err))
 	}
 	ses.holds(lease.ID, r.id)
 	out := ses.server.exports.of(lease.StateDict())
@@ -238,11 +238,7 @@ func doWithdraw(_ context.Context, r request) (reply, error) {
 }
 
 func doList(_ context.Context, r request) (reply, error) {
-	var out wire.Listed
-	for _, info := range r.session.server.books.List() {
-		out.Models = append(out.Models, encodeInfo(info))
-	}
-	return reply{body: out}, nil
+	return reply{body: r.session.server.listed()}, nil
 }
 
 func doInfo(_ context.Context, r request) (reply, error) {
@@ -253,9 +249,9 @@ func doInfo(_ context.Context, r request) (reply, error) {
 	s := r.session.server
 	info, err := s.books.Info(in.Name)
 	if err != nil {
-		return reply{}, err
+		return reply{}, s.loads.absent(in.Name, err)
 	}
-	out := wire.InfoResult{Model: encodeInfo(info)}
+	out := wire.InfoResult{Model: encodeInfo(info), Loading: s.loads.get(in.Name)}
 	if in.Manifest {
 		if out.Manifest, err = r.session.manifest(in.Name, in.Version); err != nil {
 			return reply{}, err

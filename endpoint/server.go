@@ -39,6 +39,7 @@ type Server struct {
 	quotas  quotas
 	support support
 	loans   loans
+	loads   loads
 
 	registry *Registry
 	results  *cache.Cache[*result]

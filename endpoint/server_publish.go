@@ -36,6 +36,7 @@ func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict,
 	if err != nil {
 		return 0, fmt.Errorf("publish %q: %w", name, err)
 	}
+	s.loads.published(name)
 	s.log.Info("published", "name", name, "version", version, "tensors", sd.Len(), "source", origin.Source)
 	return version, nil
 }
@@ -100,11 +101,17 @@ func (s *Server) Withdraw(name string) error {
 	return nil
 }
 
-// List tells what is published and who holds it, in the order of the names.
+// List tells what is published and who holds it, and what is being loaded, in the order of the names.
 func (s *Server) List() []ModelInfo {
-	var list []ModelInfo
+	listed := s.listed()
+	return decodeList(&listed)
+}
+
+// listed is the answer to a list request.
+func (s *Server) listed() (out wire.Listed) {
 	for _, info := range s.books.List() {
-		list = append(list, decodeInfo(encodeInfo(info)))
+		out.Models = append(out.Models, encodeInfo(info))
 	}
-	return list
+	out.Loading = s.loads.list()
+	return out
 }

@@ -89,6 +89,13 @@ func TestSchemaNamesEveryNumber(t *testing.T) {
 	for kind := KindHello; kind.Valid(); kind++ {
 		require.Regexp(t, fmt.Sprintf(`(?m)^\| %d \| %s \|`, kind, kind), string(prose))
 	}
+	for state := LoadWaiting; state <= LoadFailed; state++ {
+		word := state.String()
+		if state == LoadRunning {
+			word = "running"
+		}
+		require.Regexp(t, fmt.Sprintf(`(?m)^load-%s = %d$`, word, state), string(schema))
+	}
 	for kind := EventPublished; kind <= EventFreed; kind++ {
 		require.Regexp(t, fmt.Sprintf(`(?m)^event-%s = %d$`, kind, kind), string(schema))
 	}

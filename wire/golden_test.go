@@ -61,6 +61,9 @@ func samples() []sample {
 		{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0},
 		{Kind: "cuda-ipc", Device: uuid(0x20), Bytes: 2 << 20, Offset: 512, Blob: make([]byte, 64), File: -1},
 	}
+	loading := Loading{Name: "next", State: LoadRunning, Done: 1 << 20, Total: 1 << 33, StartedAt: 1_700_000_000_000_000_000,
+		UpdatedAt: 1_700_000_001_000_000_000, Source: "next.safetensors"}
+	failed := Loading{Name: "vad", State: LoadFailed, Error: &Error{Code: CodeOutOfMemory, Message: "out of memory", Type: "out of memory"}}
 	manifest := sampleManifest()
 	ping, _ := Marshal(Ping{Timestamp: 123456789})
 	data, _ := Marshal(map[string]int{"limit": 4096})
@@ -89,6 +92,8 @@ func samples() []sample {
 		{"withdrawn", KindResponse, OpWithdraw, 0, &Withdrawn{}},
 		{"list", KindRequest, OpList, 0, &List{}},
 		{"listed", KindResponse, OpList, 0, &Listed{Models: []ModelInfo{model, {Name: "vad"}}}},
+		{"listed-loading", KindResponse, OpList, 0, &Listed{Models: []ModelInfo{}, Loading: []Loading{loading, {Name: "u", State: LoadWaiting}, failed}}},
+		{"info-result-loading", KindResponse, OpInfo, 0, &InfoResult{Model: ModelInfo{Name: "next", Versions: []VersionInfo{}}, Loading: &loading}},
 		{"info", KindRequest, OpInfo, 0, &Info{Name: "llama", Version: 16, Manifest: true}},
 		{"info-result", KindResponse, OpInfo, 0, &InfoResult{Model: model, Manifest: &manifest}},
 		{"watch", KindRequest, OpWatch, 0, &Watch{Names: []string{"llama", "vad"}}},

@@ -84,6 +84,52 @@ type List struct{}
 type Listed struct {
 	// Models are the names, sorted.
 	Models []ModelInfo `cbor:"1,keyasint"`
+	// Loading are the names that the server loads a version of, or failed to, sorted. They need not be among Models.
+	Loading []Loading `cbor:"2,keyasint,omitempty"`
+}
+
+// Loading describes a version that a server loads and has not published yet.
+type Loading struct {
+	// Name is the name under which it will be published.
+	Name string `cbor:"1,keyasint"`
+	// State says how it stands.
+	State LoadState `cbor:"2,keyasint"`
+	// Done is how many bytes are loaded.
+	Done uint64 `cbor:"3,keyasint,omitempty"`
+	// Total is how many there are; 0 if that is not known yet.
+	Total uint64 `cbor:"4,keyasint,omitempty"`
+	// StartedAt is when it began, in nanoseconds since 1970, UTC; 0 before.
+	StartedAt int64 `cbor:"5,keyasint,omitempty"`
+	// UpdatedAt is when Done was counted, or when it failed.
+	UpdatedAt int64 `cbor:"6,keyasint,omitempty"`
+	// Source is where the tensors come from, usually a file.
+	Source string `cbor:"7,keyasint,omitempty"`
+	// Error is why it failed; nil in other states.
+	Error *Error `cbor:"8,keyasint,omitempty"`
+}
+
+// LoadState says how a version stands that is being loaded.
+type LoadState uint8
+
+// The states of loading. Numbers are stable; a client takes one that it does not know for LoadRunning.
+const (
+	// LoadWaiting has not begun.
+	LoadWaiting LoadState = 1
+	// LoadRunning is being loaded.
+	LoadRunning LoadState = 2
+	// LoadFailed was not loaded. It stays on the list until the name is loaded again or published.
+	LoadFailed LoadState = 3
+)
+
+// String is "waiting", "loading" or "failed".
+func (s LoadState) String() string {
+	switch s {
+	case LoadWaiting:
+		return "waiting"
+	case LoadFailed:
+		return "failed"
+	}
+	return "loading"
 }
 
 // Info asks about one name.
@@ -102,6 +148,8 @@ type InfoResult struct {
 	Model ModelInfo `cbor:"1,keyasint"`
 	// Manifest is the manifest that was asked for, else nil. It takes no lease.
 	Manifest *Manifest `cbor:"2,keyasint,omitempty"`
+	// Loading is the next version, if the server loads one or failed to, else nil.
+	Loading *Loading `cbor:"3,keyasint,omitempty"`
 }
 
 // ModelInfo describes a published name.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -19,6 +20,8 @@ type description struct {
 	Bytes    int64             `json:"bytes"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Tensors  []*tensorRow      `json:"tensors"`
+	// Loading is the next version, where the owner loads one or failed to.
+	Loading *endpoint.LoadInfo `json:"loading,omitempty"`
 }
 
 // tensorRow is one tensor of a description.
@@ -87,8 +90,18 @@ func (d *description) title() string {
 // print writes a heading, the metadata, and a table.
 func (d *description) print(w io.Writer) error {
 	from := "file     " + printable(d.Path)
-	if d.Path == "" {
-		from = fmt.Sprintf("name     %s version %d on %s", printable(d.Name), d.Version, d.Socket)
+	switch {
+	case d.Path == "" && d.Version == 0:
+		from = fmt.Sprintf("name     %s on %s, no version yet", printable(d.Name), printable(d.Socket))
+	case d.Path == "":
+		from = fmt.Sprintf("name     %s version %d on %s", printable(d.Name), d.Version, printable(d.Socket))
+	}
+	if l := d.Loading; l != nil {
+		from += fmt.Sprintf("\nnext     %s, %s of %s from %s", printable(loadText(l)), formatBytes(l.Done), formatBytes(l.Total), printable(l.Source))
+	}
+	if d.Path == "" && d.Version == 0 {
+		_, err := fmt.Fprintln(w, from)
+		return err
 	}
 	fmt.Fprintf(w, "%s\ntensors  %d\nbytes    %s (%d bytes)\n", from, len(d.Tensors), formatBytes(d.Bytes), d.Bytes)
 	for i, key := range slices.Sorted(maps.Keys(d.Metadata)) {

@@ -84,7 +84,26 @@ func withModel(ctx context.Context, o *ownerFlags, name string, version uint64, 
 func acquire(ctx context.Context, o *ownerFlags, client *endpoint.Client, name string, version uint64) (*endpoint.Handle, error) {
 	ctx, cancel := o.bounded(ctx)
 	defer cancel()
-	return client.AcquireVersion(ctx, name, version)
+	return loaded(ctx, o, func() (*endpoint.Handle, error) { return client.AcquireVersion(ctx, name, version) })
+}
+
+// askAgain is the time between two questions after a model that is still loading.
+const askAgain = 50 * time.Millisecond
+
+// loaded asks the owner for something of a model. While that is still loading, it asks again until ctx ends if --wait says so, else the error
+// names the flag.
+func loaded[T any](ctx context.Context, o *ownerFlags, ask func() (T, error)) (T, error) {
+	for {
+		got, err := ask()
+		switch {
+		case !errors.Is(err, endpoint.ErrLoading):
+			return got, err
+		case !o.wait:
+			return got, fmt.Errorf("%w; --wait waits for it", err)
+		case !pause(ctx, askAgain):
+			return got, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
 }
 
 // devicesOf opens the devices that a version's tensors lie on, as its manifest says. A client has to have them when it dials.
@@ -92,7 +111,7 @@ func devicesOf(ctx context.Context, o *ownerFlags, name string, version uint64) 
 	err = o.withOwner(ctx, func(ctx context.Context, client *endpoint.Client) error {
 		ctx, cancel := o.bounded(ctx)
 		defer cancel()
-		m, err := client.Manifest(ctx, name, version)
+		m, err := loaded(ctx, o, func() (*module.Manifest, error) { return client.Manifest(ctx, name, version) })
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,8 @@ func newInspectCommand() *cobra.Command {
 		Long: `Show the tensors of a model: dtype, shape, bytes, and the name whose bytes a tied tensor shares. An argument that
 is a path on disk is read as a file, anything else is a name at the owner; --name asks the owner in any
 case. With --digest the SHA-256 of each tensor's bytes, row-major as in a file, is computed, so that a
-published model can be compared with the file it came from.`,
+published model can be compared with the file it came from. Of a model that the owner is still loading it is shown how
+far it is.`,
 		Example: `  sharedtensor inspect llm
   sharedtensor inspect ./model.safetensors --digest
   sharedtensor inspect llm --digest --json`,
@@ -103,7 +104,7 @@ func describeFile(c *cobra.Command, o inspectFlags, path string) (_ *description
 	if err != nil {
 		return nil, err
 	}
-	d := &description{Path: model.Path}
+	d := &description{Path: model.Path, Tensors: []*tensorRow{}}
 	for _, p := range layout.Tensors {
 		t := tensorRow{Name: p.Name, DType: p.Spec.DType.String(), Shape: p.Spec.Shape, Bytes: p.Bytes, TiedTo: p.TiedTo}
 		if len(model.Files) > 1 {
@@ -123,15 +124,22 @@ func describeFile(c *cobra.Command, o inspectFlags, path string) (_ *description
 
 // describeName describes a published model, and attaches it only to compute digests.
 func describeName(c *cobra.Command, o inspectFlags, name string) (*description, error) {
-	d := &description{}
+	d := &description{Tensors: []*tensorRow{}}
 	err := o.owner.withOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
 		ctx, cancel := o.owner.bounded(ctx)
 		defer cancel()
-		info, err := client.Info(ctx, name)
+		d.Name, d.Socket = name, client.Socket()
+		ask := func() (endpoint.ModelInfo, error) { return client.Info(ctx, name) }
+		info, err := loaded(ctx, o.owner, ask)
+		if errors.Is(err, endpoint.ErrNotFound) && o.version == 0 && !o.digest {
+			if d.Loading = loadOf(ctx, client, name); d.Loading != nil {
+				return nil
+			}
+		}
 		if err != nil {
 			return err
 		}
-		d.Name, d.Version, d.Socket = name, info.Current, client.Socket()
+		d.Version, d.Loading = info.Current, info.Loading
 		if o.version != 0 {
 			d.Version = o.version
 		}
@@ -153,6 +161,20 @@ func describeName(c *cobra.Command, o inspectFlags, name string) (*description, 
 			return got, nil
 		})
 	})
+}
+
+// loadOf is what the owner says of a name that it loads for the first time or failed to load; nil if it says nothing.
+func loadOf(ctx context.Context, client *endpoint.Client, name string) *endpoint.LoadInfo {
+	models, err := client.List(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, m := range models {
+		if m.Name == name {
+			return m.Loading
+		}
+	}
+	return nil
 }
 
 // hash computes the digests of all tensors and tells the progress.

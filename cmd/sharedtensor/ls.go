@@ -25,7 +25,8 @@ func newLsCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List what is published, and who holds it",
 		Long: `List what the owner has published: the newest version of each name, or with --all every version that is still
-in memory. HOLDERS is the number of connections that hold the version.`,
+in memory. HOLDERS is the number of connections that hold the version. A version that the owner is still loading, waits
+to load or failed to load is a line of its own, with how far it is, how fast, or why.`,
 		Example: `  sharedtensor ls
   sharedtensor ls --all --holders llm
   sharedtensor ls --json`,
@@ -93,8 +94,9 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *table {
 		{title: "NAME", give: 1}, {title: "VERSION", align: right}, {title: "BYTES", align: right},
 		{title: "TENSORS", align: right}, {title: "HOLDERS", align: right}, {title: "AGE", align: right},
 	}
-	if all {
-		columns = append(columns, column{title: "STATE"})
+	loading := slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Loading != nil })
+	if all || loading {
+		columns = append(columns, column{title: "STATE", give: 3})
 	}
 	t := newTable(append(columns, column{title: "SOURCE", give: 2})...)
 	for _, m := range models {
@@ -103,13 +105,35 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *table {
 				m.Name, strconv.FormatUint(v.Version, 10), formatBytes(v.Bytes), strconv.Itoa(v.Tensors),
 				strconv.Itoa(len(v.Holders)), formatAge(now.Sub(v.PublishedAt)),
 			}
-			if all {
+			if all || loading {
 				cells = append(cells, versionState(m, v))
 			}
 			t.add(append(cells, source(v))...)
 		}
+		if l := m.Loading; l != nil {
+			size := "-"
+			if l.Total > 0 {
+				size = formatBytes(l.Total)
+			}
+			t.add(m.Name, "-", size, "-", "-", orDash(!l.StartedAt.IsZero(), formatAge(now.Sub(l.StartedAt))), loadText(l), l.Source)
+		}
 	}
 	return t
+}
+
+// loadText says how a version stands that is being loaded: "loading 42%, 1.2 GB/s", "waiting", "failed: out of memory".
+func loadText(l *endpoint.LoadInfo) string {
+	switch {
+	case l.State == endpoint.LoadFailed:
+		return "failed: " + oneLine(l.Error)
+	case l.State != endpoint.LoadRunning || l.Total <= 0:
+		return string(l.State)
+	}
+	text := "loading " + percent(float64(l.Done), float64(l.Total))
+	if l.BytesPerSecond() > 0 {
+		text += ", " + formatRate(l.Done, l.UpdatedAt.Sub(l.StartedAt))
+	}
+	return text
 }
 
 // versionState says how a version stands.

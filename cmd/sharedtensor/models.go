@@ -81,7 +81,7 @@ func checkModels(models []modelArg) error {
 	return errors.Join(errs...)
 }
 
-// loadModel loads a model onto the device and tells its progress. The caller owns the state dict.
+// loadModel loads a model onto the device, seals it, and tells its progress. The caller owns the state dict.
 func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Writer, also func(done, total int64)) (*module.StateDict, error) {
 	meter := newMeter(stderr, "loading", "loaded", m.name)
 	sd, err := module.Load(ctx, dev, m.path, module.LoadOptions{Progress: func(done, total int64) {
@@ -90,6 +90,23 @@ func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Wri
 			also(done, total)
 		}
 	}})
+	if err == nil {
+		err = seal(sd)
+	}
 	meter.end(err)
+	if err != nil && sd != nil {
+		return nil, errors.Join(err, sd.Close())
+	}
 	return sd, err
+}
+
+// seal closes the memory of a model against all writers, this process included: what is published is what was in the file, whatever happens
+// to this process. Memory of a device that has no seals stays as it is.
+func seal(sd *module.StateDict) error {
+	for _, s := range sd.Storages() {
+		if err := s.Seal(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	return nil
 }

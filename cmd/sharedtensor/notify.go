@@ -16,6 +16,7 @@ type notifier struct {
 
 	mu   sync.Mutex
 	last time.Time // of the last progress
+	name string    // that it was of
 }
 
 // newNotifier returns nil where no service manager asked to be told.
@@ -50,16 +51,16 @@ func (n *notifier) tell(lines ...string) error {
 // patience is how much longer a service manager is asked to wait with every sign of progress.
 const patience = 30 * time.Second
 
-// progress tells how far a load has come, at most once a second, and asks for time: large models take longer to load
+// progress tells how far a load has come, at most once a second for each model, and asks for time: large models take longer to load
 // than a service manager waits by itself.
 func (n *notifier) progress(name string, done, total int64) {
 	if n == nil {
 		return
 	}
 	n.mu.Lock()
-	due := time.Since(n.last) >= time.Second
+	due := n.name != name || time.Since(n.last) >= time.Second
 	if due {
-		n.last = time.Now()
+		n.last, n.name = time.Now(), name
 	}
 	n.mu.Unlock()
 	if due {

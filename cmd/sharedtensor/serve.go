@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -13,16 +14,19 @@ can attach them by name and use them in place. A PATH is a .safetensors file, a
 model.safetensors.index.json, or a directory that holds either. Without any NAME=PATH the owner begins
 empty, for others to publish into.
 
-The socket is bound before anything is loaded, so a second owner fails at once and does not disturb
-the first; clients that come while models load are answered when all are there.
+The socket is bound before anything is loaded, so a second owner fails at once and does not disturb the first, and clients
+are answered from then on: each model can be attached as soon as it is there, and ls and inspect show how far the
+others are. A model that cannot be loaded is shown with the reason, and the others are served; if none can be
+loaded the owner ends. The line "serving ..." is printed when all have been loaded.
 
 Signals:
   SIGTERM, SIGINT  stop: no new clients, requests in flight end within --grace; a second one ends at once
-  SIGHUP           load every NAME=PATH again and publish it as a new version; readers of the old one
-                   keep it, so both are in memory for a while
+  SIGHUP           load every NAME=PATH again, one after the other, and publish each as a new version; readers of
+                   the old one keep it, so both are in memory for a while. What cannot be loaded stays as
+                   it was; the log says which have changed
 
-As a systemd service use Type=notify: the manager is told when all models are served, and asked for more time
-while they load. A socket unit with one ListenStream=PATH hands the socket over; --socket is not needed then.`
+As a systemd service use Type=notify: the manager is told when all models have been loaded, and asked for more time
+until then. A socket unit with one ListenStream=PATH hands the socket over; --socket is not needed then.`
 
 // serveFlags are the flags of the command serve.
 type serveFlags struct {
@@ -78,7 +82,23 @@ func (o *serveFlags) check(c *cobra.Command) (*slog.Logger, []uint32, error) {
 	if err != nil {
 		return nil, nil, usageError(c, err)
 	}
-	return slog.New(slog.NewTextHandler(c.ErrOrStderr(), &slog.HandlerOptions{Level: level})), uids, nil
+	return slog.New(slog.NewTextHandler(logWriter(c.ErrOrStderr()), &slog.HandlerOptions{Level: level})), uids, nil
+}
+
+// logWriter is where the log goes: on a terminal over the progress bar, which is drawn again below it.
+func logWriter(w io.Writer) io.Writer {
+	if !isTerminal(w) {
+		return w
+	}
+	return overBar{w}
+}
+
+// overBar clears the line of the terminal before each write.
+type overBar struct{ w io.Writer }
+
+func (o overBar) Write(line []byte) (int, error) {
+	n, err := o.w.Write(append([]byte(clearLine), line...))
+	return max(n-len(clearLine), 0), err
 }
 
 // servingLine says what is served where.

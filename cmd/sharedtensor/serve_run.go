@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -53,13 +54,6 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.server.Close()) }()
-	if err := s.publish(c.Context()); err != nil {
-		if errors.Is(err, context.Canceled) && c.Context().Err() != nil {
-			log.Info("stopped before every model was loaded") // as it was told to, which is no failure
-			return nil
-		}
-		return err
-	}
 	return s.run(c.Context(), c.OutOrStdout(), reload)
 }
 
@@ -86,56 +80,59 @@ func bindOwner(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger)
 	return endpoint.NewServer(opts)
 }
 
-// publish loads every model and makes it the next version of its name. The first failure ends it.
-func (s *service) publish(ctx context.Context) error {
-	for _, m := range s.models {
-		progress := func(done, total int64) { s.notify.progress(m.name, done, total) }
-		sd, err := loadModel(ctx, s.device, m, s.stderr, progress)
-		if err != nil {
-			return err
-		}
-		if _, err := s.server.PublishFrom(ctx, m.name, sd, m.source()); err != nil { // takes sd
-			return err
-		}
-	}
-	return nil
-}
-
-// run serves until ctx ends, and then drains.
+// run serves until ctx ends, and then drains. Models are loaded meanwhile.
 func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Signal) error {
 	onTerminal := isTerminal(s.stderr)
 	ended := make(chan error, 1)
 	go func() { ended <- s.server.Serve() }()
-	line := servingLine(s.total(), s.bytes(), s.server.Socket(), os.Getpid())
-	s.tell("READY=1", "STATUS="+line)
-	fmt.Fprintln(stdout, line)
+	l := s.newLoader(ctx)
+	defer l.stop()
+	l.start()
+	s.log.Info("answering", "socket", s.server.Socket(), "models", len(s.models))
 	for {
 		select {
 		case err := <-ended:
 			return err
+		case pass := <-l.passes:
+			first := l.end()
+			if first && len(s.models) > 0 && len(pass.failed) == len(s.models) && ctx.Err() == nil {
+				l.stop()
+				return errors.Join(pass.err(), s.drain(ctx, ended))
+			}
+			s.report(pass, first, stdout)
 		case <-reload:
 			// A terminal that was closed sends the same signal. Without it nobody could stop the owner with a key.
 			if onTerminal && !isTerminal(s.stderr) {
+				l.stop()
 				return s.drain(ctx, ended)
 			}
-			s.reload(ctx)
+			s.log.Info("loading every model again")
+			l.start()
 		case <-ctx.Done():
+			if l.stop() {
+				s.log.Info("stopped before every model was loaded") // as it was told to, which is no failure
+			}
 			return s.drain(ctx, ended)
 		}
 	}
 }
 
-// reload publishes every model anew. What fails leaves the versions before it in place.
-func (s *service) reload(ctx context.Context) {
-	s.log.Info("loading every model again")
-	err := checkModels(s.models)
-	if err == nil {
-		err = s.publish(ctx)
+// report says what a pass over the models has changed, and that the owner is ready after the first.
+func (s *service) report(pass loadPass, first bool, stdout io.Writer) {
+	line := servingLine(s.total(), s.bytes(), s.server.Socket(), os.Getpid())
+	if len(pass.failed) > 0 {
+		line += fmt.Sprintf("; not loaded: %s", strings.Join(pass.failed, ", "))
+		for _, err := range pass.errs {
+			s.log.Error("not loaded; versions before it are served as they were", "error", oneLine(err.Error()))
+		}
 	}
-	if err != nil && ctx.Err() == nil {
-		s.log.Error("not loaded again; what was served before still is", "error", oneLine(err.Error()))
+	if !first {
+		s.log.Info("loaded again", "changed", strings.Join(pass.published, ", "), "not changed", strings.Join(pass.failed, ", "))
+		s.tell("STATUS=" + line)
+		return
 	}
-	s.tell("STATUS=" + servingLine(s.total(), s.bytes(), s.server.Socket(), os.Getpid()))
+	s.tell("READY=1", "STATUS="+line)
+	fmt.Fprintln(stdout, line)
 }
 
 // drain ends the owner: requests in flight have the time of grace. ended is what Serve returns.

@@ -34,7 +34,11 @@ func (t *topSnapshot) view(width, height int, trouble string) []topLine {
 	if trouble != "" {
 		lines[1] = topLine{text: trouble + "; this is as of " + t.At.Format(time.TimeOnly)}
 	}
-	sections := []topSection{t.memory(width), t.endpoints(width), t.sessions(width), t.tasks(width)}
+	sections := []topSection{t.memory(width)}
+	if loading := t.loading(width); len(loading.rows) > 0 {
+		sections = append(sections, loading)
+	}
+	sections = append(sections, t.endpoints(width), t.sessions(width), t.tasks(width))
 	room := math.MaxInt
 	if height > 0 {
 		room = height - len(lines)
@@ -205,6 +209,17 @@ func tableSection(t *table, width int) topSection {
 	_ = t.write(&b, width) // a buffer takes everything
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 	return topSection{lines[0], lines[1:]}
+}
+
+// loading are the versions that the owner is still loading or failed to load.
+func (t *topSnapshot) loading(width int) topSection {
+	table := newTable(column{title: "LOADING", give: 1}, column{title: "DONE", align: right}, column{title: "OF", align: right}, column{title: "STATE", give: 2})
+	for _, m := range t.Models {
+		if l := m.Loading; l != nil {
+			table.add(m.Name, formatBytes(l.Done), formatBytes(l.Total), loadText(l))
+		}
+	}
+	return tableSection(table, width)
 }
 
 func (t *topSnapshot) endpoints(width int) topSection {

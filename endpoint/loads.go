@@ -1,0 +1,144 @@
+package endpoint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// Load is a version that a server is going to publish, announced before its bytes are there: clients see in [Client.List] and [Client.Info] how
+// far it is. Its methods are safe for concurrent use. A nil *Load does nothing.
+type Load struct {
+	loads *loads
+	name  string
+}
+
+// AnnounceLoad tells clients that a version of name is going to be published, from a source that may be empty. It waits until the first
+// [Load.Progress]. The caller ends it with [Load.Done] when it has published, or [Load.Fail]; a later load of the same name takes its place.
+// Errors: [ErrInvalid] for a bad name.
+func (s *Server) AnnounceLoad(name, source string) (*Load, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	l := &Load{&s.loads, name}
+	s.loads.put(l, wire.Loading{Name: name, State: wire.LoadWaiting, Source: wire.CutText(source, wire.MaxErrorMessage)})
+	return l, nil
+}
+
+// Progress says that done of total bytes are loaded.
+func (l *Load) Progress(done, total int64) {
+	l.change(func(info *wire.Loading) {
+		info.UpdatedAt = time.Now().UnixNano()
+		if info.StartedAt == 0 {
+			info.StartedAt = info.UpdatedAt
+		}
+		info.State, info.Done, info.Total = wire.LoadRunning, uint64(max(done, 0)), uint64(max(total, 0))
+	})
+}
+
+// Fail says that nothing will be published, and why. Clients see it until the name is loaded again.
+func (l *Load) Fail(err error) {
+	l.change(func(info *wire.Loading) {
+		info.State, info.UpdatedAt, info.Error = wire.LoadFailed, time.Now().UnixNano(), encodeError(err)
+	})
+}
+
+// Done takes the load off the list.
+func (l *Load) Done() {
+	if l != nil {
+		l.loads.drop(l)
+	}
+}
+
+func (l *Load) change(f func(*wire.Loading)) {
+	if l == nil {
+		return
+	}
+	l.loads.mu.Lock()
+	defer l.loads.mu.Unlock()
+	if e := l.loads.byName[l.name]; e != nil && e.load == l {
+		f(&e.info)
+	}
+}
+
+// loads are the announced loads of a server, at most one a name. The zero value is empty.
+type loads struct {
+	mu     sync.Mutex
+	byName map[string]*loadEntry
+}
+
+// loadEntry is a load and what clients are told of it.
+type loadEntry struct {
+	load *Load
+	info wire.Loading
+}
+
+func (l *loads) put(load *Load, info wire.Loading) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byName == nil {
+		l.byName = map[string]*loadEntry{}
+	}
+	l.byName[load.name] = &loadEntry{load, info}
+}
+
+func (l *loads) drop(load *Load) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.byName[load.name]; e != nil && e.load == load {
+		delete(l.byName, load.name)
+	}
+}
+
+// published forgets that loading a name failed: somebody has published it.
+func (l *loads) published(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.byName[name]; e != nil && e.info.State == wire.LoadFailed {
+		delete(l.byName, name)
+	}
+}
+
+// get is the load of a name, or nil.
+func (l *loads) get(name string) *wire.Loading {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.byName[name]
+	if e == nil {
+		return nil
+	}
+	info := e.info
+	return &info
+}
+
+// list are all loads, by name.
+func (l *loads) list() (list []wire.Loading) {
+	l.mu.Lock()
+	for _, e := range l.byName {
+		list = append(list, e.info)
+	}
+	l.mu.Unlock()
+	slices.SortFunc(list, func(a, b wire.Loading) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// absent adds to err, where it is about a name that is not published, that the name is being loaded or could not be.
+func (l *loads) absent(name string, err error) error {
+	if !errors.Is(err, catalog.ErrNotFound) || errors.Is(err, catalog.ErrNoVersion) {
+		return err
+	}
+	info := l.get(name)
+	switch {
+	case info == nil:
+		return err
+	case info.State == wire.LoadFailed:
+		return &classed{ErrNotFound, fmt.Errorf("%s could not be loaded: %w", shown(name), decodeError(info.Error))}
+	}
+	return &classed{ErrNotFound, fmt.Errorf("%s is %w: %d of %d bytes", shown(name), ErrLoading, info.Done, info.Total)}
+}

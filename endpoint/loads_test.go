@@ -1,0 +1,87 @@
+package endpoint_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// D23: what a server announces is seen by clients, beside what is published.
+func TestAnnouncedLoads(t *testing.T) {
+	ctx := context.Background()
+	s := serve(t, endpoint.ServerOptions{})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{testDevice(t)}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	_, err = s.AnnounceLoad("no/../name\x00", "")
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
+
+	next, err := s.AnnounceLoad("b", "b.safetensors")
+	require.NoError(t, err)
+	other, err := s.AnnounceLoad("a", "")
+	require.NoError(t, err)
+	list, err := c.List(ctx)
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	require.Equal(t, "a", list[0].Name)
+	require.Equal(t, endpoint.LoadWaiting, list[0].Loading.State)
+	require.Equal(t, list, s.List())
+
+	next.Progress(0, 100)
+	next.Progress(40, 100)
+	list, err = c.List(ctx)
+	require.NoError(t, err)
+	got := list[1].Loading
+	require.Equal(t, endpoint.LoadRunning, got.State)
+	require.EqualValues(t, 40, got.Done)
+	require.EqualValues(t, 100, got.Total)
+	require.Equal(t, "b.safetensors", got.Source)
+	require.Positive(t, got.BytesPerSecond())
+	_, err = c.Acquire(ctx, "b")
+	require.ErrorIs(t, err, endpoint.ErrLoading)
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+	require.ErrorIs(t, err, wire.CodeNotFound)
+	require.ErrorContains(t, err, "40 of 100 bytes")
+
+	other.Fail(fmt.Errorf("slab: %w", driver.ErrOutOfMemory))
+	list, err = c.List(ctx)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.LoadFailed, list[0].Loading.State)
+	require.ErrorIs(t, list[0].Loading.Err(), driver.ErrOutOfMemory)
+	_, err = c.Acquire(ctx, "a")
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+	require.ErrorIs(t, err, driver.ErrOutOfMemory)
+	require.NotErrorIs(t, err, endpoint.ErrLoading)
+	text, err := json.Marshal(list[0].Loading)
+	require.NoError(t, err)
+	var back endpoint.LoadInfo
+	require.NoError(t, json.Unmarshal(text, &back))
+	require.EqualError(t, back.Err(), list[0].Loading.Error)
+
+	again, err := s.AnnounceLoad("a", "again")
+	require.NoError(t, err)
+	other.Progress(1, 2) // the load before has no say any more
+	other.Done()
+	list, err = c.List(ctx)
+	require.NoError(t, err)
+	require.Equal(t, endpoint.LoadWaiting, list[0].Loading.State)
+	again.Done()
+	next.Done()
+	list, err = c.List(ctx)
+	require.NoError(t, err)
+	require.Empty(t, list)
+	_, err = c.Acquire(ctx, "b")
+	require.NotErrorIs(t, err, endpoint.ErrLoading)
+	var none *endpoint.Load
+	none.Progress(1, 2)
+	none.Fail(os.ErrClosed)
+	none.Done()
+}
