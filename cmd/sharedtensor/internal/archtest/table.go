@@ -54,6 +54,7 @@ var Table = []Row{
 	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors"}},
 	{Package: "module/catalog", Ours: []string{"module"}},
 	{Package: "endpoint", Ours: []string{"driver", "tensor", "module", "module/catalog", "wire", "cache", "task", "task/panics"}},
+	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
 	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},
 	{Package: "endpoint/bin", Ours: belowEndpoint, Theirs: []string{xsys}},
 	{Package: "cmd/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleEnv) != "" {
+		os.Exit(childMain())
+	}
+	os.Exit(m.Run())
+}
+
+// needsHost skips where there is no host memory to share.
+func needsHost(t *testing.T) {
+	t.Helper()
+	dev, err := host.Open()
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	require.NoError(t, dev.Close())
+}
+
+// TestChaosForSomeSeconds is the program, shortened.
+func TestChaosForSomeSeconds(t *testing.T) {
+	needsHost(t)
+	var out bytes.Buffer
+	status := run(context.Background(), []string{"-seed", "7", "-duration", "6s", "-clients", "3", "-quiet", "3s"}, &out)
+	require.Zero(t, status, "%s", out.String())
+	require.Contains(t, out.String(), "chaos: ok")
+	require.Contains(t, out.String(), "quiet 2 times")
+}
+
+func TestUsageIsRefused(t *testing.T) {
+	for _, args := range [][]string{{"x"}, {"-clients", "0"}, {"-duration", "-1s"}, {"-nonsense"}} {
+		require.Equal(t, 2, run(context.Background(), args, new(bytes.Buffer)), args)
+	}
+}
+
+// TestOneWrongByteIsFound changes one byte of each tensor in turn.
+func TestOneWrongByteIsFound(t *testing.T) {
+	needsHost(t)
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	for salt := range uint64(20) {
+		sd, err := makeModel(dev, salt)
+		require.NoError(t, err)
+		got, err := checkModel(sd)
+		require.NoError(t, err)
+		require.Equal(t, salt, got)
+		for name, x := range sd.All() {
+			if strings.HasSuffix(name, "T") || x.Bytes() == 0 {
+				continue
+			}
+			data, err := tensor.RawData(x)
+			require.NoError(t, err)
+			at := mix(salt) % uint64(len(data))
+			data[at]++
+			_, err = checkModel(sd)
+			require.ErrorContains(t, err, "WRONG BYTE")
+			data[at]--
+		}
+		require.NoError(t, sd.Close())
+	}
+}
+
+func TestTwoContentsOfOneVersionAreFound(t *testing.T) {
+	var s salts
+	require.NoError(t, s.note("a", "m", 1, 5))
+	require.NoError(t, s.note("a", "m", 1, 5))
+	require.NoError(t, s.note("b", "m", 1, 6))
+	require.ErrorIs(t, s.note("a", "m", 1, 6), errFound)
+	require.Len(t, s.take(), 2)
+
+	r := newRunner(plan{}, new(bytes.Buffer))
+	r.hear(&process{}, report{Salts: map[string]uint64{"a m 1": 5}})
+	require.NoError(t, r.found(nil))
+	r.hear(&process{}, report{Salts: map[string]uint64{"a m 1": 6}})
+	require.ErrorContains(t, r.found(nil), "elsewhere")
+}
+
+func TestLeaksAreFound(t *testing.T) {
+	needsHost(t)
+	base := count()
+	f, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	require.ErrorContains(t, back(base, 100*time.Millisecond), os.DevNull)
+	require.NoError(t, f.Close())
+	require.NoError(t, back(base, 5*time.Second))
+	stop := make(chan struct{})
+	go func() { <-stop }()
+	require.ErrorContains(t, back(base, 100*time.Millisecond), "TestLeaksAreFound")
+	close(stop)
+}

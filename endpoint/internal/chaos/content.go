@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// A salt defines the content of a model or of a result. It stands in the name of each tensor of a model, so that whoever attaches the
+// model can check it without having heard from its publisher, and a version of a name has one salt, which all who read it compare.
+
+// specs are the tensors of a model with that salt: their number, data types and shapes follow from it.
+func specs(salt uint64) []tensor.Spec {
+	r := mix(salt)
+	list := make([]tensor.Spec, 1+r%6)
+	for i := range list {
+		r = mix(r + uint64(i))
+		dt := []tensor.DType{tensor.Uint8, tensor.BFloat16, tensor.Float32, tensor.Int64}[r%4]
+		shape := tensor.Shape{int64(1 + r>>8%61), int64(r >> 16 % 67)} // sometimes without an element
+		if r>>24%16 == 0 {
+			shape[0] *= 97
+		}
+		list[i] = tensor.Spec{DType: dt, Shape: shape}
+	}
+	return list
+}
+
+// content is what tensor i of a salt holds, in row-major order.
+func content(salt uint64, i int, size int64) []byte {
+	data := make([]byte, (size+7)/8*8)
+	state := mix(salt ^ mix(uint64(i)+1))
+	for at := 0; at < len(data); at += 8 {
+		state += 0x9e3779b97f4a7c15
+		binary.LittleEndian.PutUint64(data[at:], mix(state))
+	}
+	return data[:size]
+}
+
+// mix is the output function of splitmix64.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// makeTensor makes tensor i of a salt.
+func makeTensor(dev driver.Device, salt uint64, i int, spec tensor.Spec) (*tensor.Tensor, error) {
+	t, err := tensor.Empty(dev, spec.DType, spec.Shape)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.FillFrom(bytes.NewReader(content(salt, i, t.Bytes()))); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// makeModel makes the model of a salt. A transposed view of each tensor of two columns or more goes along under a name of its own.
+func makeModel(dev driver.Device, salt uint64) (_ *module.StateDict, err error) {
+	sd := module.NewStateDict()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, sd.Close())
+		}
+	}()
+	for i, spec := range specs(salt) {
+		t, err := makeTensor(dev, salt, i, spec)
+		if err != nil {
+			return nil, err
+		}
+		view, err := t.Transpose(0, 1)
+		if err = errors.Join(err, sd.Set(tensorName(salt, i, ""), t)); err != nil {
+			return nil, err
+		}
+		if err := sd.Set(tensorName(salt, i, "T"), view); err != nil {
+			return nil, err
+		}
+	}
+	return sd, nil
+}
+
+func tensorName(salt uint64, i int, suffix string) string {
+	return fmt.Sprintf("%016x.%d%s", salt, i, suffix)
+}
+
+// checkModel checks every element of a model and returns its salt.
+func checkModel(sd *module.StateDict) (uint64, error) {
+	names := sd.Names()
+	if len(names) == 0 {
+		return 0, errors.New("a model without tensors")
+	}
+	salt, err := strconv.ParseUint(strings.SplitN(names[0], ".", 2)[0], 16, 64)
+	if err != nil {
+		return 0, fmt.Errorf("a tensor is called %q", names[0])
+	}
+	list := specs(salt)
+	if len(names) != 2*len(list) {
+		return salt, fmt.Errorf("model %016x has %d tensors instead of %d", salt, len(names), 2*len(list))
+	}
+	for i, spec := range list {
+		t, ok := sd.Get(tensorName(salt, i, ""))
+		view, okView := sd.Get(tensorName(salt, i, "T"))
+		if !ok || !okView {
+			return salt, fmt.Errorf("model %016x lacks tensor %d: it has %v", salt, i, names)
+		}
+		if err := checkTensor(t, salt, i, spec); err != nil {
+			return salt, err
+		}
+		back, err := view.Transpose(0, 1)
+		if err != nil {
+			return salt, err
+		}
+		err = checkTensor(back, salt, i, spec)
+		if err = errors.Join(err, back.Close()); err != nil {
+			return salt, fmt.Errorf("the transposed view: %w", err)
+		}
+	}
+	return salt, nil
+}
+
+// checkTensor checks every element of tensor i of a salt.
+func checkTensor(t *tensor.Tensor, salt uint64, i int, spec tensor.Spec) error {
+	if t.DType() != spec.DType || !t.Shape().Equal(spec.Shape) {
+		return fmt.Errorf("tensor %d of %016x is %v %v instead of %v %v", i, salt, t.DType(), t.Shape(), spec.DType, spec.Shape)
+	}
+	got, err := t.ReadBytes()
+	if err != nil {
+		return fmt.Errorf("read tensor %d of %016x: %w", i, salt, err)
+	}
+	want := content(salt, i, t.Bytes())
+	for at := range want {
+		if got[at] != want[at] {
+			return fmt.Errorf("WRONG BYTE %d of tensor %d of %016x: %#02x instead of %#02x", at, i, salt, got[at], want[at])
+		}
+	}
+	if len(got) != len(want) {
+		return fmt.Errorf("tensor %d of %016x has %d bytes instead of %d", i, salt, len(got), len(want))
+	}
+	return nil
+}
+
+// oneSpec is the tensor that endpoints make of a key.
+func oneSpec(key uint64) tensor.Spec { return specs(key)[0] }
+
+// sum adds the bytes of a tensor up, so that the owner can show what it saw of a client's memory.
+func sum(t *tensor.Tensor) (uint64, error) {
+	data, err := t.ReadBytes()
+	h := uint64(len(data))
+	for _, b := range data {
+		h = mix(h + uint64(b))
+	}
+	return h, err
+}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// operation is something that a client does.
+type operation struct {
+	name   string
+	weight int
+	rests  bool    // it waits for what may never come
+	errs   []error // what it may fail with beside the end of its context and an owner that is away
+	do     func(w *worker, ctx context.Context, c *endpoint.Client) error
+}
+
+// expected reports whether the operation may fail so.
+func (o operation) expected(err error) bool {
+	for _, e := range o.errs {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// numOperations is at least how many operations there are.
+const numOperations = 40
+
+var operations = []operation{
+	{name: "acquire", weight: 12, errs: []error{endpoint.ErrNotFound}, do: (*worker).acquire},
+	{name: "acquire and close", weight: 12, errs: []error{endpoint.ErrNotFound}, do: (*worker).acquireShortly},
+	{name: "acquire a version", weight: 4, errs: []error{endpoint.ErrNotFound}, do: (*worker).acquireVersion},
+	{name: "check a handle", weight: 8, do: (*worker).checkHandle},
+	{name: "close a handle", weight: 6, do: (*worker).closeHandle},
+	{name: "publish", weight: 10, do: (*worker).publish},
+	{name: "withdraw", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*worker).withdraw},
+	{name: "watch", weight: 14, do: (*worker).watch},
+	{name: "next event", weight: 6, rests: true, errs: []error{endpoint.ErrClosed}, do: (*worker).nextEvent},
+	{name: "close a watcher", weight: 10, do: (*worker).closeWatcher},
+	{name: "ping", weight: 4, do: (*worker).ping},
+	{name: "list", weight: 2, do: (*worker).list},
+	{name: "info", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*worker).info},
+	{name: "manifest", weight: 2, errs: []error{endpoint.ErrNotFound}, do: (*worker).manifest},
+	{name: "server info", weight: 1, do: (*worker).serverInfo},
+	{name: "call with a tensor", weight: 10, do: (*worker).callSame},
+	{name: "call that reads", weight: 8, do: (*worker).callSum},
+	{name: "call of a cached result", weight: 10, errs: runErrors, do: (*worker).callMake},
+	{name: "call that fails", weight: 2, do: (*worker).callFail},
+	{name: "call that panics", weight: 1, do: (*worker).callPanic},
+	{name: "call that takes long", weight: 4, errs: runErrors, do: (*worker).callSleep},
+	{name: "invalidate", weight: 2, do: (*worker).invalidate},
+	{name: "stream", weight: 5, do: (*worker).stream},
+	{name: "managed call", weight: 8, errs: append([]error{endpoint.ErrStale}, runErrors...), do: (*worker).callManaged},
+	{name: "check a reference", weight: 6, errs: []error{endpoint.ErrStale, endpoint.ErrClosed}, do: (*worker).checkRef},
+	{name: "give a reference back", weight: 5, errs: []error{endpoint.ErrStale, endpoint.ErrClosed}, do: (*worker).closeRef},
+	{name: "objects", weight: 1, do: (*worker).objects},
+	{name: "destroy", weight: 1, errs: []error{endpoint.ErrStale}, do: (*worker).destroy},
+	{name: "call of a task", weight: 4, errs: taskErrors, do: (*worker).callJob},
+	{name: "submit", weight: 5, errs: taskErrors, do: (*worker).submit},
+	{name: "follow a task", weight: 3, errs: taskErrors, do: (*worker).followTask},
+	{name: "result of a task", weight: 4, errs: taskErrors, do: (*worker).result},
+	{name: "cancel a task", weight: 2, errs: taskErrors, do: (*worker).cancelTask},
+	{name: "watch tasks", weight: 2, rests: true, do: (*worker).watchTasks},
+	{name: "connect anew", weight: 1, do: (*worker).redial},
+}
+
+// runErrors are those of a run that was given up: its owner is shutting down, or those who waited for it have left.
+var runErrors = []error{task.ErrShutdown, context.Canceled}
+
+// taskErrors are those of tasks that were cancelled, have gone or are about to.
+var taskErrors = []error{task.ErrNotFound, task.ErrNotFinished, task.ErrCancelled, task.ErrShutdown, task.ErrCapacity, task.ErrDiscarded}
+
+// weights is the sum of all.
+var weights = func() (sum int) {
+	for _, o := range operations {
+		sum += o.weight
+	}
+	if len(operations) > numOperations {
+		panic("numOperations is too small")
+	}
+	return sum
+}()
+
+// pick chooses an operation by its weight.
+func pick(rng *rand.Rand) int {
+	n := rng.IntN(weights)
+	for i, o := range operations {
+		if n -= o.weight; n < 0 {
+			return i
+		}
+	}
+	panic("unreachable")
+}
+
+// key is one of few, so that results are shared.
+func (w *worker) key() uint64 { return uint64(w.rng.IntN(24)) }
+
+// millis is how long a function takes: mostly not at all.
+func (w *worker) millis() int64 {
+	if w.rng.IntN(4) > 0 {
+		return 0
+	}
+	return int64(w.rng.IntN(30))
+}
+
+// checkMade checks a tensor that an endpoint made of a key, and closes it.
+func (w *worker) checkMade(t *tensor.Tensor, key uint64) error {
+	if t == nil {
+		return found("no tensor")
+	}
+	err := w.check(t, key)
+	return errors.Join(err, t.Close())
+}
+
+func (w *worker) check(t *tensor.Tensor, key uint64) error {
+	w.report.bytes.Add(t.Bytes())
+	if err := checkTensor(t, key, 0, oneSpec(key)); err != nil {
+		return found("%w", err)
+	}
+	return nil
+}
+
+// argument is a tensor of this process, with the salt that it has.
+func (w *worker) argument() (*tensor.Tensor, uint64, error) {
+	salt := w.rng.Uint64()
+	t, err := makeTensor(w.dev, salt, 0, oneSpec(salt))
+	return t, salt, err
+}
+
+func (w *worker) callSame(ctx context.Context, c *endpoint.Client) error {
+	t, salt, err := w.argument()
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	got, err := endpoint.Call[*tensor.Tensor](ctx, c, "same", t)
+	if err != nil {
+		return err
+	}
+	return w.checkMade(got, salt)
+}
+
+func (w *worker) callSum(ctx context.Context, c *endpoint.Client) error {
+	t, _, err := w.argument()
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	want, err := sum(t)
+	if err != nil {
+		return err
+	}
+	got, err := endpoint.Call[uint64](ctx, c, "sum", t)
+	if err == nil && got != want {
+		return found("the owner read %x instead of %x", got, want)
+	}
+	return err
+}
+
+func (w *worker) callMake(ctx context.Context, c *endpoint.Client) error {
+	key := w.key()
+	t, err := endpoint.Call[*tensor.Tensor](ctx, c, "make", made{key, w.millis()})
+	if err != nil {
+		return err
+	}
+	return w.checkMade(t, key)
+}
+
+func (w *worker) callFail(ctx context.Context, c *endpoint.Client) error {
+	text := fmt.Sprintf("this error is %d", w.rng.Uint64())
+	return w.mustFail(ctx, c, "fail", text, nil)
+}
+
+func (w *worker) callPanic(ctx context.Context, c *endpoint.Client) error {
+	text := fmt.Sprintf("this panic is %d", w.rng.Uint64())
+	return w.mustFail(ctx, c, "panic", text, endpoint.ErrPanic)
+}
+
+// mustFail calls a function that fails with a text.
+func (w *worker) mustFail(ctx context.Context, c *endpoint.Client, name, text string, is error) error {
+	err := c.Call(ctx, name, text, nil)
+	switch {
+	case err == nil:
+		return found("the function failed, and its call did not")
+	case !strings.Contains(err.Error(), text):
+		return err
+	case is != nil && !errors.Is(err, is):
+		return found("%w is not %v", err, is)
+	}
+	return nil
+}
+
+func (w *worker) callSleep(ctx context.Context, c *endpoint.Client) error {
+	in := made{w.rng.Uint64(), int64(w.rng.IntN(50))}
+	got, err := endpoint.Call[uint64](ctx, c, "sleep", in)
+	if err == nil && got != in.Key {
+		return found("another call's answer: %x instead of %x", got, in.Key)
+	}
+	return err
+}
+
+func (w *worker) invalidate(ctx context.Context, c *endpoint.Client) error {
+	if w.rng.IntN(4) == 0 {
+		_, err := c.InvalidateEndpoint(ctx, "make")
+		return err
+	}
+	_, err := c.InvalidateCall(ctx, "make", made{w.key(), 0})
+	return err
+}
+
+func (w *worker) stream(ctx context.Context, c *endpoint.Client) error {
+	n := uint64(w.rng.IntN(40))
+	leave := uint64(w.rng.IntN(60))
+	var at uint64
+	for t, err := range endpoint.Stream[*tensor.Tensor](ctx, c, "items", n) {
+		if err != nil {
+			return err
+		}
+		if err := w.checkMade(t, at); err != nil {
+			return err
+		}
+		if at++; at > leave {
+			return nil
+		}
+	}
+	if at != n {
+		return found("a stream of %d results had %d", n, at)
+	}
+	return nil
+}
+
+func (w *worker) ping(ctx context.Context, c *endpoint.Client) error {
+	_, err := c.Ping(ctx)
+	return err
+}
+
+func (w *worker) serverInfo(ctx context.Context, c *endpoint.Client) error {
+	_, err := c.ServerInfo(ctx)
+	return err
+}
+
+// redial replaces the client, and with it all that belongs to the connection.
+func (w *worker) redial(ctx context.Context, c *endpoint.Client) error {
+	w.mu.Lock()
+	if w.c != c {
+		w.mu.Unlock()
+		return nil
+	}
+	w.mu.Unlock()
+	if err := w.dial(context.WithoutCancel(ctx)); err != nil {
+		return err
+	}
+	return c.Close()
+}

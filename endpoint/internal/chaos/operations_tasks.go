@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// keptRef is a reference, and the key of which its value was made.
+type keptRef struct {
+	*endpoint.Ref[*tensor.Tensor]
+	key uint64
+}
+
+func (w *worker) callManaged(ctx context.Context, c *endpoint.Client) error {
+	key := w.key()
+	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "object", made{key, w.millis()})
+	if err != nil {
+		return err
+	}
+	err = w.check(ref.Value(), key)
+	w.mu.Lock()
+	w.refs = append(w.refs, keptRef{ref, key})
+	w.mu.Unlock()
+	if old, ok := w.takeRef(maxKept); ok {
+		err = errors.Join(err, old.Close())
+	}
+	return err
+}
+
+// takeRef takes one of the references out, if there are more than a number of them.
+func (w *worker) takeRef(above int) (ref keptRef, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.refs) <= above {
+		return keptRef{}, false
+	}
+	i := w.rng.IntN(len(w.refs))
+	ref = w.refs[i]
+	w.refs = slices.Delete(w.refs, i, i+1)
+	return ref, true
+}
+
+func (w *worker) checkRef(ctx context.Context, _ *endpoint.Client) error {
+	ref, ok := w.takeRef(0)
+	if !ok {
+		return nil
+	}
+	err := w.check(ref.Value(), ref.key)
+	if err == nil && w.rng.IntN(2) == 0 {
+		_, err = ref.Info(ctx)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.refs = append(w.refs, ref)
+	return err
+}
+
+func (w *worker) closeRef(ctx context.Context, _ *endpoint.Client) error {
+	ref, ok := w.takeRef(0)
+	if !ok {
+		return nil
+	}
+	var err error
+	if w.rng.IntN(2) == 0 {
+		_, err = ref.Release(ctx)
+	}
+	return errors.Join(w.check(ref.Value(), ref.key), err, ref.Close())
+}
+
+func (w *worker) objects(ctx context.Context, c *endpoint.Client) error {
+	_, err := c.Objects(ctx)
+	return err
+}
+
+func (w *worker) destroy(ctx context.Context, c *endpoint.Client) error {
+	objects, err := c.Objects(ctx)
+	if err != nil || len(objects) == 0 {
+		return err
+	}
+	_, err = c.Destroy(ctx, objects[w.rng.IntN(len(objects))].ID)
+	return err
+}
+
+func (w *worker) callJob(ctx context.Context, c *endpoint.Client) error {
+	key := w.key()
+	t, err := endpoint.Call[*tensor.Tensor](ctx, c, "job", made{key, w.millis()})
+	if err != nil {
+		return err
+	}
+	return w.checkMade(t, key)
+}
+
+func (w *worker) submit(ctx context.Context, c *endpoint.Client) error {
+	key := w.key()
+	info, err := c.Submit(ctx, "job", made{key, w.millis()})
+	if err != nil {
+		return err
+	}
+	if w.rng.IntN(2) == 0 {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.tasks) >= maxKept {
+			w.tasks = w.tasks[1:]
+		}
+		w.tasks = append(w.tasks, info.ID)
+		return nil
+	}
+	if _, err := c.Wait(ctx, info.ID); err != nil {
+		return err
+	}
+	var t *tensor.Tensor
+	if err := c.Result(ctx, info.ID, &t); err != nil {
+		return err
+	}
+	return w.checkMade(t, key)
+}
+
+// task is one that was submitted.
+func (w *worker) task() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.tasks) == 0 {
+		return ""
+	}
+	return w.tasks[w.rng.IntN(len(w.tasks))]
+}
+
+func (w *worker) followTask(ctx context.Context, c *endpoint.Client) error {
+	id := w.task()
+	if id == "" {
+		return nil
+	}
+	var last endpoint.TaskInfo
+	for info, err := range c.WatchTask(ctx, id) {
+		if err != nil {
+			return err
+		}
+		if info.Seq < last.Seq {
+			return found("of task %s change %d came after %d", id, info.Seq, last.Seq)
+		}
+		last = info
+	}
+	if last.State == endpoint.TaskPending || last.State == endpoint.TaskRunning {
+		return found("task %s was followed to its end and is %s", id, last.State)
+	}
+	return nil
+}
+
+func (w *worker) result(ctx context.Context, c *endpoint.Client) error {
+	id := w.task()
+	if id == "" {
+		return nil
+	}
+	var t *tensor.Tensor
+	if err := c.Result(ctx, id, &t); err != nil {
+		return err
+	}
+	return t.Close()
+}
+
+func (w *worker) cancelTask(ctx context.Context, c *endpoint.Client) error {
+	id := w.task()
+	if id == "" {
+		return nil
+	}
+	_, err := c.Cancel(ctx, id)
+	return err
+}
+
+func (w *worker) watchTasks(ctx context.Context, c *endpoint.Client) error {
+	n := w.rng.IntN(20)
+	for _, err := range c.WatchTasks(ctx, endpoint.TaskFilter{Mine: w.rng.IntN(2) == 0}) {
+		if err != nil {
+			return err
+		}
+		if n--; n < 0 {
+			return nil
+		}
+	}
+	return nil
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// taskTTL is how long results of tasks are kept: short, so that quiet minutes need not wait for them.
+const taskTTL = 2 * time.Second
+
+// owner is the process that serves.
+type owner struct {
+	a    assignment
+	r    *reporter
+	dev  driver.Device
+	s    *endpoint.Server
+	rng  *rand.Rand
+	gate sync.RWMutex // held for writing while it rests
+	base counts       // before the first client
+	next uint64       // salts
+}
+
+// ownerMain is the main function of an owner.
+func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error {
+	dev, err := host.Open()
+	if err != nil {
+		return err
+	}
+	o := &owner{a: a, r: r, dev: dev, rng: rand.New(rand.NewPCG(a.Seed, uint64(a.Life)<<32|1<<31))}
+	registry, err := o.endpoints()
+	if err != nil {
+		return err
+	}
+	// The predecessor may be draining, and holds the socket for as long.
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		o.s, err = endpoint.NewServer(endpoint.ServerOptions{
+			Socket: a.Socket, Devices: []driver.Device{dev}, Registry: registry, Retain: a.Life % 3, Label: a.String(),
+			Results: endpoint.ResultOptions{Entries: 64, Bytes: 32 << 20}, Tasks: endpoint.TaskOptions{TTL: taskTTL},
+		})
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, endpoint.ErrInUse) || time.Now().After(end) {
+			return err
+		}
+	}
+	served := make(chan error, 1)
+	go func() { served <- o.s.Serve() }()
+	stop := make(chan struct{})
+	var working sync.WaitGroup
+	working.Go(func() { o.work(stop) })
+	o.base = count()
+	r.send(report{Ready: true})
+	for {
+		c, ok := commands()
+		if !ok {
+			os.Exit(0) // the parent is gone
+		}
+		switch c {
+		case pause:
+			o.gate.Lock()
+		case resume:
+			o.gate.Unlock()
+		case drop:
+			if err := o.rest(); err != nil {
+				return err
+			}
+		case drain:
+			close(stop)
+			working.Wait()
+			ctx, cancel := context.WithTimeout(context.Background(), time.Duration(o.rng.IntN(2000))*time.Millisecond)
+			defer cancel()
+			if err := o.s.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				return fmt.Errorf("shut down: %w", err)
+			}
+			if err := <-served; !errors.Is(err, endpoint.ErrServerClosed) {
+				return fmt.Errorf("serve: %w", err)
+			}
+			r.send(report{Done: drain})
+			return nil
+		}
+		r.send(report{Done: c})
+	}
+}
+
+// work publishes, withdraws and destroys now and then.
+func (o *owner) work(stop chan struct{}) {
+	ctx := context.Background()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Duration(o.rng.IntN(20)) * time.Millisecond):
+		}
+		o.gate.RLock()
+		name := fmt.Sprintf("own-%d", o.rng.IntN(3))
+		var err error
+		switch o.rng.IntN(10) {
+		case 0:
+			if err = o.s.Withdraw(name); errors.Is(err, endpoint.ErrNotFound) {
+				err = nil
+			}
+		case 1:
+			err = o.destroy(ctx)
+		case 2:
+			_, err = o.s.InvalidateEndpoint(ctx, "make")
+		default:
+			err = o.publish(ctx, name)
+		}
+		o.gate.RUnlock()
+		if err != nil {
+			o.r.fail("%s: its own %s: %v", o.a, name, err)
+		}
+	}
+}
+
+func (o *owner) publish(ctx context.Context, name string) error {
+	o.next++
+	salt := mix(o.a.Seed) ^ 1<<63 ^ uint64(o.a.Life)<<32 ^ o.next
+	sd, err := makeModel(o.dev, salt)
+	if err != nil {
+		return err
+	}
+	version, err := o.s.Publish(ctx, name, sd)
+	if err == nil {
+		o.r.send(report{Salts: map[string]uint64{versionKey(o.s.ID(), name, version): salt}})
+	}
+	return err
+}
+
+func (o *owner) destroy(ctx context.Context) error {
+	objects, err := o.s.Objects(ctx)
+	if err != nil || len(objects) == 0 {
+		return err
+	}
+	if err := o.s.DestroyObject(objects[o.rng.IntN(len(objects))].ID); !errors.Is(err, endpoint.ErrStale) {
+		return err
+	}
+	return nil
+}
+
+// versionKey names a version of all owners' lives.
+func versionKey(server, name string, version uint64) string {
+	return fmt.Sprintf("%s %s %d", server, name, version)
+}
+
+// rest takes everything off the books, and sees whether all is back where it was. Clients have given back what they had.
+func (o *owner) rest() error {
+	ctx := context.Background()
+	for _, m := range o.s.List() {
+		if err := o.s.Withdraw(m.Name); err != nil && !errors.Is(err, endpoint.ErrNotFound) {
+			return err
+		}
+	}
+	names, err := o.s.Endpoints(ctx)
+	if err != nil {
+		return err
+	}
+	for _, e := range names {
+		if _, err := o.s.InvalidateEndpoint(ctx, e.Name); err != nil {
+			return fmt.Errorf("invalidate %s: %w", e.Name, err)
+		}
+	}
+	var clients int
+	for end := time.Now().Add(taskTTL + 20*time.Second); ; time.Sleep(50 * time.Millisecond) {
+		info, err := o.s.ServerInfo(ctx)
+		if err != nil {
+			return err
+		}
+		s := info.Stats
+		clients = int(s.Clients)
+		if s.Leases+s.Watchers+s.Objects+s.Versions+s.BytesOwned+s.BytesMapped+s.CacheEntries+s.Inflight+s.TasksRunning+s.TasksPending+s.Tasks == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("THE BOOKS ARE NOT BACK: %+v, memory %+v, sessions %+v\n%s", s, info.Memory, info.Sessions, stacks())
+		}
+	}
+	// Each client has a connection, and at most three goroutines.
+	return back(counts{Files: o.base.Files + clients, Maps: o.base.Maps, Goroutines: o.base.Goroutines + 3*clients}, 10*time.Second)
+}
+
+// made is an argument that decides on a result.
+type made struct {
+	Key    uint64
+	Millis int64
+}
+
+// endpoints are what clients call.
+func (o *owner) endpoints() (*endpoint.Registry, error) {
+	r := endpoint.NewRegistry()
+	one := func(key uint64) (*tensor.Tensor, error) { return makeTensor(o.dev, key, 0, oneSpec(key)) }
+	err := errors.Join(
+		endpoint.Register(r, "same", func(_ context.Context, t *tensor.Tensor) (*tensor.Tensor, error) { return t.Clone(), nil }, endpoint.NoCache()),
+		endpoint.Register(r, "sum", func(_ context.Context, t *tensor.Tensor) (uint64, error) { return sum(t) }, endpoint.NoCache()),
+		endpoint.Register(r, "fail", func(_ context.Context, text string) (int, error) { return 0, errors.New(text) }, endpoint.NoCache()),
+		endpoint.Register(r, "panic", func(_ context.Context, text string) (int, error) { panic(text) }, endpoint.NoCache()),
+		endpoint.Register(r, "sleep", func(ctx context.Context, in made) (uint64, error) { return in.Key, sleep(ctx, in.Millis) }, endpoint.NoCache()),
+		endpoint.Register(r, "make", func(ctx context.Context, in made) (*tensor.Tensor, error) {
+			if err := sleep(ctx, in.Millis); err != nil {
+				return nil, err
+			}
+			return one(in.Key)
+		}, endpoint.CacheKey("{Key}")),
+		endpoint.Register(r, "object", func(ctx context.Context, in made) (*tensor.Tensor, error) {
+			if err := sleep(ctx, in.Millis); err != nil {
+				return nil, err
+			}
+			return one(in.Key)
+		}, endpoint.Managed(), endpoint.CacheKey("{Key}")),
+		endpoint.Register(r, "job", func(ctx context.Context, in made) (*tensor.Tensor, error) {
+			for i := range int64(4) {
+				task.Report(ctx, i, 4, "step")
+				if err := sleep(ctx, in.Millis/4); err != nil {
+					return nil, err
+				}
+			}
+			return one(in.Key)
+		}, endpoint.Task(), endpoint.NoCache()),
+		endpoint.RegisterStream(r, "items", func(_ context.Context, n uint64) iter.Seq2[*tensor.Tensor, error] {
+			return func(yield func(*tensor.Tensor, error) bool) {
+				for i := range n {
+					if t, err := one(i); !yield(t, err) || err != nil {
+						return
+					}
+				}
+			}
+		}),
+	)
+	return r, err
+}
+
+// sleep waits, unless ctx ends first.
+func sleep(ctx context.Context, millis int64) error {
+	select {
+	case <-time.After(time.Duration(millis) * time.Millisecond):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

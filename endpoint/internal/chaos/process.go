@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// process is a child, seen by its parent.
+type process struct {
+	a     assignment
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	ready chan struct{} // closed when it is
+	ended chan struct{} // closed when it has, and everything that it said was heard
+	done  chan command
+
+	mu      sync.Mutex
+	errors  tail
+	killed  bool // by the parent, so that its end is no failure
+	stopped bool
+}
+
+// tail is the end of what was written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if over := len(t.text) - 64<<10; over > 0 {
+		t.text = t.text[over:]
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}
+
+// startProcess starts a child. hear gets what it reports.
+func startProcess(a assignment, hear func(*process, report)) (*process, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	role, err := json.Marshal(a)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{a: a, cmd: exec.Command(exe), ready: make(chan struct{}), ended: make(chan struct{}), done: make(chan command, 1)}
+	p.cmd.Env = append(os.Environ(), roleEnv+"="+string(role), "GORACE=halt_on_error=1")
+	p.cmd.Stderr = &p.errors
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go p.listen(out, hear)
+	return p, nil
+}
+
+// listen hears reports until the process ends.
+func (p *process) listen(out io.Reader, hear func(*process, report)) {
+	defer close(p.ended)
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var r report
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			break // it was killed in the middle of a line
+		}
+		if r.Ready {
+			close(p.ready)
+		}
+		hear(p, r)
+		if r.Done != "" {
+			p.done <- r.Done
+		}
+	}
+	io.Copy(io.Discard, out)
+	err := p.cmd.Wait()
+	p.mu.Lock()
+	killed := p.killed
+	p.mu.Unlock()
+	if text := strings.TrimSpace(p.errors.String()); text != "" || err != nil && !killed {
+		hear(p, report{Failure: fmt.Sprintf("%s ended: %v\n%s", p.a, err, text)})
+	}
+}
+
+// tell sends a command and waits until it is carried out.
+func (p *process) tell(c command, limit time.Duration) error {
+	if _, err := io.WriteString(p.in, string(c)+"\n"); err != nil {
+		return fmt.Errorf("%s: %s: %w", p.a, c, err)
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case done := <-p.done:
+		if done != c {
+			return fmt.Errorf("%s: %s is done instead of %s", p.a, done, c)
+		}
+		return nil
+	case <-p.ended:
+		return fmt.Errorf("%s ended at %s", p.a, c)
+	case <-timer.C:
+		p.cmd.Process.Signal(syscall.SIGABRT) // its stacks say where it stands
+		<-p.ended
+		return fmt.Errorf("%s: HANG: %s takes more than %v", p.a, c, limit)
+	}
+}
+
+// kill ends the process at once and waits for it.
+func (p *process) kill() {
+	p.mu.Lock()
+	p.killed = true
+	p.mu.Unlock()
+	p.cmd.Process.Kill() // a stopped process as well
+	<-p.ended
+}
+
+// stop holds the process up for a while.
+func (p *process) stop(d time.Duration) {
+	p.cmd.Process.Signal(syscall.SIGSTOP)
+	time.Sleep(d)
+	p.cmd.Process.Signal(syscall.SIGCONT)
+}
+
+// leave is for a process that is expected to end by itself.
+func (p *process) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.killed = true
+}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// runner starts the processes, disturbs them and lets them rest.
+type runner struct {
+	plan    plan
+	out     io.Writer
+	rng     *rand.Rand
+	socket  string
+	owner   *process
+	clients []*process
+	failed  chan struct{} // closed at the first failure
+
+	mu      sync.Mutex
+	failure error
+	sum     totals
+	salts   map[string]uint64
+}
+
+// totals are what was done in all.
+type totals struct {
+	Ops, Cut, Away, Bytes                     int64
+	Killed, Stopped, Drained, OwnerKilled     int
+	OwnerStopped, Quiet, Versions, OwnerLives int
+}
+
+func newRunner(p plan, out io.Writer) *runner {
+	return &runner{
+		plan: p, out: out, rng: rand.New(rand.NewPCG(p.Seed, 1<<63)), clients: make([]*process, p.Clients),
+		failed: make(chan struct{}), salts: map[string]uint64{},
+	}
+}
+
+// run does it. The error is the first thing that was found.
+func (r *runner) run(ctx context.Context) error {
+	dir, err := os.MkdirTemp("", "chaos")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	r.socket = filepath.Join(dir, "s.sock")
+	fmt.Fprintf(r.out, "chaos: seed %d, %d clients, %s\n", r.plan.Seed, r.plan.Clients, r.plan.Duration)
+	defer r.killAll()
+	if err := r.begin(); err != nil {
+		return r.found(err)
+	}
+	start := time.Now()
+	end, quiet, shown := start.Add(r.plan.Duration), start.Add(r.plan.Quiet), start
+	for {
+		select {
+		case <-ctx.Done():
+			return errors.New("interrupted")
+		case <-r.failed:
+			return r.found(nil)
+		case <-time.After(time.Duration(20+r.rng.IntN(400)) * time.Millisecond):
+		}
+		now := time.Now()
+		last := now.After(end)
+		if last || now.After(quiet) {
+			if err := r.rest(last); err != nil {
+				return r.found(err)
+			}
+			quiet = time.Now().Add(r.plan.Quiet)
+		}
+		if last {
+			break
+		}
+		if err := r.disturb(); err != nil {
+			return r.found(err)
+		}
+		if now.Sub(shown) >= 10*time.Second {
+			r.show(now.Sub(start))
+			shown = now
+		}
+	}
+	r.show(time.Since(start))
+	if err := r.found(nil); err != nil {
+		return err
+	}
+	fmt.Fprintln(r.out, "chaos: ok")
+	return nil
+}
+
+// found is the failure that was reported first, or else err.
+func (r *runner) found(err error) error {
+	if err != nil { // what a process says of its own end is more than what its parent saw
+		time.Sleep(200 * time.Millisecond)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failure != nil {
+		return r.failure
+	}
+	return err
+}
+
+// hear is called with each report.
+func (r *runner) hear(p *process, what report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.sum.Ops += what.Ops
+	r.sum.Cut += what.Cut
+	r.sum.Away += what.Away
+	r.sum.Bytes += what.Bytes
+	for version, salt := range what.Salts {
+		if old, ok := r.salts[version]; ok && old != salt {
+			what.Failure = fmt.Sprintf("%s: version %s is %016x here and %016x elsewhere", p.a, version, salt, old)
+		} else if !ok {
+			r.salts[version] = salt
+			r.sum.Versions++
+		}
+	}
+	if what.Failure != "" && r.failure == nil {
+		r.failure = errors.New(what.Failure)
+		close(r.failed)
+	}
+}
+
+// begin starts the owner and the clients.
+func (r *runner) begin() error {
+	if err := r.startOwner(); err != nil {
+		return err
+	}
+	for i := range r.clients {
+		if err := r.startClient(i, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startOwner starts the next owner, and waits until it serves.
+func (r *runner) startOwner() error {
+	r.sum.OwnerLives++
+	p, err := startProcess(assignment{Role: "owner", Socket: r.socket, Seed: r.plan.Seed, Life: r.sum.OwnerLives - 1}, r.hear)
+	if err != nil {
+		return err
+	}
+	r.owner = p
+	return r.await(p)
+}
+
+// startClient starts a client in a place.
+func (r *runner) startClient(i, life int) error {
+	p, err := startProcess(assignment{Role: "client", Socket: r.socket, Seed: r.plan.Seed, Index: i, Life: life}, r.hear)
+	if err != nil {
+		return err
+	}
+	r.clients[i] = p
+	return r.await(p)
+}
+
+// await waits until a process is ready.
+func (r *runner) await(p *process) error {
+	select {
+	case <-p.ready:
+		return nil
+	case <-p.ended:
+		return fmt.Errorf("%s ended before it was ready", p.a)
+	case <-time.After(patience):
+		return fmt.Errorf("%s is not ready after %v", p.a, patience)
+	}
+}
+
+// disturb does something to one of the processes.
+func (r *runner) disturb() error {
+	i := r.rng.IntN(len(r.clients))
+	switch n := r.rng.IntN(100); {
+	case n < 45: // nothing, for once
+		return nil
+	case n < 70:
+		r.sum.Killed++
+		life := r.clients[i].a.Life + 1
+		r.clients[i].kill()
+		return r.startClient(i, life)
+	case n < 88:
+		r.sum.Stopped++
+		r.clients[i].stop(time.Duration(r.rng.IntN(600)) * time.Millisecond)
+	case n < 93:
+		r.sum.OwnerStopped++
+		r.owner.stop(time.Duration(r.rng.IntN(400)) * time.Millisecond)
+	case n < 97:
+		r.sum.OwnerKilled++
+		r.owner.kill()
+		time.Sleep(time.Duration(r.rng.IntN(300)) * time.Millisecond)
+		return r.startOwner()
+	default:
+		r.sum.Drained++
+		return r.drainOwner()
+	}
+	return nil
+}
+
+// drainOwner shuts the owner down while its successor starts and waits for the socket.
+func (r *runner) drainOwner() error {
+	old := r.owner
+	old.leave()
+	drained := make(chan error, 1)
+	go func() { drained <- old.tell(drain, patience) }()
+	err := r.startOwner()
+	err = errors.Join(<-drained, err)
+	<-old.ended
+	return err
+}
+
+// rest lets all processes come to rest, compares what they know, has them give everything back, and counts.
+func (r *runner) rest(last bool) error {
+	r.sum.Quiet++
+	all := append([]*process{r.owner}, r.clients...)
+	for _, c := range []struct {
+		do command
+		to []*process
+	}{{pause, all}, {verify, r.clients}, {drop, r.clients}, {drop, all[:1]}} {
+		if err := tellAll(c.to, c.do); err != nil {
+			return err
+		}
+	}
+	if last {
+		return nil
+	}
+	return tellAll(all, resume)
+}
+
+// tellAll tells all of them at once, and waits for all.
+func tellAll(to []*process, c command) error {
+	errs := make([]error, len(to))
+	var telling sync.WaitGroup
+	for i, p := range to {
+		telling.Go(func() { errs[i] = p.tell(c, 2*patience) })
+	}
+	telling.Wait()
+	return errors.Join(errs...)
+}
+
+// killAll ends all processes.
+func (r *runner) killAll() {
+	for _, p := range append([]*process{r.owner}, r.clients...) {
+		if p != nil {
+			p.kill()
+		}
+	}
+}
+
+// show prints a line of progress.
+func (r *runner) show(since time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.sum
+	fmt.Fprintf(r.out, "chaos: %6s of %s: %d operations (%d cut short, %d without an owner), %d MiB checked, %d versions; "+
+		"clients killed %d, stopped %d; owners killed %d, stopped %d, drained %d; quiet %d times\n",
+		since.Round(time.Second), r.plan.Duration, s.Ops, s.Cut, s.Away, s.Bytes>>20, s.Versions, s.Killed, s.Stopped,
+		s.OwnerKilled, s.OwnerStopped, s.Drained, s.Quiet)
+}
