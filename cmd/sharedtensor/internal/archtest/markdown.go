@@ -22,7 +22,9 @@ func Markdown() string {
 }
 
 // sameRights reports whether two rows allow the same.
-func sameRights(a, b Row) bool { return slices.Equal(a.Ours, b.Ours) && slices.Equal(a.Theirs, b.Theirs) }
+func sameRights(a, b Row) bool {
+	return slices.Equal(a.Ours, b.Ours) && slices.Equal(a.Theirs, b.Theirs)
+}
 
 func cell(imports []string, name func(string) string) string {
 	if len(imports) == 0 {
