@@ -1,0 +1,125 @@
+package bulk_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
+)
+
+const dataField = 3
+
+func chunk() *torchpb.TensorChunk {
+	return &torchpb.TensorChunk{TensorId: "t", ChunkNumber: 7, TotalChunks: 300, IsLast: true, Metadata: map[string]string{"shape": "[2]"}}
+}
+
+// pieces cuts data into buffers at random places.
+func pieces(r *rand.Rand, data []byte) mem.BufferSlice {
+	var s mem.BufferSlice
+	for len(data) > 0 {
+		n := min(len(data), 1+r.IntN(9))
+		s = append(s, mem.SliceBuffer(data[:n]))
+		data = data[n:]
+	}
+	return s
+}
+
+// TestWireIsOrdinaryProtobuf sends between a codec of this package and that of grpc-go, in both directions.
+func TestWireIsOrdinaryProtobuf(t *testing.T) {
+	ours, theirs := bulk.Codec(), encoding.GetCodecV2("proto")
+	r := rand.New(rand.NewPCG(1, 2))
+	for size := range 300 {
+		data := bytes.Repeat([]byte{byte(size)}, size)
+		m := &bulk.Message{Head: chunk(), Field: dataField}
+		if size > 0 {
+			m.SetData(pieces(r, data))
+		}
+		encoded, err := ours.Marshal(m)
+		require.NoError(t, err)
+		want := chunk()
+		want.Data = data
+		got := new(torchpb.TensorChunk)
+		require.NoError(t, proto.Unmarshal(encoded.Materialize(), got))
+		require.True(t, proto.Equal(want, got))
+
+		encoded, err = theirs.Marshal(want)
+		require.NoError(t, err)
+		back := &bulk.Message{Head: new(torchpb.TensorChunk), Field: dataField}
+		require.NoError(t, ours.Unmarshal(pieces(r, encoded.Materialize()), back))
+		require.True(t, proto.Equal(chunk(), back.Head))
+		require.True(t, bytes.Equal(data, back.TakeData().Materialize()))
+	}
+}
+
+// TestOtherCodec has a message go through a codec that does not know the package.
+func TestOtherCodec(t *testing.T) {
+	theirs := encoding.GetCodecV2("proto")
+	m := &bulk.Message{Head: chunk(), Field: dataField}
+	m.SetData(mem.BufferSlice{mem.SliceBuffer("ab"), mem.SliceBuffer("c")})
+	encoded, err := theirs.Marshal(m)
+	require.NoError(t, err)
+	back := &bulk.Message{Head: new(torchpb.TensorChunk), Field: dataField}
+	require.NoError(t, theirs.Unmarshal(encoded, back))
+	require.Equal(t, "abc", string(back.TakeData().Materialize()))
+	require.True(t, proto.Equal(chunk(), back.Head))
+}
+
+// TestBorrowIsReleasedOnce counts references as the transport and a receiver do, also for what is too small to be counted.
+func TestBorrowIsReleasedOnce(t *testing.T) {
+	for _, size := range []int{0, 1, 1024, 1025, 1 << 20} {
+		released := 0
+		b := bulk.Borrow(make([]byte, size), func() { released++ })
+		a := b.Slice(0, size/2)
+		c := b.Slice(size/2, size)
+		b.Free()
+		a.Free()
+		c.Free()
+		require.Equal(t, 1, released, "%d bytes", size)
+	}
+}
+
+// TestReceivedBuffersAreFreed reads the same field twice from one message: only the last one is kept, and freeing that frees all.
+func TestReceivedBuffersAreFreed(t *testing.T) {
+	head, err := proto.Marshal(&torchpb.TensorChunk{Data: bytes.Repeat([]byte{1}, 5000)})
+	require.NoError(t, err)
+	released := 0
+	whole := bulk.Borrow(append(head, head...), func() { released++ })
+	m := &bulk.Message{Head: new(torchpb.TensorChunk), Field: dataField}
+	require.NoError(t, bulk.Codec().Unmarshal(mem.BufferSlice{whole}, m))
+	whole.Free()
+	require.Zero(t, released)
+	require.Equal(t, 5000, m.TakeData().Len())
+	require.Error(t, bulk.Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(head[:100])}, m))
+}
+
+// FuzzUnmarshal holds the reader to the one of protobuf: both refuse, or both find the same.
+func FuzzUnmarshal(f *testing.F) {
+	seed, err := proto.Marshal(&torchpb.TensorChunk{TensorId: "a", Data: []byte("data"), Metadata: map[string]string{"k": "v"}})
+	require.NoError(f, err)
+	f.Add(seed, uint64(1))
+	f.Add([]byte{0x1a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, uint64(2))
+	f.Fuzz(func(t *testing.T, encoded []byte, cut uint64) {
+		m := &bulk.Message{Head: new(torchpb.TensorChunk), Field: dataField}
+		err := bulk.Codec().Unmarshal(pieces(rand.New(rand.NewPCG(cut, 1)), encoded), m)
+		want := new(torchpb.TensorChunk)
+		if wantErr := proto.Unmarshal(encoded, want); wantErr != nil {
+			require.Error(t, err)
+			return
+		}
+		if err != nil {
+			return // groups, which protobuf keeps as unknown
+		}
+		require.True(t, bytes.Equal(want.Data, m.TakeData().Materialize()))
+		want.Data = nil
+		want.ProtoReflect().SetUnknown(nil) // which is kept, but with its numbers in their shortest form
+		m.Head.ProtoReflect().SetUnknown(nil)
+		require.True(t, proto.Equal(want, m.Head))
+	})
+}
