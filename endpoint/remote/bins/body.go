@@ -1,0 +1,157 @@
+package bins
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+// object is a body in the object store.
+type object struct {
+	name   string
+	digest string // sha256, hex
+}
+
+// storeBody puts a body into the object store under a new name. Objects are never overwritten: readers of an object that is
+// overwritten fail.
+func (s *Store) storeBody(ctx context.Context, body []byte) (object, error) {
+	sum := sha256.Sum256(body)
+	o := object{name: nuid.Next(), digest: hex.EncodeToString(sum[:])}
+	meta := jetstream.ObjectMeta{Name: o.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: min(objectChunk, s.chunkLimit())}}
+	if _, err := s.objects.Put(ctx, meta, bytes.NewReader(body)); err != nil {
+		s.dropBody(o.name)
+		return object{}, err
+	}
+	return o, nil
+}
+
+// chunkLimit is the largest piece that fits a message of the server.
+func (s *Store) chunkLimit() uint32 { return uint32(max(s.conn.MaxPayload()-1024, 1024)) }
+
+// dropBody removes an object that no item names. What it cannot remove now, Sweep does later.
+func (s *Store) dropBody(name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	if err := s.objects.Delete(ctx, name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+		s.log.Debug("bins: a body that no item names stays until the next sweep", "namespace", s.opts.Namespace, "object", name, "error", err)
+	}
+}
+
+// load completes the item of a message: the body from the object store, checked by its size and digest.
+func (s *Store) load(ctx context.Context, m stored) (Item, error) {
+	if m.object == "" {
+		if int64(len(m.item.Body)) != m.size {
+			return Item{}, fmt.Errorf("%w: item %d has %d bytes and says %d", ErrCorrupt, m.item.Sequence, len(m.item.Body), m.size)
+		}
+		return m.item, nil
+	}
+	result, err := s.objects.Get(ctx, m.object)
+	if err != nil {
+		return Item{}, s.bodyError(m, err)
+	}
+	defer result.Close()
+	info, err := result.Info()
+	if err != nil || info.Size != uint64(m.size) {
+		return Item{}, fmt.Errorf("%w: the body of item %d has another size than the item says", ErrCorrupt, m.item.Sequence)
+	}
+	body := make([]byte, m.size)
+	if _, err := readFull(result, body); err != nil {
+		return Item{}, s.bodyError(m, err)
+	}
+	if sha256.Sum256(body) != m.digest {
+		return Item{}, fmt.Errorf("%w: the body of item %d has another digest than the item says", ErrCorrupt, m.item.Sequence)
+	}
+	m.item.Body = body
+	return m.item, nil
+}
+
+func readFull(r jetstream.ObjectResult, body []byte) (n int, err error) {
+	for n < len(body) {
+		k, err := r.Read(body[n:])
+		n += k
+		if err != nil && n < len(body) {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// errBodyGone means that a body was removed while it was read: somebody took or replaced its item.
+var errBodyGone = errors.New("the body was removed")
+
+func (s *Store) bodyError(m stored, err error) error {
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return fmt.Errorf("item %d: %w", m.item.Sequence, errBodyGone)
+	}
+	return fmt.Errorf("body of item %d: %w", m.item.Sequence, err)
+}
+
+// Sweep removes bodies that no item names and that are older than grace: those of writers that died between the body and its item, of
+// items that were replaced, and pieces of bodies that were never finished. It returns how many bodies it removed. One process of a
+// namespace runs it now and then; grace must be longer than any write lasts, an hour is plenty.
+func (s *Store) Sweep(ctx context.Context, grace time.Duration) (removed int, err error) {
+	defer func() { err = wrap("sweep", "*", err) }()
+	before := time.Now().Add(-grace)
+	bodies, err := s.objects.List(ctx)
+	if err != nil && !errors.Is(err, jetstream.ErrNoObjectsFound) {
+		return 0, err
+	}
+	// The bodies are listed first: an item that is written later names a body that is younger than grace.
+	named := map[string]bool{}
+	err = s.scan(ctx, s.prefix()+">", jetstream.OrderedConsumerConfig{}, func(m jetstream.Msg) error {
+		named[m.Headers().Get(headerObject)] = true
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	whole := map[string]bool{}
+	for _, body := range bodies {
+		whole[body.NUID] = true
+		if named[body.Name] || body.ModTime.After(before) {
+			continue
+		}
+		if err := s.objects.Delete(ctx, body.Name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+			return removed, err
+		}
+		removed++
+	}
+	return removed, s.sweepPieces(ctx, whole, before)
+}
+
+// sweepPieces removes pieces of objects that have no description, which an upload leaves when its process is killed.
+func (s *Store) sweepPieces(ctx context.Context, whole map[string]bool, before time.Time) error {
+	bucket := "BINS_" + s.opts.Namespace
+	stream, err := s.js.Stream(ctx, "OBJ_"+bucket)
+	if err != nil {
+		return err
+	}
+	pieces := "$O." + bucket + ".C."
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(pieces+">"))
+	if err != nil {
+		return err
+	}
+	for subject := range info.State.Subjects {
+		if whole[subject[len(pieces):]] {
+			continue
+		}
+		last, err := stream.GetLastMsgForSubject(ctx, subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && last.Time.After(before) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package bins
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+// WriteOption changes one Put or Append.
+type WriteOption func(*writeOptions)
+
+type writeOptions struct {
+	id     string
+	expect *uint64
+}
+
+// WithID names the write. Writes of one namespace with the same id within two minutes are stored once, also when different
+// processes make them. Without it each call has an id of its own.
+func WithID(id string) WriteOption { return func(o *writeOptions) { o.id = id } }
+
+// IfLast makes the write fail with [ErrConflict] unless sequence is that of the bin's newest item; 0 stands for an empty bin.
+func IfLast(sequence uint64) WriteOption { return func(o *writeOptions) { o.expect = &sequence } }
+
+// ErrConflict means that the bin is no longer as the condition of a write says.
+var ErrConflict = errors.New("the bin has changed")
+
+// Put replaces all items of the bin by v and returns its sequence number. Errors: [ErrName], [ErrTooLarge], [ErrFull], [ErrConflict],
+// [ErrOutcomeUnknown].
+func (s *Store) Put(ctx context.Context, bin string, v Value, opts ...WriteOption) (uint64, error) {
+	return s.write(ctx, bin, opPut, v, opts)
+}
+
+// Append adds v behind the items of the bin and returns its sequence number. Errors as for [Store.Put].
+func (s *Store) Append(ctx context.Context, bin string, v Value, opts ...WriteOption) (uint64, error) {
+	return s.write(ctx, bin, opAppend, v, opts)
+}
+
+func (s *Store) write(ctx context.Context, bin, op string, v Value, opts []WriteOption) (_ uint64, err error) {
+	defer func() { err = wrap(op, bin, err) }()
+	if err := CheckName(bin); err != nil {
+		return 0, err
+	}
+	if err := v.check(s.opts); err != nil {
+		return 0, err
+	}
+	o := writeOptions{}
+	for _, set := range opts {
+		set(&o)
+	}
+	if o.id == "" {
+		o.id = nuid.Next()
+	}
+	msg, err := v.message(s.subject(bin), op)
+	if err != nil {
+		return 0, err
+	}
+	if op == opPut {
+		msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	}
+	if len(v.Body) <= s.opts.Inline {
+		msg.Data = v.Body
+		return s.publish(ctx, msg, o)
+	}
+	object, err := s.storeBody(ctx, v.Body)
+	if err != nil {
+		return 0, err
+	}
+	msg.Header.Set(headerObject, object.name)
+	msg.Header.Set(headerDigest, object.digest)
+	ack, err := s.publishAck(ctx, msg, o)
+	if err == nil && ack.Duplicate || err != nil && !errors.Is(err, ErrOutcomeUnknown) {
+		s.dropBody(object.name) // what was stored, if anything, names another body
+	}
+	if err != nil {
+		return 0, err
+	}
+	return ack.Sequence, nil
+}
+
+func (s *Store) publish(ctx context.Context, msg *nats.Msg, o writeOptions) (uint64, error) {
+	ack, err := s.publishAck(ctx, msg, o)
+	if err != nil {
+		return 0, err
+	}
+	return ack.Sequence, nil
+}
+
+// publishAck stores a message once. While the server does not answer it repeats the message under the same id.
+func (s *Store) publishAck(ctx context.Context, msg *nats.Msg, o writeOptions) (*jetstream.PubAck, error) {
+	opts := []jetstream.PublishOpt{jetstream.WithMsgID(o.id), jetstream.WithRetryAttempts(1)}
+	if o.expect != nil {
+		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(*o.expect))
+	}
+	asked := false
+	for attempt := 0; ; attempt++ {
+		try, cancel := context.WithTimeout(ctx, requestTimeout)
+		ack, err := s.js.PublishMsg(try, msg, opts...)
+		cancel()
+		switch {
+		case err == nil:
+			return ack, nil
+		case lostRace(err):
+			return nil, fmt.Errorf("%w: %w", ErrConflict, err)
+		case !isOutage(err):
+			return nil, err
+		}
+		// Without responders the message reached no stream. Anything else may have been stored.
+		asked = asked || !errors.Is(err, nats.ErrNoResponders)
+		if pause(ctx, attempt) != nil {
+			if asked {
+				return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+			}
+			return nil, fmt.Errorf("no server answers: %w", err)
+		}
+	}
+}
+
+// pause waits before another attempt: 50 ms, doubled up to a second.
+func pause(ctx context.Context, attempt int) error {
+	timer := time.NewTimer(min(50*time.Millisecond<<min(attempt, 5), time.Second))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
