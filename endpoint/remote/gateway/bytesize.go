@@ -1,0 +1,50 @@
+package gateway
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// ByteSize is a number of bytes that people write as 64MiB, 1GB or 4096. It is a flag's value.
+type ByteSize int64
+
+// byteUnits are the units, the largest first of each kind.
+var byteUnits = []struct {
+	name  string
+	bytes int64
+}{
+	{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"B", 1},
+}
+
+// String is the size in the largest unit that divides it.
+func (b ByteSize) String() string {
+	for _, u := range byteUnits {
+		if n := int64(b); n != 0 && n%u.bytes == 0 && u.bytes > 1 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(b), 10)
+}
+
+// Set reads what String writes, and any number with a unit.
+func (b *ByteSize) Set(s string) error {
+	text, factor := strings.TrimSpace(s), int64(1)
+	for _, u := range byteUnits {
+		if head, found := strings.CutSuffix(text, u.name); found {
+			text, factor = strings.TrimSpace(head), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/factor {
+		return fmt.Errorf("%q is not a size such as 64MiB", s)
+	}
+	*b = ByteSize(n * factor)
+	return nil
+}
+
+// Type names the value in a flag's help.
+func (b *ByteSize) Type() string { return "size" }

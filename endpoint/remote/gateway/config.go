@@ -1,0 +1,274 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Ports of a gateway of rank 0; that of rank n listens n above.
+const (
+	httpPort = 2537
+	grpcPort = 50051
+	natsPort = 4222
+)
+
+// Off is what a listener, the owner or NATS is set to where there shall be none.
+const Off = "off"
+
+// Embedded is what NATS is set to for the server inside the gateway.
+const Embedded = "embedded"
+
+// Config is what a gateway is told. DefaultConfig has the defaults; Flags binds it to flags, and Settings to the environment and a file.
+type Config struct {
+	// Owner is the path of the owner's socket; empty for the default one, Off for a gateway that has functions of its own only.
+	Owner string
+	// HTTP, GRPC and NATSListen are addresses as host:port or unix:PATH (NATSListen as host:port only), or Off.
+	HTTP, GRPC, NATSListen string
+	// NATS is Embedded, Off, or the URLs of a cluster, separated by commas.
+	NATS string
+	// NATSCredentials is a credentials file for the cluster of NATS.
+	NATSCredentials string
+	// Debug is a loopback address for pprof, or Off.
+	Debug string
+	// Store is the folder of what survives a restart: streams of the embedded NATS, objects of components.
+	Store string
+	// TLSCert and TLSKey are PEM files; both are read again when they change.
+	TLSCert, TLSKey string
+	// ClientCA is a PEM file of authorities whose client certificates are accepted.
+	ClientCA string
+	// TokenFile has one token a line: TOKEN [NAME [read-only]]. It is read again when it changes.
+	TokenFile string
+	// AllowHosts are names, beside loopback ones, by which browsers may address a gateway that asks for no identity.
+	AllowHosts []string
+	// Insecure allows listeners other than loopback without TLS or without identity.
+	Insecure bool
+	// ReadOnly refuses what changes the owner or the store.
+	ReadOnly bool
+	// MaxConnections bounds each listener.
+	MaxConnections int
+	// MaxRequest bounds the body of one request that is held in memory, such as one of JSON-RPC.
+	MaxRequest ByteSize
+	// Stall is how long a peer may neither take nor send a byte of a transfer.
+	Stall time.Duration
+	// Drain is how long requests in flight get to end when the gateway stops.
+	Drain time.Duration
+	// LogLevel is debug, info, warn or error; LogFormat is text or json.
+	LogLevel, LogFormat string
+}
+
+// DefaultConfig returns the defaults, for the rank that the launcher of a job has set in the environment (RANK, else LOCAL_RANK).
+func DefaultConfig() Config {
+	rank := rankOf(os.Getenv)
+	at := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+rank)) }
+	return Config{
+		HTTP: at(httpPort), GRPC: at(grpcPort), NATS: Embedded, NATSListen: at(natsPort), Debug: Off, Store: defaultStore(os.Getenv, rank),
+		MaxConnections: 8192, MaxRequest: 64 << 20, Stall: 30 * time.Second, Drain: 10 * time.Second, LogLevel: "info", LogFormat: "text",
+	}
+}
+
+// rankOf is the number of this process within its job; 0 where there is none, or none that leaves room for a port.
+func rankOf(getenv func(string) string) int {
+	for _, name := range []string{"RANK", "LOCAL_RANK"} {
+		if rank, err := strconv.Atoi(getenv(name)); err == nil && rank >= 0 && rank < 10000 {
+			return rank
+		}
+	}
+	return 0
+}
+
+// defaultStore is where systemd says, else where the user's programs keep their state.
+func defaultStore(getenv func(string) string, rank int) string {
+	suffix := ""
+	if rank > 0 {
+		suffix = "-" + strconv.Itoa(rank)
+	}
+	if dir := getenv("STATE_DIRECTORY"); dir != "" {
+		dir, _, _ = strings.Cut(dir, ":")
+		return dir + suffix
+	}
+	dir := getenv("XDG_STATE_HOME")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return ""
+		}
+		dir = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(dir, "sharedtensor-gateway"+suffix)
+}
+
+// Flags adds a flag for each setting to set; what c holds are the defaults.
+func (c *Config) Flags(set *pflag.FlagSet) {
+	set.StringVar(&c.Owner, "owner", c.Owner, `socket of the owner; "off" for none (default: the socket that sharedtensor serve uses)`)
+	set.StringVar(&c.HTTP, "http", c.HTTP, `address for HTTP (JSON-RPC, models, metrics, the page), or "off"`)
+	set.StringVar(&c.GRPC, "grpc", c.GRPC, `address for gRPC, or "off"`)
+	set.StringVar(&c.NATS, "nats", c.NATS, `"embedded", "off", or the URLs of a cluster: nats://host:4222,…`)
+	set.StringVar(&c.NATSListen, "nats-listen", c.NATSListen, `address of the embedded NATS server, or "off"`)
+	set.StringVar(&c.NATSCredentials, "nats-credentials", c.NATSCredentials, "credentials file for the cluster of --nats")
+	set.StringVar(&c.Debug, "debug", c.Debug, `loopback address for pprof, or "off"`)
+	set.StringVar(&c.Store, "store", c.Store, "folder of what survives a restart")
+	set.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate chain in PEM; read again when it changes")
+	set.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "key of --tls-cert in PEM")
+	set.StringVar(&c.ClientCA, "client-ca", c.ClientCA, "authorities in PEM whose client certificates are accepted")
+	set.StringVar(&c.TokenFile, "token-file", c.TokenFile, "file of tokens, a line each: TOKEN [NAME [read-only]]; read again when it changes")
+	set.StringSliceVar(&c.AllowHosts, "allow-hosts", c.AllowHosts, "host names, beside loopback ones, that requests without identity may address")
+	set.BoolVar(&c.Insecure, "insecure", c.Insecure, "listen beyond loopback without TLS or identity")
+	set.BoolVar(&c.ReadOnly, "read-only", c.ReadOnly, "refuse whatever changes the owner or the store")
+	set.IntVar(&c.MaxConnections, "max-connections", c.MaxConnections, "connections of each listener at once")
+	set.Var(&c.MaxRequest, "max-request", "largest request that is held in memory")
+	set.DurationVar(&c.Stall, "stall", c.Stall, "how long a peer may neither take nor send a byte of a transfer")
+	set.DurationVar(&c.Drain, "drain", c.Drain, "how long requests in flight get to end when the gateway stops")
+	set.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+	set.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
+}
+
+// Check says everything that is wrong with the settings, by flag. It reads the files that they name and opens no listener.
+func (c *Config) Check() error {
+	var errs []error
+	bad := func(flag, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("--%s: %w", flag, fmt.Errorf(format, args...)))
+	}
+	for _, l := range c.listeners() {
+		if err := checkAddress(l.address); err != nil {
+			bad(l.flag, "%w", err)
+		} else if err := c.checkExposed(l); err != nil {
+			bad(l.flag, "%w", err)
+		}
+	}
+	if exposed(c.Debug) {
+		bad("debug", "pprof shows the memory of the program: %s must be a loopback address", c.Debug)
+	}
+	if err := c.checkNATS(); err != nil {
+		bad("nats", "%w", err)
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		bad("tls-cert", "a certificate and a key belong together: set --tls-cert and --tls-key")
+	}
+	if c.ClientCA != "" && c.TLSCert == "" {
+		bad("client-ca", "client certificates need TLS: set --tls-cert and --tls-key")
+	}
+	if c.MaxConnections < 1 {
+		bad("max-connections", "%d: at least one connection", c.MaxConnections)
+	}
+	if c.MaxRequest < 1<<10 {
+		bad("max-request", "%v: at least 1KiB", c.MaxRequest)
+	}
+	if c.Stall <= 0 {
+		bad("stall", "%v: it has to be more than nothing", c.Stall)
+	}
+	if c.Drain < 0 {
+		bad("drain", "%v: it must not be negative", c.Drain)
+	}
+	if _, err := newLogger(os.Stderr, c.LogLevel, c.LogFormat); err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		_, err := newIdentities(c, nil)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// listener is one address of the configuration.
+type listener struct {
+	flag, address string
+}
+
+// listeners are those that are on and that others may reach.
+func (c *Config) listeners() []listener {
+	all := []listener{{"http", c.HTTP}, {"grpc", c.GRPC}}
+	if c.NATS == Embedded {
+		all = append(all, listener{"nats-listen", c.NATSListen})
+	}
+	var on []listener
+	for _, l := range all {
+		if l.address != Off {
+			on = append(on, l)
+		}
+	}
+	return on
+}
+
+// checkExposed refuses to serve other hosts what they could read or change without saying who they are.
+func (c *Config) checkExposed(l listener) error {
+	if c.Insecure || !exposed(l.address) {
+		return nil
+	}
+	if c.TLSCert == "" {
+		return fmt.Errorf("%s can be reached from other hosts: set --tls-cert and --tls-key, or --insecure", l.address)
+	}
+	if c.TokenFile == "" && c.ClientCA == "" {
+		return fmt.Errorf("%s can be reached from other hosts: set --token-file or --client-ca, or --insecure", l.address)
+	}
+	return nil
+}
+
+func (c *Config) checkNATS() error {
+	switch c.NATS {
+	case Off:
+		return nil
+	case Embedded:
+		if c.Store == "" {
+			return errors.New("the embedded server needs a folder: set --store, or --nats off")
+		}
+		return nil
+	}
+	for one := range strings.SplitSeq(c.NATS, ",") {
+		u, err := url.Parse(strings.TrimSpace(one))
+		if err != nil || u.Host == "" {
+			return fmt.Errorf("%q is neither embedded, off nor a URL such as nats://host:4222", one)
+		}
+	}
+	if c.NATSCredentials != "" {
+		if _, err := os.Stat(c.NATSCredentials); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkAddress checks the form of an address.
+func checkAddress(address string) error {
+	if path, isUnix := strings.CutPrefix(address, "unix:"); isUnix {
+		if path == "" || len(path) > 107 {
+			return fmt.Errorf("%q: a socket's path has 1 to 107 bytes", path)
+		}
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("%q is not host:port: %w", address, err)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q has no port from 0 to 65535", address)
+	}
+	return nil
+}
+
+// exposed reports whether other hosts could reach the address. A name counts as reachable unless it is localhost: what it
+// resolves to may change.
+func exposed(address string) bool {
+	if address == Off || address == "" || strings.HasPrefix(address, "unix:") {
+		return false
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return true
+	}
+	return !loopbackName(host)
+}
+
+// loopbackName reports whether host is localhost or an address of the loopback interface.
+func loopbackName(host string) bool {
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

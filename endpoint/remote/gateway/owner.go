@@ -1,0 +1,251 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// attachPause is the time between two attempts to attach after one that failed for another reason than an absent owner.
+const attachPause = 2 * time.Second
+
+// ownerLink is the attachment to the owner. It begins before there is an owner and goes on when one is replaced.
+type ownerLink struct {
+	socket  string
+	devices []driver.Device
+	log     *slog.Logger
+	local   *endpoint.Node // functions of the embedding program; nil where there are none
+
+	attaches atomic.Uint64 // how often an owner came
+
+	mu      sync.Mutex
+	client  *endpoint.Client // nil until the first owner has been reached
+	up      bool
+	changed chan struct{}
+
+	end  context.CancelFunc
+	done chan struct{}
+}
+
+// attachOwner begins to attach and returns at once.
+func attachOwner(c *Config, devices []driver.Device, registry *endpoint.Registry, log *slog.Logger) (*ownerLink, error) {
+	o := &ownerLink{socket: c.Owner, devices: devices, log: log, changed: make(chan struct{}), done: make(chan struct{})}
+	if registry != nil {
+		if err := o.openLocal(registry); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	o.end = cancel
+	if c.Owner == Off {
+		close(o.done)
+		return o, nil
+	}
+	go func() {
+		defer close(o.done)
+		o.keep(ctx)
+	}()
+	return o, nil
+}
+
+// openLocal makes the embedding program's functions callable without a socket.
+func (o *ownerLink) openLocal(registry *endpoint.Registry) error {
+	local, err := endpoint.Open(context.Background(), endpoint.Options{
+		Mode: endpoint.ModeLocal, Devices: o.devices, Registry: registry, Label: "gateway", Logger: o.log,
+	})
+	if err != nil {
+		return fmt.Errorf("functions of the gateway's own: %w", err)
+	}
+	o.local = local
+	return nil
+}
+
+// keep dials until an owner answers and then follows it; the client itself dials again when the owner comes back.
+func (o *ownerLink) keep(ctx context.Context) {
+	for ctx.Err() == nil {
+		client, err := endpoint.Dial(ctx, endpoint.ClientOptions{
+			Socket: o.socket, Devices: o.devices, Wait: true, Label: "sharedtensor-gateway", Logger: o.log,
+		})
+		if err != nil {
+			if ctx.Err() == nil {
+				o.log.Error("cannot attach to the owner", "socket", o.socket, "error", err)
+				pause(ctx, attachPause)
+			}
+			continue
+		}
+		o.set(client, true)
+		o.log.Info("attached to the owner", "socket", client.Socket(), "server_id", client.ServerID())
+		o.follow(ctx, client)
+		return
+	}
+}
+
+// follow notes when the owner goes and comes back, until ctx ends.
+func (o *ownerLink) follow(ctx context.Context, client *endpoint.Client) {
+	for ctx.Err() == nil {
+		watcher, err := client.Watch(ctx)
+		if err != nil {
+			if !errors.Is(err, endpoint.ErrUnavailable) && ctx.Err() == nil {
+				o.log.Warn("cannot follow the owner", "error", err)
+			}
+			o.set(client, false)
+			pause(ctx, attachPause/4)
+			continue
+		}
+		o.set(client, true)
+		for {
+			event, err := watcher.Next(ctx)
+			if err != nil {
+				break
+			}
+			o.note(client, event)
+		}
+		_ = watcher.Close()
+	}
+}
+
+func (o *ownerLink) note(client *endpoint.Client, event endpoint.Event) {
+	switch event.Kind {
+	case endpoint.EventOwnerLost:
+		o.set(client, false)
+		o.log.Warn("the owner is gone; requests to it fail until it is back", "server_id", event.Server)
+	case endpoint.EventOwnerBack:
+		o.set(client, true)
+		o.log.Info("an owner is back", "server_id", client.ServerID())
+	}
+}
+
+// set notes how the attachment stands and tells those who wait for a change.
+func (o *ownerLink) set(client *endpoint.Client, up bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.client == client && o.up == up {
+		return
+	}
+	if up {
+		o.attaches.Add(1)
+	}
+	o.client, o.up = client, up
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// Client implements Owner.
+func (o *ownerLink) Client() (*endpoint.Client, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.client == nil {
+		if o.socket == Off {
+			return nil, fmt.Errorf("%w: the gateway runs without an owner", endpoint.ErrUnavailable)
+		}
+		return nil, fmt.Errorf("%w: no owner has been reached yet on %s", endpoint.ErrUnavailable, o.path())
+	}
+	return o.client, nil
+}
+
+// path is the socket for people.
+func (o *ownerLink) path() string {
+	if o.socket != "" {
+		return o.socket
+	}
+	path, err := endpoint.SocketPath("", 0)
+	if err != nil {
+		return "the default socket"
+	}
+	return path
+}
+
+// Caller implements Owner.
+func (o *ownerLink) Caller(name string) (endpoint.Caller, error) {
+	if o.hasLocal(name) {
+		return o.local, nil
+	}
+	client, err := o.Client()
+	if err != nil {
+		return nil, err
+	}
+	return client, nil
+}
+
+// hasLocal reports whether the embedding program has the endpoint.
+func (o *ownerLink) hasLocal(name string) bool {
+	if o.local == nil {
+		return false
+	}
+	list, err := o.local.Endpoints(context.Background())
+	return err == nil && slices.ContainsFunc(list, func(e endpoint.EndpointInfo) bool { return e.Name == name })
+}
+
+// Callers implements Owner.
+func (o *ownerLink) Callers() []endpoint.Caller {
+	var all []endpoint.Caller
+	if o.local != nil {
+		all = append(all, o.local)
+	}
+	if client, err := o.Client(); err == nil {
+		all = append(all, client)
+	}
+	return all
+}
+
+// Changed implements Owner.
+func (o *ownerLink) Changed() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.changed
+}
+
+// ServerID implements Owner.
+func (o *ownerLink) ServerID() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.client == nil || !o.up {
+		return ""
+	}
+	return o.client.ServerID()
+}
+
+// ready is nil while an owner is attached, or none is wanted.
+func (o *ownerLink) ready() error {
+	o.mu.Lock()
+	up := o.up
+	o.mu.Unlock()
+	if up || o.socket == Off {
+		return nil
+	}
+	return fmt.Errorf("%w on %s", endpoint.ErrUnavailable, o.path())
+}
+
+// close ends the attachment.
+func (o *ownerLink) close() error {
+	o.end()
+	<-o.done
+	o.mu.Lock()
+	client := o.client
+	o.client, o.up = nil, false
+	o.mu.Unlock()
+	var errs []error
+	if client != nil {
+		errs = append(errs, client.Close())
+	}
+	if o.local != nil {
+		errs = append(errs, o.local.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// pause waits, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
