@@ -11,6 +11,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,6 +50,8 @@ type Env struct {
 	NATS *nats.Conn
 	// Metrics takes collectors. Names begin with "sharedtensor_gateway_" and the component's name.
 	Metrics prometheus.Registerer
+	// Calls counts calls for /metrics and the page. HTTP requests and gRPC calls are counted already, by route and by method.
+	Calls *Calls
 	// Logger has the component's name as an attribute.
 	Logger *slog.Logger
 	// Store is a folder of the component's own below the gateway's store, made already; empty where the gateway has none.
@@ -56,6 +59,12 @@ type Env struct {
 	// ReadOnly refuses what changes the owner or the store: a component does not register such calls, or answers them with
 	// a refusal that says so.
 	ReadOnly bool
+	// MaxRequest bounds what of one request is held in memory, in bytes.
+	MaxRequest int64
+	// Stall is how long a peer may neither take nor send a byte of a transfer.
+	Stall time.Duration
+	// Version is the version of the gateway.
+	Version string
 	// Advertise are the addresses at which peers reach the gateway, for answers that name them.
 	Advertise Addresses
 }

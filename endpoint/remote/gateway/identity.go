@@ -125,6 +125,16 @@ func presentedToken(authorization string) string {
 	return ""
 }
 
+// allowNATS reports whether a client of the embedded NATS server may connect. It can publish, so a read-only token is not enough.
+func (ids *identities) allowNATS(token string, state *tls.ConnectionState) bool {
+	authorization := ""
+	if token != "" {
+		authorization = "Bearer " + token
+	}
+	id, err := ids.identify(authorization, state)
+	return err == nil && !id.ReadOnly
+}
+
 // tlsConfig is the configuration of listeners; nil without TLS. A client certificate is verified where one is sent, and asked
 // for by identify: health stays open to probes that have none.
 func (ids *identities) tlsConfig() *tls.Config {

@@ -26,7 +26,6 @@ type tokenFile struct {
 type token struct {
 	digest [sha256.Size]byte
 	id     Identity
-	text   string // for the embedded NATS server, which wants it
 }
 
 func openTokenFile(path string, log *slog.Logger) (*tokenFile, error) {
@@ -87,7 +86,7 @@ func parseToken(line string) (*token, error) {
 	if len(words[0]) < minTokenBytes {
 		return nil, fmt.Errorf("a token has at least %d bytes", minTokenBytes)
 	}
-	one := &token{digest: sha256.Sum256([]byte(words[0])), text: words[0], id: Identity{Method: "token"}}
+	one := &token{digest: sha256.Sum256([]byte(words[0])), id: Identity{Method: "token"}}
 	if len(words) > 1 {
 		one.id.Name = words[1]
 	}
@@ -109,14 +108,4 @@ func (f *tokenFile) find(presented string) (Identity, bool) {
 		}
 	}
 	return Identity{}, false
-}
-
-// first is the first token that may write.
-func (f *tokenFile) first() string {
-	for _, one := range f.list.get() {
-		if !one.id.ReadOnly {
-			return one.text
-		}
-	}
-	return ""
 }

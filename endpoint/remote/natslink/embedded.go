@@ -1,6 +1,9 @@
 package natslink
 
 import (
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,6 +28,9 @@ const (
 // startTimeout bounds how long a server may take until it answers; recovering a large store is what takes time.
 const startTimeout = 30 * time.Second
 
+// tlsTimeout bounds the handshake with a client.
+const tlsTimeout = 10 * time.Second
+
 // ServerOptions says where an embedded server keeps its data and who can reach it.
 type ServerOptions struct {
 	// Name is the server's name in its cluster and logs; empty stands for the host's name.
@@ -36,6 +42,12 @@ type ServerOptions struct {
 	Listen string
 	// Token is what clients of Listen must present. An address that is not a loopback one needs it.
 	Token string
+	// TLS is for clients of Listen; nil for none.
+	TLS *tls.Config
+	// Allow, if not nil, decides by a client's token and the state of its TLS connection (nil without) whether it may connect, instead of Token.
+	Allow func(token string, state *tls.ConnectionState) bool
+	// AllowAll lets everybody connect who reaches Listen, whatever address that is.
+	AllowAll bool
 	// MaxStore, MaxMemory and MaxPayload bound the bytes of streams on disk, of streams in memory, and of one message. Zero stands
 	// for the defaults.
 	MaxStore, MaxMemory int64
@@ -61,6 +73,11 @@ func Start(opts ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	token := opts.Token
+	if opts.Allow != nil {
+		token = rand.Text()
+		config.Authorization, config.CustomClientAuthentication = "", allowed{token, opts.Allow}
+	}
 	lock, err := lockStore(config.StoreDir)
 	if err != nil {
 		return nil, err
@@ -70,7 +87,7 @@ func Start(opts ServerOptions) (*Server, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("start the embedded NATS server: %w", err)
 	}
-	s := &Server{ns: ns, token: opts.Token, lock: lock}
+	s := &Server{ns: ns, token: token, lock: lock}
 	ns.SetLoggerV2(natsLogger{orDefault(opts.Logger)}, false, false, false)
 	ns.Start()
 	if !ns.ReadyForConnections(startTimeout) {
@@ -116,10 +133,13 @@ func (o ServerOptions) config() (*server.Options, error) {
 	if err != nil {
 		return nil, fmt.Errorf("port of the embedded NATS server: %w", err)
 	}
-	if o.Token == "" && !isLoopback(host) {
+	if o.Token == "" && o.Allow == nil && !o.AllowAll && !isLoopback(host) {
 		return nil, fmt.Errorf("the embedded NATS server listens on %s, which is not a loopback address: set a token", o.Listen)
 	}
 	config.Host, config.Port, config.Authorization = host, int(number), o.Token
+	if o.TLS != nil {
+		config.TLSConfig, config.TLSTimeout = o.TLS, tlsTimeout.Seconds()
+	}
 	if number == 0 {
 		config.Port = server.RANDOM_PORT
 	}
@@ -159,6 +179,18 @@ func (s *Server) Close() error {
 		_ = s.lock.Close()
 	})
 	return nil
+}
+
+// allowed is the authentication by ServerOptions.Allow. The process itself has a token that nobody else knows.
+type allowed struct {
+	own   string
+	allow func(token string, state *tls.ConnectionState) bool
+}
+
+// Check implements server.Authentication.
+func (a allowed) Check(c server.ClientAuthentication) bool {
+	token := c.GetOpts().Token
+	return subtle.ConstantTimeCompare([]byte(token), []byte(a.own)) == 1 || a.allow(token, c.GetTLSConnectionState())
 }
 
 // natsLogger passes the server's words to slog: notices as debug, since NATS has many of them.

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+)
+
+func newServeCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "Serve the tensors and functions of an owner to other hosts",
+		Long: `Attach to the owner on its socket and serve it over HTTP, gRPC and NATS until SIGINT or SIGTERM; then let requests in
+flight end. An owner that is not there yet, or goes away, is waited for: requests fail meanwhile, and /readyz says so.
+
+Each flag can be an environment variable (--max-request is SHAREDTENSOR_MAX_REQUEST) or a line of a YAML file (max-request: 64MiB,
+see --config). The command line goes before the environment, and that before the file.
+
+Listeners are on the loopback interface unless told otherwise. Others need TLS (--tls-cert, --tls-key) and tokens or client
+certificates (--token-file, --client-ca), or --insecure.`,
+		Example: `  sharedtensor-gateway serve
+  sharedtensor-gateway serve --http 0.0.0.0:2537 --tls-cert cert.pem --tls-key key.pem --token-file tokens
+  SHAREDTENSOR_NATS=nats://cluster:4222 sharedtensor-gateway serve --config gateway.yaml`,
+		Args: noArguments,
+	}
+	s := addSettings(c)
+	c.RunE = func(c *cobra.Command, _ []string) (err error) {
+		opts, err := s.options()
+		if err != nil {
+			return err
+		}
+		if opts.Logger, err = opts.Config.NewLogger(c.ErrOrStderr()); err != nil {
+			return usageError{err}
+		}
+		devices, closeDevices, err := openDevices()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, closeDevices()) }()
+		opts.Devices = devices
+		g, err := gateway.New(opts)
+		if err != nil {
+			return usageError{err}
+		}
+		return g.Run(c.Context())
+	}
+	return c
+}
+
+func noArguments(c *cobra.Command, words []string) error {
+	if err := cobra.NoArgs(c, words); err != nil {
+		return usageError{err}
+	}
+	return nil
+}

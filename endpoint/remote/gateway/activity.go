@@ -1,0 +1,132 @@
+package gateway
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// recentCalls is how many latencies of each method the quantiles on the page are made of.
+const recentCalls = 512
+
+// maxMethods bounds the methods that are counted apart; the rest count as one. Names come from peers only where they are registered, so it
+// is not reached in earnest.
+const maxMethods = 512
+
+// Calls counts the calls that the gateway answers, by protocol and method, for /metrics and the page.
+type Calls struct {
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+
+	mu      sync.Mutex
+	methods map[callKey]*callStats
+}
+
+type callKey struct{ protocol, method string }
+
+// callStats is one method.
+type callStats struct {
+	requests prometheus.Observer
+	calls    uint64
+	failures uint64
+	recent   []time.Duration // a ring of recentCalls
+	next     int
+}
+
+// CallStats is how a method was called.
+type CallStats struct {
+	// Protocol is "jsonrpc", "http", "grpc" or "nats".
+	Protocol string `json:"protocol"`
+	// Method is the name of the method or route.
+	Method string `json:"method"`
+	// Calls counts calls, Failures those that ended with an error.
+	Calls    uint64 `json:"calls"`
+	Failures uint64 `json:"failures"`
+	// P50 and P99 are the times, in seconds, within which half and 99 hundredths of the recent calls were answered.
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+}
+
+func newCalls(registry prometheus.Registerer) *Calls {
+	c := &Calls{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sharedtensor_gateway_requests_total", Help: "Requests answered, by protocol, method and outcome.",
+		}, []string{"protocol", "method", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sharedtensor_gateway_request_seconds", Help: "Time until a request was answered in full.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
+		}, []string{"protocol", "method"}),
+		methods: map[callKey]*callStats{},
+	}
+	registry.MustRegister(c.requests, c.seconds)
+	return c
+}
+
+// Observe counts a call that took d and ended with code, "ok" or a word of few that the protocol has for errors. method is a name that is
+// registered, never one that a peer made up.
+func (c *Calls) Observe(protocol, method, code string, d time.Duration) {
+	s := c.stats(callKey{protocol, method})
+	s.requests.Observe(d.Seconds())
+	c.requests.WithLabelValues(protocol, method, code).Inc()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.calls++
+	if code != "ok" {
+		s.failures++
+	}
+	if len(s.recent) < recentCalls {
+		s.recent = append(s.recent, d)
+		return
+	}
+	s.recent[s.next] = d
+	s.next = (s.next + 1) % recentCalls
+}
+
+func (c *Calls) stats(key callKey) *callStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.methods[key]; s != nil {
+		return s
+	}
+	if len(c.methods) >= maxMethods {
+		key = callKey{key.protocol, "others"}
+		if s := c.methods[key]; s != nil {
+			return s
+		}
+	}
+	s := &callStats{requests: c.seconds.WithLabelValues(key.protocol, key.method)}
+	c.methods[key] = s
+	return s
+}
+
+// Snapshot is all methods that were called, in the order of their names.
+func (c *Calls) Snapshot() []CallStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]CallStats, 0, len(c.methods))
+	for key, s := range c.methods {
+		sorted := slices.Sorted(slices.Values(s.recent))
+		all = append(all, CallStats{
+			Protocol: key.protocol, Method: key.method, Calls: s.calls, Failures: s.failures,
+			P50: quantile(sorted, 50), P99: quantile(sorted, 99),
+		})
+	}
+	slices.SortFunc(all, func(a, b CallStats) int {
+		if a.Protocol != b.Protocol {
+			return strings.Compare(a.Protocol, b.Protocol)
+		}
+		return strings.Compare(a.Method, b.Method)
+	})
+	return all
+}
+
+// quantile is the value that percent of the sorted ones do not exceed, in seconds; 0 of none.
+func quantile(sorted []time.Duration, percent int) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(len(sorted)*percent/100, len(sorted)-1)].Seconds()
+}

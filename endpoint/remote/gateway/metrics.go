@@ -1,0 +1,110 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// ownerPatience is how long the owner may take to answer a scrape; after that the gateway's own figures go out alone.
+const ownerPatience = 2 * time.Second
+
+// newMetrics returns a registry with what every program shows.
+func newMetrics(version string) *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	build := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "sharedtensor_gateway_build_info", Help: "The version of the gateway; the value is always 1.",
+	}, []string{"version"})
+	build.WithLabelValues(version).Set(1)
+	registry.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return registry
+}
+
+// registerGauges adds what is looked up when somebody asks.
+func (g *Gateway) registerGauges() {
+	gauge := func(name, help string, value func() float64) {
+		g.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sharedtensor_gateway_" + name, Help: help}, value))
+	}
+	gauge("owner_attached", "1 while an owner is attached.", func() float64 {
+		if g.owner.ready() == nil && g.owner.ServerID() != "" {
+			return 1
+		}
+		return 0
+	})
+	g.metrics.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "sharedtensor_gateway_owner_attaches_total", Help: "How often an owner came or came back.",
+	}, func() float64 { return float64(g.owner.attaches.Load()) }))
+	for _, l := range []*boundedListener{g.http, g.grpc} {
+		if l == nil {
+			continue
+		}
+		labels := prometheus.Labels{"listener": l.name}
+		g.metrics.MustRegister(
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "sharedtensor_gateway_connections", Help: "Connections that are open.", ConstLabels: labels,
+			}, func() float64 { return float64(l.open.Load()) }),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{
+				Name: "sharedtensor_gateway_connections_refused_total", Help: "Connections refused because the limit was reached.", ConstLabels: labels,
+			}, func() float64 { return float64(l.refused.Load()) }))
+	}
+	if c := g.ids.certificates; c != nil {
+		gauge("certificate_expires_timestamp_seconds", "When the certificate ends.", func() float64 { return float64(c.expires().Unix()) })
+	}
+	gauge("insecure", "1 where listeners beyond loopback were allowed without TLS or identity.", func() float64 {
+		if g.config.Insecure {
+			return 1
+		}
+		return 0
+	})
+}
+
+// metricsHandler serves the gateway's figures and, where it answers in time, the owner's.
+func (g *Gateway) metricsHandler() http.Handler {
+	both := prometheus.Gatherers{g.metrics, prometheus.GathererFunc(g.gatherOwner)}
+	return promhttp.HandlerFor(both, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true, MaxRequestsInFlight: 8, Timeout: 2 * ownerPatience,
+		ErrorLog: slogPrinter{g.log},
+	})
+}
+
+// gatherOwner reads what the owner writes about itself. An owner that is away or slow is no error of a scrape: sharedtensor_gateway_owner_attached tells.
+func (g *Gateway) gatherOwner() ([]*dto.MetricFamily, error) {
+	client, err := g.owner.Client()
+	if err != nil || g.owner.ready() != nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), ownerPatience)
+	defer cancel()
+	info, err := client.ServerInfo(ctx)
+	if err != nil {
+		if !errors.Is(err, endpoint.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+			return nil, err
+		}
+		return nil, nil
+	}
+	var text bytes.Buffer
+	if err := endpoint.WriteMetrics(&text, info); err != nil {
+		return nil, err
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	byName, err := parser.TextToMetricFamilies(&text)
+	if err != nil {
+		return nil, err
+	}
+	families := make([]*dto.MetricFamily, 0, len(byName))
+	for _, family := range byName {
+		families = append(families, family)
+	}
+	return families, nil
+}
