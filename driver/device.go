@@ -1,6 +1,10 @@
 package driver
 
-import "io"
+import (
+	"fmt"
+	"io"
+	"sync/atomic"
+)
 
 // Device can hold bytes and let another process use them. All methods are safe for concurrent use.
 type Device interface {
@@ -55,14 +59,37 @@ type Memory interface {
 type Mapped interface {
 	Memory
 	// Data is the memory itself, Bytes long, not a copy; nil after Close. It is valid until Close. Writing to it while
-	// Writable is false kills the process (SIGSEGV).
+	// Writable is false kills the process (SIGSEGV). Memory whose Data was handed out is given back by Close alone, never by the
+	// garbage collector: a slice of it may outlive everything else that refers to it (see [Leak]).
 	Data() []byte
+	// Pin returns the memory as Data does, for use until unpin is called, once. Until then it stays mapped, even where it is closed
+	// meanwhile, and where write is set it stays writable: [Sealer.Seal] fails with [ErrBusy]. No slice of data may be kept longer.
+	// Errors are [os.ErrClosed], and [ErrReadOnly] where write is set and the memory is not Writable.
+	Pin(write bool) (data []byte, unpin func(), err error)
+}
+
+// Exposer is memory that knows whether somebody may have a slice or an address of it.
+type Exposer interface {
+	Memory
+	// Exposed is true once a slice of the memory or its address was handed out ([Mapped.Data], [Addressable.DevicePointer]). The flag does
+	// not keep the memory reachable, so cleanups can look at it.
+	Exposed() *atomic.Bool
+}
+
+// Sparse is memory of which parts may not exist yet, as of a file with holes. They read as zeros. ReadAt does not make them;
+// touching them through Data or Pin does.
+type Sparse interface {
+	Memory
+	// Allocated tells how much memory there is behind the object of which the memory is all or a part, and how large that object
+	// is, both in bytes. It has holes where allocated is less than size.
+	Allocated() (allocated, size int64, err error)
 }
 
 // Addressable is memory that a device addresses.
 type Addressable interface {
 	Memory
-	// DevicePointer is the address on the device, valid until Close; 0 after it.
+	// DevicePointer is the address on the device, valid until Close; 0 after it. Memory whose address was handed out is given back by
+	// Close alone, never by the garbage collector (see [Leak]).
 	DevicePointer() uint64
 }
 
@@ -79,11 +106,12 @@ type Freezer interface {
 // Sealer is memory that can be closed against all writers for ever, this process included.
 type Sealer interface {
 	Memory
-	// Seal lets nobody write the memory any more. This mapping stays where it is and is read-only: Writable is false, and who still writes
+	// Seal lets nobody write the memory any more. This mapping stays where it is and is read-only: Writable is false, and a write
 	// to its Data kills the process. The bytes are final, so the memory has an identity ([Identifier]). It is for memory that no
-	// other process has mapped yet; a mapping that could be written, or become so, makes it fail and change nothing. Sealing twice
-	// is nil. Memory that is mapped read-only is [ErrReadOnly]: that is its owner's decision; so is frozen memory, whose other
-	// mappings nobody knows.
+	// other process has mapped yet; a mapping that could be written, or become so, makes it fail with [ErrBusy] and change nothing. So
+	// does a write that is under way: one by [Loader.LoadAt] or through [Mapped.Pin]; one that comes later fails with [ErrReadOnly].
+	// Sealing twice is nil. Memory that is mapped read-only is [ErrReadOnly]: that is its owner's decision; so is frozen memory, whose
+	// other mappings nobody knows.
 	Seal() error
 }
 
@@ -129,7 +157,18 @@ type Identifier interface {
 // Placed is memory that can be told from other memory, whoever may write it.
 type Placed interface {
 	Memory
-	// Place is a name for the bytes: the memory of this process that has it, mapped once or twice, is the same memory, as long as all
-	// of it is open. ok is false where the system has no such name.
-	Place() (name string, ok bool)
+	// Place says where the bytes are: memory of this process with the same place, mapped once or twice, is the same memory, as long as all
+	// of it is open. ok is false where the system cannot tell.
+	Place() (place Place, ok bool)
 }
+
+// Place is a range of bytes of an object of the system. It is comparable.
+type Place struct {
+	// Object names what holds the bytes. The name is good while somebody has the object open.
+	Object string
+	// Offset is where the bytes begin in the object, Bytes how many they are.
+	Offset, Bytes int64
+}
+
+// String is the object and the range.
+func (p Place) String() string { return fmt.Sprintf("%s:%d:%d", p.Object, p.Offset, p.Bytes) }

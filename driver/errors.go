@@ -14,6 +14,8 @@ var (
 	ErrRange = errors.New("outside the memory")
 	// ErrReadOnly is a write to memory that is mapped read-only, or a writable mapping of frozen memory.
 	ErrReadOnly = errors.New("memory is read-only")
+	// ErrBusy is memory that cannot be sealed because something is writing it, or could.
+	ErrBusy = errors.New("memory is being written")
 )
 
 // OpError says what was tried on which device. It unwraps to the cause.

@@ -99,7 +99,7 @@ func (v *inventory) name(s *tensor.Storage) string {
 	name = "storage " + strconv.FormatUint(s.ID(), 10)
 	if m, can := s.Memory().(driver.Placed); can {
 		if place, ok := m.Place(); ok {
-			name = place
+			name = place.String()
 		}
 	}
 	v.names[s] = name

@@ -18,8 +18,8 @@ func Float32s(t *Tensor) ([]float32, error) {
 		return nil, err
 	}
 	var out []float32
-	err := t.held(func() error {
-		r, err := newReader(t)
+	err := t.reading(func(a access) error {
+		r, err := newReader(a)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -69,18 +70,18 @@ func holds[T Element](t *Tensor) error {
 
 // RawData returns the bytes of a contiguous tensor in host memory, not a copy; for packed types the last byte may hold bits
 // behind the last element. It is valid until t is closed; using it later crashes the process, and so does writing it where
-// the memory is not Writable. Errors are [ErrNotContiguous], [os.ErrClosed], and [driver.UnsupportedError] for memory that
-// the processor does not address.
+// the memory is not Writable. Where t is forgotten instead, the memory stays as it is until the process ends ([driver.Leaks]).
+// Errors are [ErrNotContiguous], [os.ErrClosed], and [driver.UnsupportedError] for memory that the processor does not address.
 func RawData(t *Tensor) (data []byte, err error) {
-	err = t.held(func() error {
-		data, err = t.rawHeld()
-		return err
-	})
-	return data, err
+	if err := t.hold(); err != nil {
+		return nil, err
+	}
+	data, err = t.exposed()
+	return data, errors.Join(err, t.storage.Close())
 }
 
-// rawHeld is RawData for a caller that holds the storage.
-func (t *Tensor) rawHeld() ([]byte, error) {
+// exposed is RawData for a caller that holds the storage.
+func (t *Tensor) exposed() ([]byte, error) {
 	if !t.Contiguous() {
 		return nil, fmt.Errorf("%w: shape %v with strides %v; Copy it first", ErrNotContiguous, t.spec.Shape, t.spec.Strides)
 	}
@@ -91,11 +92,11 @@ func (t *Tensor) rawHeld() ([]byte, error) {
 			Requires: "host memory; use WriteTo, ReadBytes or Copy",
 		}
 	}
-	data, err := mappedData(mapped, t.storage.bytes)
-	if err != nil {
+	data := mapped.Data()
+	if err := t.checkData(data); err != nil {
 		return nil, err
 	}
-	return data[t.spec.ByteOffset : t.spec.ByteOffset+t.bytes : t.spec.ByteOffset+t.bytes], nil
+	return t.part(data), nil
 }
 
 // FromSlice returns an owned tensor of new memory on dev with a copy of values, row-major. Errors are [ErrShape] where shape
@@ -158,7 +159,7 @@ func At[T Element](t *Tensor, index ...int64) (T, error) {
 	if err != nil {
 		return value, err
 	}
-	err = t.held(func() error {
+	err = t.reading(func(access) error {
 		return readFull(t.storage.mem, raw, t.spec.ByteOffset+offset*int64(len(raw)))
 	})
 	return buf[0], err

@@ -84,7 +84,7 @@ func (t *Tensor) body() string {
 		}
 	}
 	values := make([]scalar, 0, count)
-	if err := t.held(func() error { return t.readShown(&values, p.shown) }); err != nil {
+	if err := t.reading(func(a access) error { return a.readShown(&values, p.shown) }); err != nil {
 		return "<" + err.Error() + ">"
 	}
 	p.texts, p.width = formatScalars(values)
@@ -112,13 +112,13 @@ func shownIndices(size int64, summarize bool) []int64 {
 }
 
 // readShown appends the values of the shown elements in row-major order.
-func (t *Tensor) readShown(values *[]scalar, shown [][]int64) error {
+func (a access) readShown(values *[]scalar, shown [][]int64) error {
 	// Blocks of this size are not staged: few elements are wanted.
-	src, err := newSource(t, stageBlock)
+	src, err := newSource(a, stageBlock)
 	if err != nil {
 		return err
 	}
-	strides, bits := t.spec.filled(), int64(t.spec.DType.BitSize())
+	strides, bits := a.spec.filled(), int64(a.spec.DType.BitSize())
 	var visit func(d int, offset int64) error
 	visit = func(d int, offset int64) error {
 		if d < len(shown) {
@@ -129,9 +129,9 @@ func (t *Tensor) readShown(values *[]scalar, shown [][]int64) error {
 			}
 			return nil
 		}
-		raw, err := t.element(src, offset, bits)
+		raw, err := a.element(src, offset, bits)
 		if err == nil {
-			*values = append(*values, readScalar(t.spec.DType, raw))
+			*values = append(*values, readScalar(a.spec.DType, raw))
 		}
 		return err
 	}

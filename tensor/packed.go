@@ -13,7 +13,7 @@ type packedReader struct {
 	held  int64 // how many
 }
 
-func newPackedReader(t *Tensor) (*packedReader, error) {
+func newPackedReader(t access) (*packedReader, error) {
 	r := &packedReader{walk: newWalker(&t.spec, true), first: t.spec.ByteOffset * 8, bits: int64(t.spec.DType.BitSize())}
 	var err error
 	r.src, err = newSource(t, 1)

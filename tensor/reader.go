@@ -2,7 +2,7 @@ package tensor
 
 import "io"
 
-// rowReader reads a tensor's bytes in row-major order, whatever its strides. The tensor's storage is held by whoever made it.
+// rowReader reads a tensor's bytes in row-major order, whatever its strides, for the length of an access.
 type rowReader struct {
 	src    *source
 	walk   *walker
@@ -14,9 +14,9 @@ type rowReader struct {
 	left   int64 // bytes that are not read yet
 }
 
-// newReader returns a reader of all bytes of t, which the caller holds until it is done reading. Bits behind the last element
+// newReader returns a reader of all bytes of t, good for as long as the access. Bits behind the last element
 // of a packed type are read as 0.
-func newReader(t *Tensor) (io.Reader, error) {
+func newReader(t access) (io.Reader, error) {
 	packed := t.spec.DType.packed()
 	if packed && !t.Contiguous() {
 		return newPackedReader(t)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 )
@@ -30,13 +29,11 @@ type source struct {
 	piece []byte
 }
 
-// newSource opens the memory behind t, which the caller holds. block is the size of the blocks that will be read, in bytes.
-func newSource(t *Tensor, block int64) (*source, error) {
-	s := &source{mem: t.storage.mem}
-	if mapped, ok := s.mem.(driver.Mapped); ok {
-		var err error
-		s.data, err = mappedData(mapped, t.storage.bytes)
-		return s, err
+// newSource reads the memory behind t, for as long as the access. block is the size of the blocks that will be read, in bytes.
+func newSource(t access, block int64) (*source, error) {
+	s := &source{mem: t.storage.mem, data: t.data}
+	if s.data != nil {
+		return s, nil
 	}
 	span, err := t.spec.Extent()
 	if err != nil || t.Contiguous() || block >= stageBlock || span > stageWhole || span == 0 {
@@ -44,15 +41,6 @@ func newSource(t *Tensor, block int64) (*source, error) {
 	}
 	s.data, s.base = make([]byte, span), t.spec.ByteOffset
 	return s, readFull(s.mem, s.data, s.base)
-}
-
-// mappedData is the memory itself. It has to have the size that the storage was checked with.
-func mappedData(m driver.Mapped, bytes int64) ([]byte, error) {
-	data := m.Data()
-	if int64(len(data)) != bytes {
-		return nil, fmt.Errorf("memory of %d bytes: %w", bytes, os.ErrClosed)
-	}
-	return data, nil
 }
 
 // readFull fills p from memory.

@@ -20,33 +20,23 @@ const (
 // come from another process.
 const maxRepeated = 1 << 30
 
-// held runs fn while the storage is held.
-func (t *Tensor) held(fn func() error) error {
-	if err := t.hold(); err != nil {
-		return err
-	}
-	return errors.Join(fn(), t.storage.Close())
-}
-
 // WriteTo writes the elements to w in row-major order, whatever the strides, as Bytes bytes. Bits behind the last element of
 // a packed type are written as 0. Where t is contiguous in host memory w gets pieces of the memory itself, which it must not
 // change. It implements [io.WriterTo]; errors are those of w and of the memory, and [os.ErrClosed].
 func (t *Tensor) WriteTo(w io.Writer) (n int64, err error) {
-	err = t.held(func() error {
-		n, err = t.writeHeld(w)
+	err = t.reading(func(a access) error {
+		n, err = a.writeTo(w)
 		return err
 	})
 	return n, err
 }
 
-func (t *Tensor) writeHeld(w io.Writer) (int64, error) {
+func (t access) writeTo(w io.Writer) (int64, error) {
 	if t.bytes == 0 {
 		return 0, nil
 	}
-	if t.tailMask() == 0xFF {
-		if raw, err := t.rawHeld(); err == nil {
-			return writePieces(w, raw)
-		}
+	if raw, ok := t.contiguous(); ok && t.tailMask() == 0xFF {
+		return writePieces(w, raw)
 	}
 	r, err := newReader(t)
 	if err != nil {
@@ -100,8 +90,8 @@ func (t *Tensor) ReadBytes() ([]byte, error) {
 		return nil, err
 	}
 	var out []byte
-	err := t.held(func() error {
-		r, err := newReader(t)
+	err := t.reading(func(a access) error {
+		r, err := newReader(a)
 		if err != nil {
 			return err
 		}
@@ -119,17 +109,12 @@ func (t *Tensor) ReadBytes() ([]byte, error) {
 // is [io.ErrUnexpectedEOF] and the elements before stay written. Other errors are [driver.ErrReadOnly], [ErrNotContiguous]
 // for a tensor that cannot be written (expanded, or a strided view of a packed type), and [os.ErrClosed].
 func (t *Tensor) FillFrom(r io.Reader) error {
-	return t.held(func() error {
-		w, err := newWriter(t)
-		if err != nil {
-			return err
-		}
+	return t.writing(func(a access) error {
 		defer t.storage.written()
-		if t.tailMask() == 0xFF {
-			if raw, err := t.rawHeld(); err == nil {
-				return fill(r, raw)
-			}
+		if raw, ok := a.contiguous(); ok && t.tailMask() == 0xFF {
+			return fill(r, raw)
 		}
+		w := newWriter(a)
 		buf := make([]byte, min(t.bytes, transferPiece))
 		for left := t.bytes; left > 0; {
 			p := buf[:min(int64(len(buf)), left)]
@@ -170,7 +155,7 @@ func (zeros) Read(p []byte) (int, error) {
 func (t *Tensor) Zero() error { return t.FillFrom(zeros{}) }
 
 // CopyFrom copies the elements of src, which has the same data type and shape and may be on another device and strided. Where
-// both overlap in one storage src is copied to the host whole first. It borrows src. Errors are [ErrDType], [ErrShape] and
+// both overlap in one memory, also one that is mapped twice, src is copied to the host whole first. It borrows src. Errors are [ErrDType], [ErrShape] and
 // those of FillFrom.
 func (t *Tensor) CopyFrom(src *Tensor) error {
 	if t.spec.DType != src.spec.DType {
@@ -179,43 +164,57 @@ func (t *Tensor) CopyFrom(src *Tensor) error {
 	if !t.spec.Shape.Equal(src.spec.Shape) {
 		return fmt.Errorf("%w: a copy from %v to %v", ErrShape, src.spec.Shape, t.spec.Shape)
 	}
-	return src.held(func() error { return t.held(func() error { return t.copyHeld(src) }) })
+	return src.reading(func(from access) error {
+		return t.writing(func(to access) error { return to.copyFrom(from) })
+	})
 }
 
-func (t *Tensor) copyHeld(src *Tensor) error {
-	w, err := newWriter(t)
-	if err != nil || t.bytes == 0 {
-		return err
+func (t access) copyFrom(src access) error {
+	if t.bytes == 0 {
+		return nil
 	}
 	defer t.storage.written()
-	if overlap(t, src) {
+	if overlap(t.Tensor, src.Tensor) {
 		all, err := src.ReadBytes()
 		if err == nil {
-			_, err = w.Write(all)
+			_, err = newWriter(t).Write(all)
 		}
 		return err
 	}
-	if t.tailMask() == 0xFF {
-		if raw, err := t.rawHeld(); err == nil {
-			r, err := newReader(src)
-			if err == nil {
-				_, err = io.ReadFull(r, raw)
-			}
-			return err
+	if raw, ok := t.contiguous(); ok && t.tailMask() == 0xFF {
+		r, err := newReader(src)
+		if err == nil {
+			_, err = io.ReadFull(r, raw)
 		}
+		return err
 	}
-	_, err = src.writeHeld(w)
+	_, err := src.writeTo(newWriter(t))
 	return err
 }
 
-// overlap tells whether two tensors may touch the same bytes.
+// overlap reports whether two tensors may touch the same bytes, which may be mapped more than once.
 func overlap(a, b *Tensor) bool {
+	beginA, beginB := a.spec.ByteOffset, b.spec.ByteOffset
 	if a.storage.Origin() != b.storage.Origin() {
-		return false
+		placeA, knownA := place(a)
+		placeB, knownB := place(b)
+		if !knownA || !knownB || placeA.Object != placeB.Object {
+			return false
+		}
+		beginA, beginB = beginA+placeA.Offset, beginB+placeB.Offset
 	}
 	spanA, errA := a.spec.Extent()
 	spanB, errB := b.spec.Extent()
-	return errA != nil || errB != nil || a.spec.ByteOffset < b.spec.ByteOffset+spanB && b.spec.ByteOffset < a.spec.ByteOffset+spanA
+	return errA != nil || errB != nil || beginA < beginB+spanB && beginB < beginA+spanA
+}
+
+// place is where the system says that the memory of t is.
+func place(t *Tensor) (driver.Place, bool) {
+	p, ok := t.storage.mem.(driver.Placed)
+	if !ok {
+		return driver.Place{}, false
+	}
+	return p.Place()
 }
 
 // Copy returns an owned, contiguous tensor of new memory on dev with the same elements; nil means the device of t. Errors
@@ -243,16 +242,16 @@ func (t *Tensor) Copy(dev driver.Device) (*Tensor, error) {
 // Equal tells whether both tensors have the same data type, shape and elements, bit for bit: a NaN equals itself, and zeros
 // of two signs differ. Devices and strides do not matter. Errors are those of the memory and [os.ErrClosed].
 func (t *Tensor) Equal(o *Tensor) (equal bool, err error) {
-	err = t.held(func() error {
-		return o.held(func() error {
-			equal, err = t.equalHeld(o)
+	err = t.reading(func(a access) error {
+		return o.reading(func(b access) error {
+			equal, err = a.equal(b)
 			return err
 		})
 	})
 	return equal, err
 }
 
-func (t *Tensor) equalHeld(o *Tensor) (bool, error) {
+func (t access) equal(o access) (bool, error) {
 	if t.spec.DType != o.spec.DType || !t.spec.Shape.Equal(o.spec.Shape) {
 		return false, nil
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// rowWriter writes a tensor's bytes in row-major order, whatever its strides. The tensor's storage is held by whoever made it.
+// rowWriter writes a tensor's bytes in row-major order, whatever its strides, for the length of an access.
 type rowWriter struct {
 	mem    driver.Memory
 	data   []byte // the memory, where the processor addresses it
@@ -20,27 +20,18 @@ type rowWriter struct {
 	end    int64 // bytes that are not written yet
 }
 
-// newWriter returns a writer of exactly the bytes of t, which the caller holds until it is done writing.
-func newWriter(t *Tensor) (*rowWriter, error) {
-	if err := t.checkWritable(); err != nil {
-		return nil, err
-	}
-	w := &rowWriter{mem: t.storage.mem, base: t.spec.ByteOffset, size: 1, tail: 0xFF, end: t.bytes}
+// newWriter returns a writer of exactly the bytes of t, good for as long as the access, which is one for writing.
+func newWriter(t access) *rowWriter {
+	w := &rowWriter{mem: t.storage.mem, data: t.data, base: t.spec.ByteOffset, size: 1, tail: 0xFF, end: t.bytes}
 	if t.spec.DType.packed() {
 		w.tail, w.walk = t.tailMask(), newWalker(&Spec{Shape: Shape{t.bytes}}, false)
 	} else {
 		w.size, w.walk = int64(t.spec.DType.BitSize())/8, newWalker(&t.spec, false)
 	}
-	if mapped, ok := w.mem.(driver.Mapped); ok {
-		var err error
-		if w.data, err = mappedData(mapped, t.storage.bytes); err != nil {
-			return nil, err
-		}
-	}
-	return w, nil
+	return w
 }
 
-// checkWritable tells why t cannot be written.
+// checkWritable is the reason why t cannot be written; nil where it can be.
 func (t *Tensor) checkWritable() error {
 	if !t.storage.Writable() {
 		return fmt.Errorf("tensor %v%v: %w", t.spec.DType, t.spec.Shape, driver.ErrReadOnly)

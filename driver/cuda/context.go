@@ -5,8 +5,10 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
+	"github.com/sharedtensor/sharedtensor/driver/internal/reaper"
 )
 
 // primary is a device's retained primary context. The Device and each object made from it hold a reference; the last
@@ -15,12 +17,17 @@ type primary struct {
 	device cu.Device
 	ctx    cu.Context
 
+	name string // of the device
+	// forgotten are the objects that the garbage collector found unclosed. Giving them back may wait for the device's work, which must
+	// stall nothing but the objects of this device.
+	forgotten reaper.Queue
+
 	mu   sync.Mutex
 	refs int
 }
 
-func retainPrimary(device cu.Device) (*primary, error) {
-	p := &primary{device: device, refs: 1}
+func retainPrimary(device cu.Device, name string) (*primary, error) {
+	p := &primary{device: device, name: name, refs: 1}
 	if err := check("cuDevicePrimaryCtxRetain", cu.DevicePrimaryCtxRetain(&p.ctx, device)); err != nil {
 		return nil, err
 	}
@@ -78,42 +85,37 @@ type errNotReleased struct{ error }
 
 func (e errNotReleased) Unwrap() error { return e.error }
 
-// resource is what all objects share: the context, a lock that keeps Close away from calls under way, and how to give the
-// object back.
+// resource is what all objects share: a lock that keeps Close away from calls under way, and what Close gives back.
 type resource struct {
 	p  *primary
 	mu sync.RWMutex
-	// release gives the object back; nil once that is done. It must not refer to the object that holds it, or the
-	// cleanup would keep it alive.
-	release func() error
+	// owned is what the object stands for; nil once that was given back.
+	owned   *holding
+	exposed *atomic.Bool // that of owned, which outlives it
 	cleanup runtime.Cleanup
 }
 
 // own makes r responsible for what release gives back, and takes a reference to the context. Where it fails, it has called
-// release. release runs with the context current.
-func (r *resource) own(p *primary, release func() error) error {
+// release. release runs with the context current. It must not refer to the object that r is part of, or the cleanup would keep that
+// alive. kind and bytes say what it is.
+func (r *resource) own(p *primary, kind string, bytes int64, release func() error) error {
 	if err := p.get(); err != nil {
 		return errors.Join(err, p.do(release))
 	}
 	r.p = p
-	r.release = func() error {
-		if err := p.enter(); err != nil {
-			return errNotReleased{err}
-		}
-		defer leave()
-		return release()
-	}
-	r.cleanup = runtime.AddCleanup(r, func(release func() error) {
-		release() // nobody is left to tell
-		p.put()
-	}, r.release)
+	r.exposed = new(atomic.Bool)
+	r.owned = &holding{p: p, kind: kind, bytes: bytes, free: release, exposed: r.exposed}
+	r.cleanup = runtime.AddCleanup(r, func(h *holding) { h.p.forgotten.Add(h.reap) }, r.owned)
 	return nil
 }
+
+// expose notes that an address or a handle of the object is handed out; the caller is between use and done.
+func (r *resource) expose() { r.exposed.Store(true) }
 
 // use keeps Close waiting until done. It fails with [os.ErrClosed] after Close.
 func (r *resource) use() error {
 	r.mu.RLock()
-	if r.release == nil {
+	if r.owned == nil {
 		r.mu.RUnlock()
 		return os.ErrClosed
 	}
@@ -135,16 +137,21 @@ func (r *resource) call(fn func() error) error {
 func (r *resource) close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.release == nil {
+	if r.owned == nil {
 		return nil
 	}
-	err := r.release()
+	err := r.owned.release()
 	if errors.As(err, &errNotReleased{}) {
 		return err
 	}
+	return errors.Join(err, r.disownLocked())
+}
+
+// disownLocked ends the responsibility for what was given back.
+func (r *resource) disownLocked() error {
 	r.cleanup.Stop()
-	r.release = nil
-	return errors.Join(err, r.p.put())
+	r.owned = nil
+	return r.p.put()
 }
 
 // discard closes what no caller has to close: where the first try could not begin, it tries again.

@@ -104,7 +104,7 @@ func open(ordinal int, o options) (_ *Device, err error) {
 	if d.info, err = describe(ordinal, d.handle); err != nil {
 		return nil, err
 	}
-	if d.p, err = retainPrimary(d.handle); err != nil {
+	if d.p, err = retainPrimary(d.handle, d.info.String()); err != nil {
 		return nil, d.opError("open", err)
 	}
 	return d, nil

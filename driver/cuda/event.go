@@ -67,7 +67,7 @@ func (d *Device) makeEvent(create func(*cu.Event) error) (*Event, error) {
 		return nil, err
 	}
 	h := e.handle
-	if err := e.own(d.p, func() error { return check("cuEventDestroy", cu.EventDestroy(h)) }); err != nil {
+	if err := e.own(d.p, "event", 0, func() error { return check("cuEventDestroy", cu.EventDestroy(h)) }); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -79,6 +79,7 @@ func (e *Event) Handle() cu.Event {
 		return 0
 	}
 	defer e.done()
+	e.expose()
 	return e.handle
 }
 

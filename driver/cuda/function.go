@@ -62,7 +62,13 @@ func (f *Function) readParams() error {
 func (f *Function) Name() string { return f.name }
 
 // Handle is the function for calls of package cu, valid while the module is open.
-func (f *Function) Handle() cu.Function { return f.handle }
+func (f *Function) Handle() cu.Function {
+	if f.mod.use() == nil {
+		defer f.mod.done()
+		f.mod.expose()
+	}
+	return f.handle
+}
 
 // Attribute asks for one of the driver's numbers about the kernel, such as [cu.FUNC_ATTRIBUTE_NUM_REGS].
 func (f *Function) Attribute(a cu.Function_attribute) (int, error) {

@@ -48,7 +48,7 @@ func (s *Stream) Capture(record func() error) (_ *Graph, err error) {
 	if err != nil {
 		return nil, s.dev.opError("capture", errors.Join(err, s.p.do(destroy)))
 	}
-	if err := g.own(s.p, destroy); err != nil {
+	if err := g.own(s.p, "graph", 0, destroy); err != nil {
 		return nil, s.dev.opError("capture", err)
 	}
 	return g, nil
@@ -82,7 +82,7 @@ func (g *Graph) Instantiate() (*GraphExec, error) {
 			return err
 		}
 		h := x.handle
-		return x.own(g.p, func() error {
+		return x.own(g.p, "instantiated graph", 0, func() error {
 			cu.CtxSynchronize() // launches under way; what it reports is theirs
 			return check("cuGraphExecDestroy", cu.GraphExecDestroy(h))
 		})

@@ -10,8 +10,9 @@ import (
 // HostMemory is host memory that the device copies from and to by itself, without the driver's staging: pinned memory.
 type HostMemory struct {
 	resource
-	dev  *Device
-	data []byte
+	dev        *Device
+	data       []byte
+	registered bool // the caller's
 }
 
 // AllocHost returns owned pinned memory. It is a scarce thing: it cannot be swapped out.
@@ -40,7 +41,7 @@ func (d *Device) pinnedHost(bytes int64) (*HostMemory, error) {
 		return nil, err
 	}
 	m := &HostMemory{dev: d, data: unsafe.Slice((*byte)(at), int(bytes))}
-	err = m.own(d.p, func() error {
+	err = m.own(d.p, "pinned host memory", bytes, func() error {
 		cu.CtxSynchronize() // copies under way; what it reports is theirs
 		return check("cuMemFreeHost", cu.MemFreeHost(at))
 	})
@@ -75,8 +76,8 @@ func (d *Device) registerHost(data []byte) (*HostMemory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &HostMemory{dev: d, data: data}
-	err = m.own(d.p, func() error {
+	m := &HostMemory{dev: d, data: data, registered: true}
+	err = m.own(d.p, "registered host memory", int64(len(data)), func() error {
 		cu.CtxSynchronize()
 		err := check("cuMemHostUnregister", cu.MemHostUnregister(at))
 		runtime.KeepAlive(data)
@@ -88,12 +89,16 @@ func (d *Device) registerHost(data []byte) (*HostMemory, error) {
 	return m, nil
 }
 
-// Data is the memory itself, valid until Close; nil after it.
+// Data is the memory itself, valid until Close; nil after it. Where the HostMemory is forgotten instead, memory of [Device.AllocHost] stays
+// until the process ends ([driver.Leaks]): a slice of it may be in use.
 func (m *HostMemory) Data() []byte {
 	if m.use() != nil {
 		return nil
 	}
 	defer m.done()
+	if !m.registered { // which is not given back, only unpinned
+		m.expose()
+	}
 	return m.data
 }
 

@@ -33,7 +33,7 @@ func (d *Device) allocLegacy(bytes int64) (*Memory, error) {
 		return nil, err
 	}
 	p, ptr := d.p, m.ptr
-	err = m.own(p, func() error {
+	err = m.own(p, "memory", bytes, func() error {
 		cu.CtxSynchronize() // what it reports is the work's
 		return check("cuMemFree", cu.MemFree(ptr))
 	})
@@ -162,7 +162,7 @@ func (d *Device) openMemory(handle [64]byte) (*Memory, error) {
 	m.export = func() (driver.Handle, error) {
 		return driver.Handle{Kind: driver.CUDAIPC, Blob: append([]byte(nil), handle[:]...)}, nil
 	}
-	if err := m.own(d.p, func() error { return closeIPC(key) }); err != nil {
+	if err := m.own(d.p, "memory", m.bytes, func() error { return closeIPC(key) }); err != nil {
 		return nil, err
 	}
 	return m, nil

@@ -142,7 +142,7 @@ func (l *load) run(s *staging) error {
 }
 
 func (l *load) work(b *stage) {
-	buf := b.host.Data()
+	buf := b.host.data // nobody else has it
 	for !l.failed.Load() {
 		at := l.next.Add(l.piece) - l.piece
 		if at >= l.n {

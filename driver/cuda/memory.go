@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
@@ -30,6 +31,8 @@ type Memory struct {
 
 var (
 	_ driver.Addressable = (*Memory)(nil)
+	_ driver.Exposer     = (*Memory)(nil)
+	_ driver.Placed      = (*Memory)(nil)
 	_ driver.Loader      = (*Memory)(nil)
 	_ driver.Syncer      = (*Device)(nil)
 	_ driver.Prober      = (*Device)(nil)
@@ -106,7 +109,7 @@ func (d *Device) mapWhole(a *Allocation, bytes int64, access Access) (_ *Memory,
 	}
 	m := &Memory{dev: d, ptr: r.base, bytes: bytes, writable: access == ReadWrite}
 	release := func() error { return joinErrors([]error{r.close(), a.close()}) }
-	if err := m.own(d.p, release); err != nil {
+	if err := m.own(d.p, "memory", bytes, release); err != nil {
 		return nil, err
 	}
 	return m, nil
@@ -139,8 +142,22 @@ func (m *Memory) Pointer() cu.DevicePtr {
 		return 0
 	}
 	defer m.done()
+	m.expose()
 	return m.ptr
 }
+
+// Place implements [driver.Placed]: the range of addresses on the device. A legacy handle is opened once in a process, so its memory is
+// always in one place; memory by the other kinds of handle has another address each time it is imported.
+func (m *Memory) Place() (place driver.Place, ok bool) {
+	if m.use() != nil {
+		return driver.Place{}, false
+	}
+	defer m.done()
+	return driver.Place{Object: "cuda:" + m.dev.info.UUID.String(), Offset: int64(m.ptr), Bytes: m.bytes}, true
+}
+
+// Exposed implements [driver.Exposer].
+func (m *Memory) Exposed() *atomic.Bool { return m.exposed }
 
 // ReadAt copies bytes to host memory, with the contract of [io.ReaderAt].
 func (m *Memory) ReadAt(p []byte, off int64) (int, error) {

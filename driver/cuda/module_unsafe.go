@@ -51,7 +51,7 @@ func (d *Device) loadModule(image []byte) (*Module, error) {
 		return nil, err
 	}
 	h := m.handle
-	err = m.own(d.p, func() error {
+	err = m.own(d.p, "module", 0, func() error {
 		cu.CtxSynchronize() // kernels under way; what it reports is theirs
 		return check("cuModuleUnload", cu.ModuleUnload(h))
 	})
@@ -135,6 +135,7 @@ func (m *Module) Global(name string) (cu.DevicePtr, int64, error) {
 	var p cu.DevicePtr
 	var size uint64
 	err := m.lookup(name, func(c *byte) (string, cu.Result) {
+		m.expose()
 		return "cuModuleGetGlobal", cu.ModuleGetGlobal(&p, &size, m.handle, c)
 	})
 	return p, int64(size), m.dev.opError("global", err)

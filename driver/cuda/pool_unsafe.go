@@ -29,7 +29,7 @@ func (d *Device) NewPool() (*Pool, error) {
 		return nil, d.opError("new pool", err)
 	}
 	h := p.handle
-	if err := p.own(d.p, func() error { return check("cuMemPoolDestroy", cu.MemPoolDestroy(h)) }); err != nil {
+	if err := p.own(d.p, "pool", 0, func() error { return check("cuMemPoolDestroy", cu.MemPoolDestroy(h)) }); err != nil {
 		return nil, d.opError("new pool", err)
 	}
 	return p, nil
@@ -44,7 +44,7 @@ func (d *Device) DefaultPool() (*Pool, error) {
 	p := &Pool{dev: d}
 	err := check("cuDeviceGetDefaultMemPool", cu.DeviceGetDefaultMemPool(&p.handle, d.handle))
 	if err == nil {
-		err = p.own(d.p, func() error { return nil })
+		err = p.own(d.p, "pool", 0, func() error { return nil })
 	}
 	if err != nil {
 		return nil, d.opError("default pool", err)
@@ -111,7 +111,7 @@ func (s *Stream) Alloc(pool *Pool, bytes int64) (*Memory, error) {
 			return err
 		}
 		ptr := m.ptr
-		return m.own(s.p, func() error {
+		return m.own(s.p, "memory", bytes, func() error {
 			cu.CtxSynchronize() // what it reports is the work's
 			return check("cuMemFree", cu.MemFree(ptr))
 		})
@@ -130,14 +130,12 @@ func (s *Stream) Free(m *Memory) error {
 	return s.dev.opError("free", s.call(func() error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.release == nil {
+		if m.owned == nil {
 			return nil
 		}
 		if r := cu.MemFreeAsync(m.ptr, s.handle); r != cu.SUCCESS {
 			return check("cuMemFreeAsync", r)
 		}
-		m.cleanup.Stop()
-		m.release = nil
-		return m.p.put()
+		return m.disownLocked()
 	}))
 }

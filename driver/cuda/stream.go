@@ -53,7 +53,7 @@ func (d *Device) newStream(opts StreamOptions) (*Stream, error) {
 		return nil, err
 	}
 	h := s.handle
-	err = s.own(d.p, func() error {
+	err = s.own(d.p, "stream", 0, func() error {
 		cu.StreamSynchronize(h) // what it reports is the work's
 		return check("cuStreamDestroy", cu.StreamDestroy(h))
 	})
@@ -79,6 +79,7 @@ func (s *Stream) Handle() cu.Stream {
 		return 0
 	}
 	defer s.done()
+	s.expose()
 	return s.handle
 }
 

@@ -92,7 +92,7 @@ func (d *Device) makeAllocation(a *Allocation, create func() error) error {
 		return err
 	}
 	h := a.handle
-	return a.own(d.p, func() error { return check("cuMemRelease", cu.MemRelease(h)) })
+	return a.own(d.p, "allocation", a.bytes, func() error { return check("cuMemRelease", cu.MemRelease(h)) })
 }
 
 // ImportFile returns an owned allocation that another process exported as a descriptor. It borrows f. What f is, is checked: it
@@ -190,7 +190,7 @@ func (d *Device) reserve(bytes, align int64) (*AddressRange, error) {
 	}
 	r.state.base = r.base
 	state := r.state
-	err = r.own(d.p, func() error { return state.free(bytes) })
+	err = r.own(d.p, "address range", bytes, func() error { return state.free(bytes) })
 	if err != nil {
 		return nil, err
 	}
@@ -218,6 +218,7 @@ func (r *AddressRange) Base() cu.DevicePtr {
 		return 0
 	}
 	defer r.done()
+	r.expose()
 	return r.base
 }
 
@@ -252,7 +253,7 @@ func (r *AddressRange) mapAllocation(offset int64, a *Allocation, bytes int64) e
 func (r *AddressRange) change(fn func() error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.release == nil {
+	if r.owned == nil {
 		return os.ErrClosed
 	}
 	return r.p.do(fn)

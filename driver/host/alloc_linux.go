@@ -57,7 +57,9 @@ func (d *Device) alloc(bytes int64) (_ *memory, err error) {
 			return nil, refused("fallocate", size, err)
 		}
 	}
-	return newMemory(d, resources{mapping: mapping, fd: fd}, span{bytes: bytes}, true), nil
+	b := &backing{mapping: mapping, fd: fd, bytes: bytes}
+	b.complete.Store(!d.options.lazy)
+	return newMemory(d, b, span{bytes: bytes}, true), nil
 }
 
 // checkSize returns the size of the memfd behind an allocation, or why it cannot be had. It looks before anything is made.

@@ -13,9 +13,9 @@
 // Huge pages are asked for from 2 MiB. Whether the kernel gives them to shared memory is the administrator's decision, in
 // /sys/kernel/mm/transparent_hugepage/shmem_enabled; [Device.Features] tells what it is.
 //
-// What surprises: the slice of [driver.Mapped.Data] does not keep the memory alive. A memory that is unreachable and was never
-// closed is unmapped by the garbage collector, and a slice of it that is still in use then points nowhere. Close it when done,
-// as with a file. In the pages of a lazily made memory, and of memory that another process made, the last page may be
+// What surprises: the slice of [driver.Mapped.Data] does not keep the memory alive. A memory that is unreachable and was never closed stays
+// mapped for as long as the process runs if its Data was handed out, because nobody can tell whether a slice is still in use; it is counted by
+// [driver.Leaks] and logged. Without that the garbage collector has it unmapped. Close it when done, as with a file. In the pages of a lazily made memory, and of memory that another process made, the last page may be
 // missing when it is touched; only the kernel can tell, and it does so by SIGBUS.
 //
 // On other systems Open fails with an error that answers for [errors.ErrUnsupported].

@@ -23,32 +23,32 @@ func (m *memory) Identity() (id string, ok bool) {
 	if m.closed {
 		return "", false
 	}
-	seals, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_GET_SEALS, 0)
+	seals, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&unix.F_SEAL_WRITE == 0 {
 		return "", false
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(m.resources.fd, &st); err != nil {
+	if err := unix.Fstat(m.backing.fd, &st); err != nil {
 		return "", false
 	}
 	return fmt.Sprintf("memfd:%d:%d:%d:%d:%d", st.Dev, st.Ino, st.Ctim.Nano(), m.span.fileOffset, m.span.bytes), true
 }
 
 // Place implements [driver.Placed]: the device and inode of the memfd, and the range of it that the memory is. The system is asked once.
-func (m *memory) Place() (name string, ok bool) {
+func (m *memory) Place() (place driver.Place, ok bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	if m.closed {
-		return "", false
+		return driver.Place{}, false
 	}
 	if known := m.place.Load(); known != nil {
 		return *known, true
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(m.resources.fd, &st); err != nil {
-		return "", false
+	if err := unix.Fstat(m.backing.fd, &st); err != nil {
+		return driver.Place{}, false
 	}
-	name = fmt.Sprintf("memfd:%d:%d:%d:%d", st.Dev, st.Ino, m.span.fileOffset, m.span.bytes)
-	m.place.Store(&name)
-	return name, true
+	place = driver.Place{Object: fmt.Sprintf("memfd:%d:%d", st.Dev, st.Ino), Offset: m.span.fileOffset, Bytes: m.span.bytes}
+	m.place.Store(&place)
+	return place, true
 }

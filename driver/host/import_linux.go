@@ -68,15 +68,15 @@ func (d *Device) importFile(fd int, h driver.Handle, writable bool) (*memory, er
 	if h.Offset+h.Bytes > st.Size { // Validate made sure that the sum does not overflow
 		return nil, fmt.Errorf("%w: %d bytes at offset %d of a memfd of %d bytes", driver.ErrHandle, h.Bytes, h.Offset, st.Size)
 	}
-	r, s, err := mapRange(fd, &st, seals, h, writable)
+	b, s, err := mapRange(fd, &st, seals, h, writable)
 	if err != nil {
 		return nil, err
 	}
-	return newMemory(d, r, s, writable), nil
+	return newMemory(d, b, s, writable), nil
 }
 
-// mapRange maps the pages that hold the handle's bytes and duplicates the descriptor. The resources are owned by the caller.
-func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool) (resources, span, error) {
+// mapRange maps the pages that hold the handle's bytes and duplicates the descriptor. What it returns is owned by the caller.
+func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool) (*backing, span, error) {
 	// Of hugetlbfs the block size is the size of its pages, and only whole ones map.
 	page := int64(os.Getpagesize())
 	if b := int64(st.Blksize); b > page && b&(b-1) == 0 {
@@ -89,26 +89,28 @@ func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool
 	start := offset &^ (page - 1)
 	length, ok := roundUp(max(offset-start+h.Bytes, 1), page)
 	if !ok || length > math.MaxInt {
-		return resources{}, span{}, fmt.Errorf("%w: %d bytes are more than this system can address", driver.ErrOutOfMemory, h.Bytes)
+		return nil, span{}, fmt.Errorf("%w: %d bytes are more than this system can address", driver.ErrOutOfMemory, h.Bytes)
 	}
-	prot, flags := unix.PROT_READ, unix.MAP_SHARED
+	prot := unix.PROT_READ
 	if writable {
 		prot |= unix.PROT_WRITE
-	} else if seals&unix.F_SEAL_WRITE != 0 {
-		// Nobody writes these bytes any more, so private is the same memory; before Linux 6.7 shared is refused.
-		flags = unix.MAP_PRIVATE
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return resources{}, span{}, refused("fcntl F_DUPFD_CLOEXEC", length, err)
+		return nil, span{}, refused("fcntl F_DUPFD_CLOEXEC", length, err)
 	}
-	mapping, err := unix.Mmap(own, start, int(length), prot, flags)
+	mapping, err := unix.Mmap(own, start, int(length), prot, unix.MAP_SHARED)
+	if err == unix.EPERM && seals&unix.F_SEAL_WRITE != 0 && !writable {
+		// Before Linux 6.7. Nobody writes these bytes any more, so private is the same memory. A debugger could still change what this
+		// process sees of it, not what others see.
+		mapping, err = unix.Mmap(own, start, int(length), prot, unix.MAP_PRIVATE)
+	}
 	if err != nil {
 		unix.Close(own)
 		if writable && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
-			return resources{}, span{}, fmt.Errorf("%w: the descriptor does not allow writing: %w", driver.ErrReadOnly, os.NewSyscallError("mmap", err))
+			return nil, span{}, fmt.Errorf("%w: the descriptor does not allow writing: %w", driver.ErrReadOnly, os.NewSyscallError("mmap", err))
 		}
-		return resources{}, span{}, refused("mmap", length, err)
+		return nil, span{}, refused("mmap", length, err)
 	}
-	return resources{mapping: mapping, fd: own}, span{bytes: h.Bytes, fileOffset: h.Offset, skip: int(offset - start)}, nil
+	return &backing{mapping: mapping, fd: own, bytes: h.Bytes}, span{bytes: h.Bytes, fileOffset: h.Offset, skip: int(offset - start)}, nil
 }

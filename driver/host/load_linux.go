@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// loadPiece is what is copied between two calls of progress, and for how many bytes a Close has to wait.
+// loadPiece is what is copied between two calls of progress, and between two looks whether the memory was closed.
 const loadPiece = 4 << 20
 
 // LoadAt implements [driver.Loader]. A source that ends early is [io.ErrUnexpectedEOF]; what was copied by then stays.
@@ -38,6 +38,11 @@ func (m *memory) loadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(
 	if srcOff < 0 || srcOff > math.MaxInt64-n {
 		return fmt.Errorf("%w: %d bytes of the source at offset %d", driver.ErrInvalid, n, srcOff)
 	}
+	// The source is somebody else's code and may take its time, or use this memory itself: no lock is held while it runs.
+	if err := m.pin(true); err != nil {
+		return err
+	}
+	defer m.unpin(true)
 	copyPiece := func(srcOff, dstOff int64, n int) (int, error) { return m.readPiece(src, srcOff, dstOff, n) }
 	if k := m.kernelCopier(src, dstOff+n); k != nil {
 		defer k.close()
@@ -56,15 +61,9 @@ func (m *memory) loadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(
 	return nil
 }
 
-// readPiece reads straight into the mapping.
+// readPiece reads straight into the mapping, which the caller has pinned.
 func (m *memory) readPiece(src io.ReaderAt, srcOff, dstOff int64, n int) (int, error) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.readPieceLocked(src, srcOff, dstOff, n)
-}
-
-func (m *memory) readPieceLocked(src io.ReaderAt, srcOff, dstOff int64, n int) (int, error) {
-	if m.closed {
+	if m.isClosed() {
 		return 0, os.ErrClosed
 	}
 	k, err := src.ReadAt(m.data[dstOff:dstOff+int64(n)], srcOff)
@@ -119,11 +118,11 @@ func (m *memory) reopen() *os.File {
 	if m.closed {
 		return nil
 	}
-	seals, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_GET_SEALS, 0)
+	seals, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&writeSeals != 0 {
 		return nil
 	}
-	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(m.resources.fd), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(m.backing.fd), unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
 	}
@@ -133,9 +132,7 @@ func (m *memory) reopen() *os.File {
 func (k *kernelCopier) close() { k.dst.Close() }
 
 func (k *kernelCopier) copyPiece(srcOff, dstOff int64, n int) (int, error) {
-	k.m.mu.RLock()
-	defer k.m.mu.RUnlock()
-	if k.m.closed {
+	if k.m.isClosed() {
 		return 0, os.ErrClosed
 	}
 	if srcOff > k.srcEnd-k.srcBase {
@@ -151,7 +148,7 @@ func (k *kernelCopier) copyPiece(srcOff, dstOff int64, n int) (int, error) {
 		return done, io.ErrUnexpectedEOF
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSYS):
 		// A file system that cannot do this, or a Freeze since we looked: the mapping always can.
-		rest, err := k.m.readPieceLocked(k.src, k.srcBase+srcOff+int64(done), dstOff+int64(done), want-done)
+		rest, err := k.m.readPiece(k.src, k.srcBase+srcOff+int64(done), dstOff+int64(done), want-done)
 		return done + rest, err
 	case err != nil:
 		return done, refused("sendfile", int64(n), err)

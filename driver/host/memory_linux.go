@@ -13,20 +13,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// resources is what a memory owns.
-type resources struct {
-	mapping []byte // whole pages
-	fd      int
-}
-
-func (r resources) release() error {
-	err := os.NewSyscallError("munmap", unix.Munmap(r.mapping))
-	if closeErr := unix.Close(r.fd); err == nil {
-		err = os.NewSyscallError("close", closeErr)
-	}
-	return err
-}
-
 // span is where a memory's bytes lie.
 type span struct {
 	bytes      int64
@@ -34,38 +20,38 @@ type span struct {
 	skip       int   // from the beginning of the mapping
 }
 
-// collected counts the memories that the garbage collector had to release. A test that leaves one has a leak.
-var collected atomic.Int64
-
 // memory is one mapping of a memfd.
 type memory struct {
 	device  *Device
 	span    span
 	cleanup runtime.Cleanup
-	place   atomic.Pointer[string] // once somebody has asked
+	place   atomic.Pointer[driver.Place] // once it was asked for
 
-	// mu is read-locked while the mapping or the descriptor is in use, so that Close waits for copies under way.
-	mu        sync.RWMutex
-	closed    bool
-	writable  bool
-	resources resources
-	data      []byte
+	// mu is read-locked while the mapping or the descriptor is in use for a short time, so that Close and Seal wait. Pins are for what
+	// may take long: Close leaves the mapping to the last of them, and Seal refuses while one of them writes. They are counted
+	// with mu read-locked, so that whoever has it locked sees all of them.
+	mu       sync.RWMutex
+	closed   bool
+	writable bool
+	backing  *backing
+	data     []byte
+	pins     atomic.Int64
+	writers  atomic.Int64
 }
 
 var (
 	_ driver.Mapped  = (*memory)(nil)
+	_ driver.Exposer = (*memory)(nil)
+	_ driver.Sparse  = (*memory)(nil)
 	_ driver.Freezer = (*memory)(nil)
 	_ driver.Loader  = (*memory)(nil)
 )
 
-// newMemory takes r.
-func newMemory(d *Device, r resources, s span, writable bool) *memory {
+// newMemory takes b.
+func newMemory(d *Device, b *backing, s span, writable bool) *memory {
 	end := s.skip + int(s.bytes)
-	m := &memory{device: d, span: s, writable: writable, resources: r, data: r.mapping[s.skip:end:end]}
-	m.cleanup = runtime.AddCleanup(m, func(r resources) {
-		collected.Add(1)
-		_ = r.release() // nobody is left to be told
-	}, r)
+	m := &memory{device: d, span: s, writable: writable, backing: b, data: b.mapping[s.skip:end:end]}
+	m.cleanup = runtime.AddCleanup(m, func(b *backing) { forgotten.Add(b.reap) }, b)
 	return m
 }
 
@@ -83,7 +69,57 @@ func (m *memory) Writable() bool {
 func (m *memory) Data() []byte {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
+	if m.closed {
+		return nil
+	}
+	m.backing.exposed.Store(true)
 	return m.data
+}
+
+// Exposed implements [driver.Exposer].
+func (m *memory) Exposed() *atomic.Bool { return &m.backing.exposed }
+
+// Pin implements [driver.Mapped].
+func (m *memory) Pin(write bool) (data []byte, unpin func(), err error) {
+	if err := m.pin(write); err != nil {
+		return nil, nil, m.device.opError("pin", err)
+	}
+	return m.data, func() { m.unpin(write) }, nil
+}
+
+func (m *memory) pin(write bool) error {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	switch {
+	case m.closed:
+		return os.ErrClosed
+	case write && !m.writable:
+		return driver.ErrReadOnly
+	}
+	m.pins.Add(1)
+	if write {
+		m.writers.Add(1)
+	}
+	return nil
+}
+
+// unpin also gives a closed memory back where it is the last.
+func (m *memory) unpin(write bool) {
+	if write {
+		m.writers.Add(-1)
+	}
+	if m.pins.Add(-1) > 0 || !m.isClosed() {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_ = m.backing.release() // Close has answered; unmapping whole pages that are mapped does not fail
+}
+
+func (m *memory) isClosed() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return m.closed
 }
 
 // ReadAt implements [driver.Memory].
@@ -100,7 +136,14 @@ func (m *memory) ReadAt(p []byte, off int64) (int, error) {
 	case len(p) == 0:
 		return 0, nil
 	}
-	n := copy(p, m.data[off:])
+	n := int(min(int64(len(p)), m.span.bytes-off))
+	if m.hasHoles() {
+		if err := m.backing.pread(p[:n], m.span.fileOffset+off); err != nil {
+			return 0, m.device.opError("read", err)
+		}
+	} else {
+		copy(p, m.data[off:])
+	}
 	if n < len(p) {
 		return n, io.EOF
 	}
@@ -136,7 +179,7 @@ func (m *memory) Export() (driver.Handle, error) {
 	if m.closed {
 		return driver.Handle{}, m.device.opError("export", os.ErrClosed)
 	}
-	fd, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_DUPFD_CLOEXEC, 0)
+	fd, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return driver.Handle{}, m.device.opError("export", refused("fcntl F_DUPFD_CLOEXEC", m.span.bytes, err))
 	}
@@ -157,7 +200,7 @@ func (m *memory) Freeze() error {
 	if m.closed {
 		return m.device.opError("freeze", os.ErrClosed)
 	}
-	if err := freeze(m.resources.fd, m.writable); err != nil {
+	if err := freeze(m.backing.fd, m.writable); err != nil {
 		return m.device.opError("freeze", err)
 	}
 	return nil
@@ -167,7 +210,10 @@ func (m *memory) Freeze() error {
 func (m *memory) Frozen() bool {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	seals, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_GET_SEALS, 0)
+	if m.closed {
+		return false
+	}
+	seals, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GET_SEALS, 0)
 	return err == nil && seals&writeSeals != 0
 }
 
@@ -195,7 +241,8 @@ func freeze(fd int, writable bool) error {
 	return os.NewSyscallError("fcntl F_ADD_SEALS", err)
 }
 
-// Close implements [driver.Memory]. It waits for copies that are under way.
+// Close implements [driver.Memory]. It waits for short copies that are under way. What is pinned stays mapped until it is unpinned,
+// and a load stops at its next piece.
 func (m *memory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,9 +251,10 @@ func (m *memory) Close() error {
 	}
 	m.closed = true
 	m.cleanup.Stop()
-	r := m.resources
-	m.resources, m.data = resources{fd: -1}, nil
-	if err := r.release(); err != nil {
+	if m.pins.Load() > 0 {
+		return nil
+	}
+	if err := m.backing.release(); err != nil {
 		return m.device.opError("close", err)
 	}
 	return nil

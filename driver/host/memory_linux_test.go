@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
+	"reflect"
 	"sync"
 	"testing"
 
@@ -21,7 +21,7 @@ import (
 func blocks(t *testing.T, m driver.Memory) int64 {
 	t.Helper()
 	var st unix.Stat_t
-	require.NoError(t, unix.Fstat(m.(*memory).resources.fd, &st))
+	require.NoError(t, unix.Fstat(m.(*memory).backing.fd, &st))
 	return st.Blocks * 512
 }
 
@@ -195,7 +195,9 @@ func TestSeal(t *testing.T) {
 	for _, writable := range []bool{true, false} { // which could be made writable
 		other, err := d.Import(h, driver.ImportOptions{Writable: writable})
 		require.NoError(t, err)
-		require.ErrorIs(t, m.Seal(), unix.EBUSY)
+		err = m.Seal()
+		require.ErrorIs(t, err, unix.EBUSY)
+		require.ErrorIs(t, err, driver.ErrBusy)
 		require.True(t, m.Writable(), "nothing has changed")
 		data[0]++
 		require.Equal(t, data[:len(want)], other.(driver.Mapped).Data()[:len(want)])
@@ -318,22 +320,69 @@ func TestLoadFromPipe(t *testing.T) {
 	require.Error(t, alloc(t, open(t).(*Device), 10).LoadAt(r, 0, 0, 10, nil))
 }
 
-// TestCollected drops a memory without closing it. The garbage collector is the net.
-func TestCollected(t *testing.T) {
+// TestReadingHolesMakesNoMemory reads a large memfd of which no page exists, as a hostile publisher may hand it over. (D17)
+func TestReadingHolesMakesNoMemory(t *testing.T) {
 	drivertest.Leaks(t)
-	d := open(t)
-	before := collected.Load()
-	_, err := d.Alloc(1 << 20)
+	d := open(t).(*Device)
+	const size = 1 << 40
+	f := foreignMemfd(t, size, sizeSeals)
+	_, err := f.WriteAt([]byte{1, 2, 3}, 5<<20)
 	require.NoError(t, err)
-	for collected.Load() == before {
-		runtime.GC()
-		runtime.Gosched()
+	imported, err := d.Import(driver.Handle{Kind: driver.Memfd, Device: d.info.UUID, Bytes: size, File: f}, driver.ImportOptions{})
+	require.NoError(t, err)
+	defer imported.Close()
+	m := imported.(*memory)
+	allocated, whole, err := m.Allocated()
+	require.NoError(t, err)
+	require.EqualValues(t, size, whole)
+	require.Less(t, allocated, int64(4<<20))
+	buf := make([]byte, 1<<20)
+	for off := int64(0); off < 64<<20; off += int64(len(buf)) {
+		_, err := m.ReadAt(buf, off)
+		require.NoError(t, err)
+		if off == 5<<20 {
+			require.Equal(t, []byte{1, 2, 3}, buf[:3])
+		}
 	}
-	closed, err := d.Alloc(1)
+	n, err := m.ReadAt(buf, size-10)
+	require.Equal(t, 10, n)
+	require.ErrorIs(t, err, io.EOF)
+	after, _, err := m.Allocated()
 	require.NoError(t, err)
-	require.NoError(t, closed.Close())
-	runtime.GC()
-	require.Equal(t, before+1, collected.Load(), "what was closed was collected again")
+	require.Equal(t, allocated, after, "reading made pages")
+
+	full := alloc(t, d, 1<<20)
+	allocated, whole, err = full.Allocated()
+	require.NoError(t, err)
+	require.Equal(t, whole, allocated)
+}
+
+// TestDebuggerCannotWriteSealedMemory writes through /proc/self/mem, which goes past the protection of private mappings and of shared ones
+// that could become writable. (D16)
+func TestDebuggerCannotWriteSealedMemory(t *testing.T) {
+	drivertest.Leaks(t)
+	d := open(t).(*Device)
+	m := alloc(t, d, 8192)
+	_, err := m.WriteAt([]byte{7, 7, 7}, 100)
+	require.NoError(t, err)
+	require.NoError(t, m.Seal())
+	h, err := m.Export()
+	require.NoError(t, err)
+	defer h.Close()
+	reader, err := d.Import(h, driver.ImportOptions{})
+	require.NoError(t, err)
+	defer reader.Close()
+	mem, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer mem.Close()
+	address := reflect.ValueOf(m.Data()).Pointer()
+	_, _ = mem.WriteAt([]byte{9, 9, 9}, int64(address)+100) // older kernels change the private copy of this process
+	got := make([]byte, 3)
+	_, err = reader.ReadAt(got, 100)
+	require.NoError(t, err)
+	require.Equal(t, []byte{7, 7, 7}, got, "what readers have was changed")
 }
 
 func file(t *testing.T, data []byte) *os.File {

@@ -28,7 +28,7 @@ func (m *memory) Seal() error {
 }
 
 func (m *memory) sealLocked() error {
-	seals, err := unix.FcntlInt(uintptr(m.resources.fd), unix.F_GET_SEALS, 0)
+	seals, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GET_SEALS, 0)
 	switch {
 	case err != nil:
 		return os.NewSyscallError("fcntl F_GET_SEALS", err)
@@ -38,32 +38,37 @@ func (m *memory) sealLocked() error {
 		return driver.ErrReadOnly
 	case seals&unix.F_SEAL_SEAL != 0:
 		return fmt.Errorf("%w: it is frozen, and takes no other seal", driver.ErrReadOnly)
+	case m.writers.Load() > 0: // they go on writing to the mapping, without the lock
+		return fmt.Errorf("%w: wait for the load or copy into it to end", driver.ErrBusy)
 	}
 	if err := m.remapLocked(unix.PROT_READ, unix.MAP_PRIVATE|unix.MAP_NORESERVE); err != nil {
 		return err
 	}
-	_, err = unix.FcntlInt(uintptr(m.resources.fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
+	_, err = unix.FcntlInt(uintptr(m.backing.fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
 	if err == nil {
 		m.writable = false
+		// A shared mapping that can never be written is out of reach of debuggers too. Before Linux 6.7 it is refused, and the private
+		// one stays.
+		_ = m.remapLocked(unix.PROT_READ, unix.MAP_SHARED)
 		return nil
 	}
 	back := m.remapLocked(unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	m.writable = back == nil
 	if err == unix.EBUSY {
-		err = fmt.Errorf("seal memory before it is shared, another mapping can be written: %w", os.NewSyscallError("fcntl F_ADD_SEALS", err))
+		err = fmt.Errorf("%w: seal memory before it is shared, another mapping can be written: %w", driver.ErrBusy, os.NewSyscallError("fcntl F_ADD_SEALS", err))
 	} else {
 		err = os.NewSyscallError("fcntl F_ADD_SEALS", err)
 	}
 	return errors.Join(err, back)
 }
 
-// remapLocked maps the same pages anew at the place where they are, in one step: who reads them meanwhile sees nothing of it.
+// remapLocked maps the same pages anew at the place where they are, in one step: readers meanwhile see nothing of it.
 func (m *memory) remapLocked(prot, flags int) error {
-	mapping := m.resources.mapping
+	mapping := m.backing.mapping
 	offset := m.span.fileOffset - int64(m.span.skip)
 	if m.span.bytes == 0 {
 		offset = 0 // as in mapRange
 	}
-	_, err := unix.MmapPtr(m.resources.fd, offset, unsafe.Pointer(unsafe.SliceData(mapping)), uintptr(len(mapping)), prot, flags|unix.MAP_FIXED)
+	_, err := unix.MmapPtr(m.backing.fd, offset, unsafe.Pointer(unsafe.SliceData(mapping)), uintptr(len(mapping)), prot, flags|unix.MAP_FIXED)
 	return os.NewSyscallError("mmap", err)
 }

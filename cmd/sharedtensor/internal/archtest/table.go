@@ -37,15 +37,16 @@ type Row struct {
 // package under test, every lower floor, and the devices in testDevices.
 var Table = []Row{
 	{Package: "driver"},
+	{Package: "driver/internal/reaper"},
 	{Package: "task/panics"},
 	{Package: "cache", Ours: []string{"task/panics"}},
 	{Package: "task", Ours: []string{"task/panics"}},
 	{Package: "wire", Theirs: []string{cbor, xsys}},
 	{Package: "driver/drivertest", Ours: []string{"driver"}, Theirs: []string{testify}},
-	{Package: "driver/host", Ours: []string{"driver"}, Theirs: []string{xsys}},
+	{Package: "driver/host", Ours: []string{"driver", "driver/internal/reaper"}, Theirs: []string{xsys}},
 	{Package: "driver/cuda/cu", Theirs: []string{purego}},
 	{Package: "driver/cuda/cu/internal/gen"},
-	{Package: "driver/cuda", Ours: []string{"driver", "driver/cuda/cu"}, Theirs: []string{xsys}},
+	{Package: "driver/cuda", Ours: []string{"driver", "driver/internal/reaper", "driver/cuda/cu"}, Theirs: []string{xsys}},
 	{Package: "driver/cuda/cudatest", Ours: []string{"driver", "driver/cuda", "driver/cuda/cu"}, Theirs: []string{testify}},
 	{Package: "tensor", Ours: []string{"driver"}},
 	{Package: "tensor/dlpack", Ours: []string{"driver", "tensor"}},

@@ -1,0 +1,133 @@
+package drivertest
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// sealer returns memory that can be sealed, or skips.
+func (e *env) sealer(t *testing.T, bytes int64) driver.Sealer {
+	t.Helper()
+	s, ok := e.alloc(t, bytes).(driver.Sealer)
+	if !ok {
+		t.Skip("the device's memory is no driver.Sealer")
+	}
+	return s
+}
+
+// testSealDuringLoad seals from inside a load, which goes on. (D2)
+func testSealDuringLoad(t *testing.T, e *env) {
+	const size = 9<<20 + 5
+	data := pattern(size, 42)
+	for name, src := range map[string]interface {
+		ReadAt([]byte, int64) (int, error)
+	}{"file": sourceFile(t, data), "bytes": bytes.NewReader(data)} {
+		t.Run(name, func(t *testing.T) {
+			s := e.sealer(t, size)
+			l, ok := s.(driver.Loader)
+			if !ok {
+				t.Skip("the device's memory is no driver.Loader")
+			}
+			asked := 0
+			require.NoError(t, l.LoadAt(src, 0, 0, size, func(int64) {
+				asked++
+				if err := s.Seal(); !errors.Is(err, driver.ErrBusy) {
+					t.Errorf("a seal in the middle of a load: %v", err)
+				}
+			}))
+			require.Positive(t, asked)
+			requireBytes(t, s, data)
+			require.NoError(t, s.Seal())
+			require.False(t, s.Writable())
+			require.ErrorIs(t, l.LoadAt(src, 0, 0, size, nil), driver.ErrReadOnly)
+			_, err := s.WriteAt([]byte{1}, 0)
+			require.ErrorIs(t, err, driver.ErrReadOnly)
+			if m, ok := s.(driver.Mapped); ok {
+				_, _, err := m.Pin(true)
+				require.ErrorIs(t, err, driver.ErrReadOnly)
+				read, unpin, err := m.Pin(false)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(data, read))
+				unpin()
+			}
+			requireBytes(t, s, data)
+		})
+	}
+}
+
+// testSealDuringWrites seals memory that is written by every way there is. The writers go on until they are refused, the seal until it is
+// granted. (D2)
+func testSealDuringWrites(t *testing.T, e *env) {
+	const size = 5 << 20
+	s := e.sealer(t, size)
+	file := sourceFile(t, pattern(size, 43))
+	var writers sync.WaitGroup
+	write := func(how func() error) {
+		writers.Go(func() {
+			for {
+				if err := how(); errors.Is(err, driver.ErrReadOnly) {
+					return
+				} else if err != nil {
+					t.Errorf("neither written nor refused: %v", err)
+					return
+				}
+				time.Sleep(50 * time.Microsecond) // with no pause the writers would keep each other going for ever
+			}
+		})
+	}
+	piece := pattern(100_000, 44)
+	write(func() error { _, err := s.WriteAt(piece, 3); return err })
+	if l, ok := s.(driver.Loader); ok {
+		write(func() error { return l.LoadAt(file, 0, 1<<20, 1<<20, nil) })
+		write(func() error { return l.LoadAt(bytes.NewReader(piece), 0, 77, int64(len(piece)), nil) })
+	}
+	if m, ok := s.(driver.Mapped); ok {
+		write(func() error {
+			data, unpin, err := m.Pin(true)
+			if err == nil {
+				copy(data[3<<20:], piece)
+				unpin()
+			}
+			return err
+		})
+	}
+	deadline := time.Now().Add(collectLimit)
+	err := s.Seal()
+	for ; errors.Is(err, driver.ErrBusy) && time.Now().Before(deadline); err = s.Seal() {
+		time.Sleep(10 * time.Microsecond)
+	}
+	require.NoError(t, err)
+	final := make([]byte, size)
+	_, err = s.ReadAt(final, 0)
+	require.NoError(t, ignoreEOF(err))
+	writers.Wait()
+	requireBytes(t, s, final)
+}
+
+// testCloseDuringPin closes pinned memory: the slice stays good until it is unpinned.
+func testCloseDuringPin(t *testing.T, e *env) {
+	m, data := e.filled(t, 70_000, 45)
+	mapped, ok := m.(driver.Mapped)
+	if !ok {
+		t.Skip("the device's memory is no driver.Mapped")
+	}
+	first, unpinFirst, err := mapped.Pin(false)
+	require.NoError(t, err)
+	second, unpinSecond, err := mapped.Pin(true)
+	require.NoError(t, err)
+	require.NoError(t, m.Close())
+	_, _, err = mapped.Pin(false)
+	require.Error(t, err)
+	unpinFirst()
+	require.True(t, bytes.Equal(data, second))
+	second[0]++
+	require.Equal(t, second[0], first[0])
+	unpinSecond() // that nothing is left mapped, the count shows
+}

@@ -1,0 +1,112 @@
+package host
+
+import (
+	"io"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/internal/reaper"
+)
+
+// backing is what a memory owns. The cleanup of a forgotten memory gets it, so it does not refer to the memory.
+type backing struct {
+	mapping []byte // whole pages; nil once it was unmapped
+	fd      int
+	bytes   int64
+	// exposed: slices of the mapping may be anywhere, and the garbage collector does not see them.
+	exposed atomic.Bool
+	// complete: there is a page behind every byte, and nobody can take one away.
+	complete atomic.Bool
+}
+
+// release unmaps and closes. A second call is nil.
+func (b *backing) release() error {
+	if b.mapping == nil {
+		return nil
+	}
+	err := os.NewSyscallError("munmap", unix.Munmap(b.mapping))
+	b.mapping = nil
+	if closeErr := b.closeFile(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+func (b *backing) closeFile() error {
+	fd := b.fd
+	b.fd = -1
+	return os.NewSyscallError("close", unix.Close(fd))
+}
+
+// forgotten are the memories that the garbage collector found unclosed. Unmapping many pages takes its time.
+var forgotten reaper.Queue
+
+// reap gives back what a forgotten memory owned. An address that was handed out must never become another memory's: slices of it would
+// read and write that. So an exposed mapping stays, with its pages, and is counted; only the descriptor goes.
+func (b *backing) reap() {
+	kept := b.exposed.Load()
+	if kept {
+		_ = b.closeFile() // nobody is left to be told
+	} else {
+		_ = b.release()
+	}
+	driver.ReportLeak(driver.Leak{Device: "host", Kind: "memory", Bytes: b.bytes, Kept: kept})
+}
+
+// allocated is the memory behind the whole memfd, and its size.
+func (b *backing) allocated() (allocated, size int64, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(b.fd, &st); err != nil {
+		return 0, 0, os.NewSyscallError("fstat", err)
+	}
+	return min(st.Blocks*512, st.Size), st.Size, nil
+}
+
+// pread reads without making the pages that are not there.
+func (b *backing) pread(p []byte, off int64) error {
+	for len(p) > 0 {
+		n, err := unix.Pread(b.fd, p, off)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return os.NewSyscallError("pread", err)
+		case n == 0:
+			return io.ErrUnexpectedEOF // the size is sealed
+		}
+		p, off = p[n:], off+int64(n)
+	}
+	return nil
+}
+
+// Allocated implements [driver.Sparse], for the whole memfd.
+func (m *memory) Allocated() (allocated, size int64, err error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return 0, 0, m.device.opError("stat", os.ErrClosed)
+	}
+	if allocated, size, err = m.backing.allocated(); err != nil {
+		return 0, 0, m.device.opError("stat", err)
+	}
+	return allocated, size, nil
+}
+
+// hasHoles reports whether pages of the memfd are missing, which a touch would make. m.mu is read-locked. Memory that others can write may
+// lose pages again; frozen memory cannot.
+func (m *memory) hasHoles() bool {
+	if m.backing.complete.Load() {
+		return false
+	}
+	allocated, size, err := m.backing.allocated()
+	if err != nil || allocated < size {
+		return true
+	}
+	if seals, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GET_SEALS, 0); err == nil && seals&writeSeals != 0 {
+		m.backing.complete.Store(true)
+	}
+	return false
+}

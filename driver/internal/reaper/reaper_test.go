@@ -1,0 +1,39 @@
+package reaper
+
+import (
+	"sync"
+	"testing"
+)
+
+// TestQueueRunsAllInOrder adds from several goroutines, and from a function of the queue.
+func TestQueueRunsAllInOrder(t *testing.T) {
+	var q Queue
+	var done sync.WaitGroup
+	var ran []int
+	done.Add(101)
+	for i := range 100 {
+		q.Add(func() {
+			ran = append(ran, i)
+			if i == 50 {
+				q.Add(done.Done)
+			}
+			done.Done()
+		})
+	}
+	done.Wait()
+	for i := range ran {
+		if ran[i] != i {
+			t.Fatalf("%d ran as number %d", ran[i], i)
+		}
+	}
+}
+
+// TestQueuesDoNotWaitForEachOther stalls one.
+func TestQueuesDoNotWaitForEachOther(t *testing.T) {
+	var stalled, other Queue
+	release, ran := make(chan struct{}), make(chan struct{})
+	stalled.Add(func() { <-release })
+	other.Add(func() { close(ran) })
+	<-ran
+	close(release)
+}
