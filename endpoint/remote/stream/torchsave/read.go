@@ -1,0 +1,196 @@
+package torchsave
+
+import (
+	"archive/zip"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// Limits bound what reading a file takes beside the elements. A zero field stands for its default.
+type Limits struct {
+	// PickleBytes bounds the pickle; 16 MiB.
+	PickleBytes int64
+	// Objects bounds the values that the pickle has in hand; 1 Mi.
+	Objects int
+	// DirectoryBytes bounds the directory of the archive; 8 MiB, which is enough for 80,000 storages.
+	DirectoryBytes int64
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.PickleBytes == 0 {
+		l.PickleBytes = 16 << 20
+	}
+	if l.Objects == 0 {
+		l.Objects = 1 << 20
+	}
+	if l.DirectoryBytes == 0 {
+		l.DirectoryBytes = 8 << 20
+	}
+	return l
+}
+
+// File is a file of torch.save that was read but for its elements.
+type File struct {
+	// Root is the value that was saved: nil, a bool, an int64, a float64, a string, a *List, a *Dict or an *Entry.
+	Root any
+
+	source   io.ReaderAt
+	storages map[string]*zip.File // by key
+}
+
+// Read reads the description of what a file of size bytes holds. It borrows r, from which Load reads later. Errors are ErrFormat,
+// ErrRefused, ErrLimit and those of r.
+func Read(r io.ReaderAt, size int64, limits Limits) (*File, error) {
+	limits = limits.withDefaults()
+	archive, err := readDirectory(r, size, limits.DirectoryBytes)
+	if err != nil {
+		return nil, err
+	}
+	f := &File{source: r, storages: make(map[string]*zip.File)}
+	var pickle *zip.File
+	for _, entry := range archive.File {
+		if path.Base(entry.Name) == "data.pkl" && strings.Count(entry.Name, "/") <= 1 {
+			if pickle != nil {
+				return nil, fmt.Errorf("%w: two pickles", ErrFormat)
+			}
+			pickle = entry
+		}
+	}
+	if pickle == nil {
+		return nil, fmt.Errorf("%w: there is no data.pkl in the archive", ErrFormat)
+	}
+	prefix := strings.TrimSuffix(pickle.Name, "data.pkl")
+	for _, entry := range archive.File {
+		if key, ok := strings.CutPrefix(entry.Name, prefix+"data/"); ok {
+			f.storages[key] = entry
+		}
+		if entry.Name == prefix+"byteorder" {
+			if order, err := f.read(entry, 16); err != nil || string(order) != "little" {
+				return nil, fmt.Errorf("%w: byte order %q", ErrFormat, order)
+			}
+		}
+	}
+	code, err := f.read(pickle, limits.PickleBytes)
+	if err != nil {
+		return nil, err
+	}
+	if f.Root, err = interpret(code, limits.Objects); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// readDirectory lets archive/zip read the directory, but no more of it than limit bytes.
+func readDirectory(r io.ReaderAt, size, limit int64) (*zip.Reader, error) {
+	bounded := &boundedReader{r: r, left: limit + 128<<10} // the end of the archive is searched for in its last 65 KiB, twice
+	archive, err := zip.NewReader(bounded, size)
+	switch {
+	case bounded.left < 0:
+		return nil, fmt.Errorf("%w: a directory of more than %d bytes", ErrLimit, limit)
+	case errors.Is(err, zip.ErrFormat), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, fmt.Errorf("%w: it is no zip archive (PyTorch before 1.6 wrote others)", ErrFormat)
+	case err != nil:
+		return nil, err
+	}
+	bounded.left = math.MaxInt64 // what follows are headers of single entries
+	return archive, nil
+}
+
+// boundedReader fails when more than left bytes are read altogether.
+type boundedReader struct {
+	r    io.ReaderAt
+	left int64
+}
+
+func (b *boundedReader) ReadAt(p []byte, off int64) (int, error) {
+	if b.left -= int64(len(p)); b.left < 0 {
+		return 0, ErrLimit
+	}
+	return b.r.ReadAt(p, off)
+}
+
+// offset returns where the bytes of an entry lie in the file.
+func (f *File) offset(entry *zip.File) (int64, error) {
+	if entry.Method != zip.Store || entry.CompressedSize64 != entry.UncompressedSize64 {
+		return 0, fmt.Errorf("%w: %q is compressed", ErrFormat, entry.Name)
+	}
+	offset, err := entry.DataOffset()
+	if err != nil {
+		return 0, fmt.Errorf("%w: %q: %w", ErrFormat, entry.Name, err)
+	}
+	return offset, nil
+}
+
+func (f *File) read(entry *zip.File, limit int64) ([]byte, error) {
+	offset, err := f.offset(entry)
+	if err != nil {
+		return nil, err
+	}
+	if entry.UncompressedSize64 > uint64(limit) {
+		return nil, fmt.Errorf("%w: %q has %d bytes, of %d", ErrLimit, entry.Name, entry.UncompressedSize64, limit)
+	}
+	return io.ReadAll(io.NewSectionReader(f.source, offset, int64(entry.UncompressedSize64)))
+}
+
+// Load returns an owned tensor of new memory on dev with the elements of e, which is of this file. Strides stay as they are. Errors are
+// ErrFormat where the file does not have what e says, and those of dev and of the file's reader.
+func (f *File) Load(dev driver.Device, e *Entry) (*tensor.Tensor, error) {
+	entry, ok := f.storages[e.Storage]
+	if !ok || entry.UncompressedSize64 != uint64(e.StorageBytes) {
+		return nil, fmt.Errorf("%w: storage %q of %d bytes is not there", ErrFormat, e.Storage, e.StorageBytes)
+	}
+	offset, err := f.offset(entry)
+	if err != nil {
+		return nil, err
+	}
+	extent, err := e.Spec.Extent()
+	if err != nil {
+		return nil, err
+	}
+	memory, err := dev.Alloc(extent)
+	if err != nil {
+		return nil, err
+	}
+	storage := tensor.NewStorage(memory)
+	defer storage.Close()
+	if err := copyInto(memory, io.NewSectionReader(f.source, offset+e.Spec.ByteOffset, extent)); err != nil {
+		return nil, err
+	}
+	spec := e.Spec.Clone()
+	spec.ByteOffset = 0
+	return tensor.New(storage, spec)
+}
+
+// copyInto fills memory from r, which has as many bytes, with one copy where the processor addresses the memory.
+func copyInto(memory driver.Memory, r *io.SectionReader) error {
+	if mapped, ok := memory.(driver.Mapped); ok {
+		_, err := io.ReadFull(r, mapped.Data()[:r.Size()])
+		return noEOF(err)
+	}
+	piece := make([]byte, min(r.Size(), 4<<20))
+	for at := int64(0); at < r.Size(); {
+		n, err := io.ReadFull(r, piece[:min(int64(len(piece)), r.Size()-at)])
+		if err != nil {
+			return noEOF(err)
+		}
+		if _, err := memory.WriteAt(piece[:n], at); err != nil {
+			return err
+		}
+		at += int64(n)
+	}
+	return nil
+}
+
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: it ends early", ErrFormat)
+	}
+	return err
+}
