@@ -155,14 +155,14 @@ func (ses *session) take(frame wire.Frame) (reading bool, err error) {
 	case wire.KindRequest:
 		return ses.request(frame)
 	case wire.KindCancel:
-		defer frame.Files.Close()
+		defer discard(frame)
 		ses.cancelRequest(frame.ID)
 		return true, nil
 	case wire.KindGoodbye:
-		frame.Files.Close()
+		discard(frame)
 		return true, errSaidGoodbye
 	}
-	frame.Files.Close()
+	discard(frame)
 	return true, fmt.Errorf("%w: a client does not send %s frames", wire.ErrProtocol, frame.Kind)
 }
 
