@@ -108,7 +108,7 @@ func (im importer) stateDict(m *wire.Manifest, handles []wire.Handle, files *wir
 
 // storages maps what a peer exported. It borrows the files that it does not take. The caller closes the storages.
 func (im importer) storages(handles []wire.Handle, files *wire.Files) (_ []*tensor.Storage, err error) {
-	if len(handles) == 0 && files.Len() == 0 {
+	if len(handles) == 0 {
 		return nil, nil
 	}
 	if lent := lentWith(files); lent != nil {

@@ -19,8 +19,6 @@ type operation struct {
 	// long operations may wait or compute, and get a goroutine of their own. The others are answered by the session's
 	// reader, in the order in which they came.
 	long bool
-	// files operations take descriptors: those of their handles.
-	files bool
 }
 
 // request is one request of a client.
@@ -99,16 +97,16 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpPing:     {call: doPing},
 		wire.OpAcquire:  {call: doAcquire},
 		wire.OpRelease:  {call: doRelease},
-		wire.OpPublish:  {call: doPublish, long: true, files: true},
+		wire.OpPublish:  {call: doPublish, long: true},
 		wire.OpWithdraw: {call: doWithdraw, long: true},
 		wire.OpList:     {call: doList},
 		wire.OpInfo:     {call: doInfo},
 		wire.OpWatch:    {call: doWatch},
 		wire.OpUnwatch:  {call: doUnwatch},
 
-		wire.OpCall:               {call: doCall, long: true, files: true},
+		wire.OpCall:               {call: doCall, long: true},
 		wire.OpEndpoints:          {call: doEndpoints},
-		wire.OpInvalidateCall:     {call: doInvalidateCall, long: true, files: true},
+		wire.OpInvalidateCall:     {call: doInvalidateCall, long: true},
 		wire.OpInvalidateEndpoint: {call: doInvalidateEndpoint, long: true},
 		wire.OpObjectInfo:         {call: doObjectInfo},
 		wire.OpObjectRelease:      {call: doObjectRelease},
@@ -117,7 +115,7 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpObjects:            {call: doObjects, long: true},
 		wire.OpObjectDestroy:      {call: doObjectDestroy, long: true},
 
-		wire.OpSubmit:     {call: doSubmit, long: true, files: true},
+		wire.OpSubmit:     {call: doSubmit, long: true},
 		wire.OpTask:       {call: doTask},
 		wire.OpTaskWait:   {call: doTaskWait, long: true},
 		wire.OpTaskResult: {call: doTaskResult},
@@ -125,7 +123,7 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpTasks:      {call: doTasks},
 		wire.OpTaskWatch:  {call: doTaskWatch},
 
-		wire.OpStream:     {call: doStream, long: true, files: true},
+		wire.OpStream:     {call: doStream, long: true},
 		wire.OpStreamMore: {call: doStreamMore},
 
 		wire.OpServerInfo: {call: doServerInfo},

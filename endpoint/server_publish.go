@@ -32,7 +32,6 @@ func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict,
 	if sd == nil {
 		return 0, fmt.Errorf("publish %q: %w: there is no state dict", name, ErrInvalid)
 	}
-	origin.Source = shortText(origin.Source, sourceBytes)
 	version, err := s.record(ctx, name, sd, origin)
 	if err != nil {
 		return 0, fmt.Errorf("publish %q: %w", name, err)

@@ -155,14 +155,14 @@ func (ses *session) take(frame wire.Frame) (reading bool, err error) {
 	case wire.KindRequest:
 		return ses.request(frame)
 	case wire.KindCancel:
-		defer discard(frame)
+		defer frame.Files.Close()
 		ses.cancelRequest(frame.ID)
 		return true, nil
 	case wire.KindGoodbye:
-		discard(frame)
+		frame.Files.Close()
 		return true, errSaidGoodbye
 	}
-	discard(frame)
+	frame.Files.Close()
 	return true, fmt.Errorf("%w: a client does not send %s frames", wire.ErrProtocol, frame.Kind)
 }
 

@@ -13,33 +13,20 @@ import (
 
 // request answers one request, or has it answered, and tells whether the caller still reads.
 func (ses *session) request(frame wire.Frame) (reading bool, err error) {
-	if err := ses.checkID(frame.ID); err != nil {
-		discard(frame)
-		return true, err
-	}
-	if frame.Refused != nil {
-		discard(frame)
-		ses.server.requests.Add(1)
-		return true, ses.fail(frame.ID, &classed{ErrLimit, frame.Refused})
-	}
 	req, err := wire.ParseRequest(frame.Body)
 	if err != nil {
-		discard(frame)
+		frame.Files.Close()
 		return true, fmt.Errorf("%w: request %d: %w", wire.ErrProtocol, frame.ID, err)
 	}
 	ses.server.requests.Add(1)
 	op, ok := operations[req.Op]
 	if !ok {
-		discard(frame)
+		frame.Files.Close()
 		return true, ses.fail(frame.ID, fmt.Errorf("%w: operation %d is not known to this owner", errors.ErrUnsupported, req.Op))
 	}
 	r := request{session: ses, id: frame.ID, body: req.Body, files: frame.Files}
-	if frame.Files.Len() > 0 && !op.files {
-		discard(frame)
-		return true, ses.fail(frame.ID, fmt.Errorf("%w: %s takes no descriptors, %d came", wire.ErrProtocol, req.Op, frame.Files.Len()))
-	}
 	if !op.long {
-		defer discard(frame)
+		defer frame.Files.Close()
 		reply, err := op.perform(ses.ctx, r)
 		// The reader sends what it has before it waits: answers to requests that came together go out together.
 		return true, ses.answer(r.id, reply, err, ses.conn.SendLater)
@@ -47,8 +34,8 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	w := &work{session: ses, op: op, r: r}
 	w.r.args = &w.args
 	w.args.hold()
-	if err := ses.started(w, req.Timeout, frame); err != nil {
-		discard(frame)
+	if err := ses.started(w, req.Timeout, len(frame.Body), frame.Files.Len()); err != nil {
+		frame.Files.Close()
 		return true, ses.fail(frame.ID, err)
 	}
 	if req.Op == wire.OpCall && w.find() && w.brief() {
@@ -56,30 +43,6 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	}
 	go w.apart()
 	return true, nil
-}
-
-// discard gives back what a frame brought.
-func discard(frame wire.Frame) {
-	frame.Files.Close()
-	frame.Charge.Release()
-}
-
-// checkID refuses a request whose number is 0, which no answer could name, or that of a request or subscription that is not over, whose answers
-// could not be told from this one's.
-func (ses *session) checkID(id uint64) error {
-	if id == 0 {
-		return fmt.Errorf("%w: a request has the number 0", wire.ErrProtocol)
-	}
-	ses.mu.Lock()
-	_, running := ses.running[id]
-	ses.mu.Unlock()
-	ses.events.mu.Lock()
-	_, subscribed := ses.events.subs[id]
-	ses.events.mu.Unlock()
-	if running || subscribed {
-		return fmt.Errorf("%w: request %d was sent before and is not over", wire.ErrProtocol, id)
-	}
-	return nil
 }
 
 // work is a long request that runs.
@@ -92,7 +55,7 @@ type work struct {
 }
 
 // started notes a long request so that it can be cancelled.
-func (ses *session) started(w *work, timeout time.Duration, frame wire.Frame) error {
+func (ses *session) started(w *work, timeout time.Duration, bytes, files int) error {
 	w.parent = ses.ctx
 	if timeout > 0 {
 		w.deadline = time.Now().Add(timeout)
@@ -104,9 +67,11 @@ func (ses *session) started(w *work, timeout time.Duration, frame wire.Frame) er
 		return fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
 	case len(ses.running) >= ses.server.opts.Limits.Requests:
 		return fmt.Errorf("%w: %d requests of this client are in flight", ErrLimit, len(ses.running))
+	case ses.running[w.r.id] != nil:
+		return fmt.Errorf("%w: request %d is in flight already", wire.ErrProtocol, w.r.id)
 	}
 	var err error
-	if w.r.load, err = ses.carry(frame); err != nil {
+	if w.r.load, err = ses.carry(bytes, files); err != nil {
 		return err
 	}
 	if ses.running == nil {

@@ -58,7 +58,7 @@ func ParseRequest(data []byte) (Request, error) {
 		return r, nil
 	}
 	var r Request // apart from the one above, which stays on the stack
-	if err := unmarshalEnvelope(data, 3, &r); err != nil {
+	if err := UnmarshalPayload(data, &r); err != nil {
 		return Request{}, err
 	}
 	if r.Timeout < 0 {

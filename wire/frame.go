@@ -58,12 +58,6 @@ type Frame struct {
 	// Files are the descriptors that came with the frame, nil if there were none. They are the receiver's, who closes
 	// them.
 	Files *Files
-	// Refused is why the frame's body or descriptors were given up, an [ErrBudget]; what was given up is nil. It is set on connections
-	// with a [Budget] only.
-	Refused error
-	// Charge is what the body counts in the [Limits.BodyBudget]; the receiver releases it when it is done with the body. Small bodies count
-	// nothing.
-	Charge *Charge
 }
 
 // HeaderBytes is the size of a frame's header.

@@ -18,8 +18,6 @@ func (s *source) read([]byte, bool, bool) (int, []int, error) { return 0, nil, e
 
 func (s *source) release() {}
 
-func (s *source) frameDone() {}
-
 type sink struct{}
 
 func (w *sink) write(context.Context, []byte, []byte, []int) (bool, error) {
@@ -31,7 +29,7 @@ func (w *sink) rest() []byte { return nil }
 func fileDescriptors([]*os.File) ([]int, error) { return nil, errLinuxOnly }
 
 func (c *Conn) init() error {
-	c.reader.begin(&c.limits)
+	c.reader.limits = &c.limits
 	return errLinuxOnly
 }
 

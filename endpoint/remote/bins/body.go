@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -19,12 +20,20 @@ type object struct {
 	digest string // sha256, hex
 }
 
+// bodies is the object store of a namespace or a queue.
+type bodies struct {
+	bucket     string
+	objects    jetstream.ObjectStore
+	maxPayload int64
+	log        *slog.Logger
+}
+
 // storeBody puts a body into the object store under a new name. Objects are never overwritten: readers of an object that is
 // overwritten fail.
-func (s *Store) storeBody(ctx context.Context, body []byte) (object, error) {
+func (s *bodies) storeBody(ctx context.Context, body []byte) (object, error) {
 	sum := sha256.Sum256(body)
 	o := object{name: nuid.Next(), digest: hex.EncodeToString(sum[:])}
-	meta := jetstream.ObjectMeta{Name: o.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: min(objectChunk, s.chunkLimit())}}
+	meta := jetstream.ObjectMeta{Name: o.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(min(objectChunk, max(s.maxPayload-1024, 1024)))}}
 	if _, err := s.objects.Put(ctx, meta, bytes.NewReader(body)); err != nil {
 		s.dropBody(o.name)
 		return object{}, err
@@ -32,20 +41,17 @@ func (s *Store) storeBody(ctx context.Context, body []byte) (object, error) {
 	return o, nil
 }
 
-// chunkLimit is the largest piece that fits a message of the server.
-func (s *Store) chunkLimit() uint32 { return uint32(max(s.conn.MaxPayload()-1024, 1024)) }
-
 // dropBody removes an object that no item names. What it cannot remove now, Sweep does later.
-func (s *Store) dropBody(name string) {
+func (s *bodies) dropBody(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
 	defer cancel()
 	if err := s.objects.Delete(ctx, name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
-		s.log.Debug("bins: a body that no item names stays until the next sweep", "namespace", s.opts.Namespace, "object", name, "error", err)
+		s.log.Debug("bins: a body that no item names stays until the next sweep", "bucket", s.bucket, "object", name, "error", err)
 	}
 }
 
 // load completes the item of a message: the body from the object store, checked by its size and digest.
-func (s *Store) load(ctx context.Context, m stored) (Item, error) {
+func (s *bodies) load(ctx context.Context, m stored) (Item, error) {
 	if m.object == "" {
 		if int64(len(m.item.Body)) != m.size {
 			return Item{}, fmt.Errorf("%w: item %d has %d bytes and says %d", ErrCorrupt, m.item.Sequence, len(m.item.Body), m.size)
@@ -86,7 +92,7 @@ func readFull(r jetstream.ObjectResult, body []byte) (n int, err error) {
 // errBodyGone means that a body was removed while it was read: somebody took or replaced its item.
 var errBodyGone = errors.New("the body was removed")
 
-func (s *Store) bodyError(m stored, err error) error {
+func (s *bodies) bodyError(m stored, err error) error {
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
 		return fmt.Errorf("item %d: %w", m.item.Sequence, errBodyGone)
 	}
@@ -128,12 +134,11 @@ func (s *Store) Sweep(ctx context.Context, grace time.Duration) (removed int, er
 
 // sweepPieces removes pieces of objects that have no description, which an upload leaves when its process is killed.
 func (s *Store) sweepPieces(ctx context.Context, whole map[string]bool, before time.Time) error {
-	bucket := "BINS_" + s.opts.Namespace
-	stream, err := s.js.Stream(ctx, "OBJ_"+bucket)
+	stream, err := s.js.Stream(ctx, "OBJ_"+s.bucket)
 	if err != nil {
 		return err
 	}
-	pieces := "$O." + bucket + ".C."
+	pieces := "$O." + s.bucket + ".C."
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(pieces+">"))
 	if err != nil {
 		return err

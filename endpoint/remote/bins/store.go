@@ -70,12 +70,11 @@ type Options struct {
 
 // Store is one namespace of bins. Its methods are safe for concurrent use. It borrows its connection and needs no Close.
 type Store struct {
-	opts    Options
-	conn    *nats.Conn
-	js      jetstream.JetStream
-	stream  jetstream.Stream
-	objects jetstream.ObjectStore
-	log     *slog.Logger
+	bodies
+	opts   Options
+	conn   *nats.Conn
+	js     jetstream.JetStream
+	stream jetstream.Stream
 }
 
 // Open opens the namespace and makes it where it is missing. It borrows conn, which should be one of natslink.Connect.
@@ -88,11 +87,11 @@ func Open(ctx context.Context, conn *nats.Conn, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}
-	s := &Store{opts: opts, conn: conn, js: js, log: opts.Logger}
-	if s.stream, err = openStream(ctx, js, opts); err != nil {
+	s := &Store{opts: opts, conn: conn, js: js}
+	if s.stream, err = openStream(ctx, js, opts.stream()); err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}
-	if s.objects, err = openObjects(ctx, js, opts); err != nil {
+	if s.bodies, err = openBodies(ctx, js, "BINS_"+opts.Namespace, opts, conn.MaxPayload()); err != nil {
 		return nil, fmt.Errorf("open the bodies of the bins %q: %w", opts.Namespace, err)
 	}
 	return s, nil
@@ -138,27 +137,29 @@ func (o Options) storage() jetstream.StorageType {
 	return jetstream.FileStorage
 }
 
-// openStream makes the namespace's stream, or takes the one that is there as it is: its limits belong to those who made it.
-func openStream(ctx context.Context, js jetstream.JetStream, o Options) (jetstream.Stream, error) {
-	name := "BINS_" + o.Namespace
-	stream, err := js.Stream(ctx, name)
-	if !errors.Is(err, jetstream.ErrStreamNotFound) {
-		return stream, err
-	}
-	return js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: name, Description: "sharedtensor bins", Subjects: []string{"bin." + o.Namespace + ".>"},
+func (o Options) stream() jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name: "BINS_" + o.Namespace, Description: "sharedtensor bins", Subjects: []string{"bin." + o.Namespace + ".>"},
 		Storage: o.storage(), Replicas: o.Replicas, MaxBytes: o.MaxBytes, Discard: jetstream.DiscardNew,
 		AllowRollup: true, AllowDirect: true, AllowMsgTTL: true, Duplicates: duplicateWindow,
-	})
+	}
 }
 
-func openObjects(ctx context.Context, js jetstream.JetStream, o Options) (jetstream.ObjectStore, error) {
-	name := "BINS_" + o.Namespace
-	objects, err := js.ObjectStore(ctx, name)
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
-		return objects, err
+// openStream makes a stream, or takes the one that is there as it is: its limits belong to those who made it.
+func openStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig) (jetstream.Stream, error) {
+	stream, err := js.Stream(ctx, config.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return js.CreateOrUpdateStream(ctx, config)
 	}
-	return js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{
-		Bucket: name, Description: "bodies of sharedtensor bins", Storage: o.storage(), Replicas: o.Replicas, MaxBytes: o.MaxBytes,
-	})
+	return stream, err
+}
+
+func openBodies(ctx context.Context, js jetstream.JetStream, bucket string, o Options, maxPayload int64) (bodies, error) {
+	objects, err := js.ObjectStore(ctx, bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		objects, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
+			Bucket: bucket, Description: "bodies of sharedtensor bins", Storage: o.storage(), Replicas: o.Replicas, MaxBytes: o.MaxBytes,
+		})
+	}
+	return bodies{bucket: bucket, objects: objects, maxPayload: maxPayload, log: o.Logger}, err
 }

@@ -88,7 +88,7 @@ func (s *Store) empty(ctx context.Context, bin, op string, last uint64) error {
 	msg.Header.Set(headerOp, op)
 	msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	msg.Header.Set(jetstream.MsgTTLHeader, tombstoneTTL.String())
-	_, err := s.publish(ctx, msg, writeOptions{id: nuid.Next(), expect: &last})
+	_, err := publish(ctx, s.js, msg, writeOptions{id: nuid.Next(), expect: &last})
 	return err
 }
 

@@ -55,26 +55,37 @@ func (s *Store) write(ctx context.Context, bin, op string, v Value, opts []Write
 	if o.id == "" {
 		o.id = nuid.Next()
 	}
-	msg, err := v.message(s.subject(bin), op)
+	return send(ctx, s.js, &s.bodies, s.subject(bin), op, v, s.opts.Inline, o)
+}
+
+// send stores a value as a message, with its body in the message or beside it.
+func send(
+	ctx context.Context, js jetstream.JetStream, beside *bodies, subject, op string, v Value, inline int, o writeOptions,
+) (uint64, error) {
+	msg, err := v.message(subject, op)
 	if err != nil {
 		return 0, err
 	}
 	if op == opPut {
 		msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	}
-	if len(v.Body) <= s.opts.Inline {
+	if len(v.Body) <= inline {
 		msg.Data = v.Body
-		return s.publish(ctx, msg, o)
+		ack, err := publish(ctx, js, msg, o)
+		if err != nil {
+			return 0, err
+		}
+		return ack.Sequence, nil
 	}
-	object, err := s.storeBody(ctx, v.Body)
+	object, err := beside.storeBody(ctx, v.Body)
 	if err != nil {
 		return 0, err
 	}
 	msg.Header.Set(headerObject, object.name)
 	msg.Header.Set(headerDigest, object.digest)
-	ack, err := s.publishAck(ctx, msg, o)
+	ack, err := publish(ctx, js, msg, o)
 	if err == nil && ack.Duplicate || err != nil && !errors.Is(err, ErrOutcomeUnknown) {
-		s.dropBody(object.name) // what was stored, if anything, names another body
+		beside.dropBody(object.name) // what was stored, if anything, names another body
 	}
 	if err != nil {
 		return 0, err
@@ -82,16 +93,8 @@ func (s *Store) write(ctx context.Context, bin, op string, v Value, opts []Write
 	return ack.Sequence, nil
 }
 
-func (s *Store) publish(ctx context.Context, msg *nats.Msg, o writeOptions) (uint64, error) {
-	ack, err := s.publishAck(ctx, msg, o)
-	if err != nil {
-		return 0, err
-	}
-	return ack.Sequence, nil
-}
-
-// publishAck stores a message once. While the server does not answer it repeats the message under the same id.
-func (s *Store) publishAck(ctx context.Context, msg *nats.Msg, o writeOptions) (*jetstream.PubAck, error) {
+// publish stores a message once. While the server does not answer it repeats the message under the same id.
+func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o writeOptions) (*jetstream.PubAck, error) {
 	opts := []jetstream.PublishOpt{jetstream.WithMsgID(o.id), jetstream.WithRetryAttempts(1)}
 	if o.expect != nil {
 		opts = append(opts, jetstream.WithExpectLastSequencePerSubject(*o.expect))
@@ -99,7 +102,7 @@ func (s *Store) publishAck(ctx context.Context, msg *nats.Msg, o writeOptions) (
 	asked := false
 	for attempt := 0; ; attempt++ {
 		try, cancel := context.WithTimeout(ctx, requestTimeout)
-		ack, err := s.js.PublishMsg(try, msg, opts...)
+		ack, err := js.PublishMsg(try, msg, opts...)
 		cancel()
 		switch {
 		case err == nil:

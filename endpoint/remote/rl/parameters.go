@@ -1,0 +1,153 @@
+package rl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// objectChunk is how many bytes of parameters go in a message.
+const objectChunk = 512 << 10
+
+// Parameters are one version of a state dict, shared by all in the process that use it. Each user closes its own.
+type Parameters struct {
+	version int64
+	shared  bool
+	inner   *sharedParameters
+	once    sync.Once
+}
+
+// sharedParameters counts the users of one version.
+type sharedParameters struct {
+	sd     *module.StateDict
+	handle *endpoint.Handle // nil where the bytes are this process's own
+	mu     sync.Mutex
+	users  int
+}
+
+// Version returns the version, counted from 0.
+func (p *Parameters) Version() int64 { return p.version }
+
+// Shared reports that the bytes are those in the owner's memory, which are read-only.
+func (p *Parameters) Shared() bool { return p.shared }
+
+// StateDict returns the tensors. Borrowed: they are valid until Close.
+func (p *Parameters) StateDict() *module.StateDict { return p.inner.sd }
+
+// Close ends this use of the parameters. Their memory goes with the last use. A second call does nothing.
+func (p *Parameters) Close() error {
+	var err error
+	p.once.Do(func() { err = p.inner.release() })
+	return err
+}
+
+func (p *Parameters) clone() *Parameters {
+	p.inner.mu.Lock()
+	defer p.inner.mu.Unlock()
+	p.inner.users++
+	return &Parameters{version: p.version, shared: p.shared, inner: p.inner}
+}
+
+func (s *sharedParameters) release() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users--
+	if s.users > 0 {
+		return nil
+	}
+	if s.handle != nil {
+		return s.handle.Close()
+	}
+	return s.sd.Close()
+}
+
+func openParameters(ctx context.Context, js jetstream.JetStream, o Options) (jetstream.ObjectStore, error) {
+	bucket := "RL_" + o.Run + "_parameters"
+	objects, err := js.ObjectStore(ctx, bucket)
+	if !errors.Is(err, jetstream.ErrBucketNotFound) {
+		return objects, err
+	}
+	storage := jetstream.FileStorage
+	if o.Memory {
+		storage = jetstream.MemoryStorage
+	}
+	return js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
+		Bucket: bucket, Description: "parameters of a sharedtensor training run", Storage: storage, Replicas: o.Replicas,
+	})
+}
+
+// upload stores the bytes of a state dict under a name that was never used, without having them all in memory. The object store checks
+// their digest when they are read.
+func (r *run) upload(ctx context.Context, name string, sd *module.StateDict) (int64, error) {
+	out, in := io.Pipe()
+	go func() { in.CloseWithError(writeStateDict(ctx, in, sd)) }()
+	defer out.Close()
+	meta := jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: objectChunk}}
+	info, err := r.objects.Put(ctx, meta, &fullReader{r: out})
+	if err != nil {
+		return 0, err
+	}
+	return int64(info.Size), nil
+}
+
+// fullReader fills each buffer: the object store makes a message of whatever one Read returns.
+type fullReader struct{ r io.Reader }
+
+func (f *fullReader) Read(p []byte) (int, error) {
+	n, err := io.ReadFull(f.r, p)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = nil // the next Read says io.EOF
+	}
+	return n, err
+}
+
+// fetch makes the parameters that a pointer names: from the owner's memory where this process has the same owner, else from their bytes.
+func (r *run) fetch(ctx context.Context, p pointer) (*Parameters, error) {
+	if r.opts.Owner != nil && p.Server != "" && r.opts.Owner.ServerID() == p.Server {
+		handle, err := r.opts.Owner.AcquireVersion(ctx, p.Model, p.ModelVersion)
+		if err == nil {
+			inner := &sharedParameters{sd: handle.StateDict(), handle: handle, users: 1}
+			return &Parameters{version: p.Version, shared: true, inner: inner}, nil
+		}
+		if p.Object == "" {
+			return nil, fmt.Errorf("parameters %d of the run %q: %w", p.Version, r.opts.Run, err)
+		}
+	}
+	if p.Object == "" {
+		return nil, fmt.Errorf("parameters %d of the run %q: %w: they lie with the owner %s alone", p.Version, r.opts.Run, ErrUnreachable, p.Server)
+	}
+	sd, err := r.download(ctx, p)
+	if err != nil {
+		return nil, fmt.Errorf("parameters %d of the run %q: %w", p.Version, r.opts.Run, err)
+	}
+	return &Parameters{version: p.Version, inner: &sharedParameters{sd: sd, users: 1}}, nil
+}
+
+func (r *run) download(ctx context.Context, p pointer) (*module.StateDict, error) {
+	object, err := r.objects.Get(ctx, p.Object)
+	if err != nil {
+		return nil, err
+	}
+	defer object.Close()
+	info, err := object.Info()
+	if err != nil {
+		return nil, err
+	}
+	if int64(info.Size) != p.Bytes {
+		return nil, fmt.Errorf("%d bytes are stored and %d are promised", info.Size, p.Bytes)
+	}
+	var text bytes.Buffer
+	text.Grow(int(p.Bytes))
+	if _, err := io.Copy(&text, object); err != nil {
+		return nil, err
+	}
+	return readStateDict(ctx, r.opts.Device, text.Bytes())
+}

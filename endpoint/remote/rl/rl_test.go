@@ -1,0 +1,424 @@
+package rl_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/rl"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+const childKind = "RL_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	kind := os.Getenv(childKind)
+	if kind == "" {
+		os.Exit(m.Run())
+	}
+	if err := map[string]func() error{"nats": childNATS, "owner": childOwner, "worker": childWorker}[kind](); err != nil {
+		fmt.Fprintln(os.Stderr, kind+":", err)
+		os.Exit(1)
+	}
+}
+
+// childNATS serves the store of its first argument at the address of its second.
+func childNATS() error {
+	server, err := natslink.Start(natslink.ServerOptions{Store: os.Args[1], Listen: os.Args[2], Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	_ = server.Close()
+	return err
+}
+
+// childOwner owns tensors at the socket of its argument.
+func childOwner() error {
+	dev, err := host.Open()
+	if err != nil {
+		return err
+	}
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: os.Args[1], Devices: []driver.Device{dev}})
+	if err != nil {
+		return err
+	}
+	go func() { _ = server.Serve() }()
+	fmt.Println("ready")
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// childWorker answers every version of the run's parameters with a sample that says what it saw: version, first element, whether it was
+// shared. Arguments: the URL, the run, its name, and a socket or "".
+func childWorker() error {
+	ctx := context.Background()
+	dev, err := host.Open()
+	if err != nil {
+		return err
+	}
+	conn, err := natslink.Connect(os.Args[1])
+	if err != nil {
+		return err
+	}
+	opts := rl.Options{Run: os.Args[2], Name: os.Args[3], Conn: conn, Device: dev}
+	if os.Args[4] != "" {
+		if opts.Owner, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: os.Args[4], Devices: []driver.Device{dev}}); err != nil {
+			return err
+		}
+	}
+	w, err := rl.NewWorker(ctx, opts)
+	if err != nil {
+		return err
+	}
+	for version := int64(-1); ; {
+		p, err := w.Await(ctx, version)
+		if err != nil {
+			return err
+		}
+		version = p.Version()
+		t, _ := p.StateDict().Get("w")
+		first, err := tensor.At[float32](t, 0)
+		if err != nil {
+			return err
+		}
+		if err := w.Add(ctx, bins.Value{Body: fmt.Appendf(nil, "%d %g %v", version, first, p.Shared())}); err != nil {
+			return err
+		}
+		if err := p.Close(); err != nil {
+			return err
+		}
+	}
+}
+
+type child struct {
+	cmd *exec.Cmd
+	in  io.Closer
+}
+
+func startChild(t *testing.T, kind string, args ...string) *child {
+	t.Helper()
+	cmd := exec.Command(os.Args[0], args...)
+	cmd.Env = append(os.Environ(), childKind+"="+kind)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	c := &child{cmd: cmd, in: in}
+	t.Cleanup(c.kill)
+	if kind != "worker" {
+		scan := bufio.NewScanner(out)
+		require.True(t, scan.Scan())
+		require.Equal(t, "ready", scan.Text())
+	}
+	return c
+}
+
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+}
+
+// site is a NATS server and an owner, each a process.
+type site struct {
+	dir, address, url, socket string
+	nats                      *child
+	dev                       driver.Device
+}
+
+func newSite(t *testing.T) *site {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	dev, err := host.Open()
+	require.NoError(t, err)
+	s := &site{dir: t.TempDir(), address: l.Addr().String(), dev: dev}
+	s.url = "nats://" + s.address
+	s.nats = startChild(t, "nats", filepath.Join(s.dir, "nats"), s.address)
+	s.socket = filepath.Join(s.dir, "owner.sock")
+	startChild(t, "owner", s.socket)
+	return s
+}
+
+func (s *site) connect(t *testing.T) *nats.Conn {
+	t.Helper()
+	conn, err := natslink.Connect(s.url)
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+func (s *site) owner(t *testing.T) *endpoint.Client {
+	t.Helper()
+	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.socket, Devices: []driver.Device{s.dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func (s *site) options(t *testing.T, name string, owner *endpoint.Client) rl.Options {
+	return rl.Options{Run: "test", Name: name, Conn: s.connect(t), Device: s.dev, Owner: owner, Presence: 3 * time.Second}
+}
+
+// weights returns a state dict whose elements are all value.
+func weights(t *testing.T, dev driver.Device, value float32) *module.StateDict {
+	t.Helper()
+	values := make([]float32, 1000)
+	for i := range values {
+		values[i] = value
+	}
+	w, err := tensor.FromSlice(dev, tensor.Shape{1000}, values)
+	require.NoError(t, err)
+	sd := module.NewStateDict()
+	require.NoError(t, sd.Set("w", w))
+	return sd
+}
+
+func publish(t *testing.T, trainer *rl.Trainer, dev driver.Device, value float32) int64 {
+	t.Helper()
+	sd := weights(t, dev, value)
+	version, err := trainer.Publish(t.Context(), sd)
+	require.NoError(t, err)
+	require.NoError(t, sd.Close())
+	return version
+}
+
+func TestTrainerAndWorkers(t *testing.T) {
+	site := newSite(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	trainer, err := rl.NewTrainer(ctx, site.options(t, "trainer", site.owner(t)))
+	require.NoError(t, err)
+	defer trainer.Close()
+
+	startChild(t, "worker", site.url, "test", "near", site.socket)
+	startChild(t, "worker", site.url, "test", "far", "")
+	for value := range 3 {
+		version := publish(t, trainer, site.dev, float32(value)+0.5)
+		require.Equal(t, int64(value), version)
+		seen := map[string]string{}
+		for len(seen) < 2 {
+			samples, err := trainer.Pull(ctx, 10)
+			require.NoError(t, err)
+			for _, s := range samples {
+				require.Equal(t, version, s.Version, "older data is not delivered")
+				seen[s.Worker] = string(s.Body)
+				require.NoError(t, s.Ack(ctx))
+			}
+		}
+		require.Equal(t, fmt.Sprintf("%d %g true", value, float32(value)+0.5), seen["near"])
+		require.Equal(t, fmt.Sprintf("%d %g false", value, float32(value)+0.5), seen["far"])
+	}
+	n, err := trainer.Waiting(ctx)
+	require.NoError(t, err)
+	require.Zero(t, n)
+}
+
+func TestMembersComeAndGo(t *testing.T) {
+	site := newSite(t)
+	trainer, err := rl.NewTrainer(t.Context(), site.options(t, "trainer", nil))
+	require.NoError(t, err)
+	defer trainer.Close()
+	names := func() (names []string) {
+		members, err := trainer.Members(t.Context())
+		require.NoError(t, err)
+		for _, m := range members {
+			names = append(names, m.Name+" "+m.Role)
+		}
+		return names
+	}
+	w, err := rl.NewWorker(t.Context(), site.options(t, "leaves", nil))
+	require.NoError(t, err)
+	require.Equal(t, []string{"leaves worker", "trainer trainer"}, names())
+	require.NoError(t, w.Close())
+	require.Equal(t, []string{"trainer trainer"}, names())
+}
+
+func TestPresenceOfTheKilledEnds(t *testing.T) {
+	site := newSite(t)
+	conn := site.connect(t)
+	trainer, err := rl.NewTrainer(t.Context(), rl.Options{Run: "test", Name: "trainer", Conn: conn, Device: site.dev, Presence: 3 * time.Second})
+	require.NoError(t, err)
+	defer trainer.Close()
+	lost := site.connect(t)
+	_, err = rl.NewWorker(t.Context(), rl.Options{Run: "test", Name: "killed", Conn: lost, Device: site.dev, Presence: 3 * time.Second})
+	require.NoError(t, err)
+	lost.Close() // as the end of its process does
+	require.Eventually(t, func() bool {
+		members, err := trainer.Members(t.Context())
+		return err == nil && len(members) == 1
+	}, 15*time.Second, 200*time.Millisecond)
+}
+
+func TestTrainerComesBack(t *testing.T) {
+	site := newSite(t)
+	first, err := rl.NewTrainer(t.Context(), site.options(t, "first", nil))
+	require.NoError(t, err)
+	publish(t, first, site.dev, 1)
+	publish(t, first, site.dev, 2)
+	second, err := rl.NewTrainer(t.Context(), site.options(t, "second", nil))
+	require.NoError(t, err)
+	defer second.Close()
+	require.Equal(t, int64(1), second.Version())
+	require.Equal(t, int64(2), publish(t, second, site.dev, 3))
+
+	sd := weights(t, site.dev, 4)
+	defer sd.Close()
+	_, err = first.Publish(t.Context(), sd)
+	require.ErrorIs(t, err, rl.ErrSuperseded)
+	require.NoError(t, first.Close())
+
+	w, err := rl.NewWorker(t.Context(), site.options(t, "worker", nil))
+	require.NoError(t, err)
+	defer w.Close()
+	p, err := w.Latest(t.Context())
+	require.NoError(t, err)
+	defer p.Close()
+	require.Equal(t, int64(2), p.Version())
+}
+
+// TestRunSurvivesItsServer kills the NATS server: parameters and data stay, and everybody goes on.
+func TestRunSurvivesItsServer(t *testing.T) {
+	site := newSite(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	trainer, err := rl.NewTrainer(ctx, site.options(t, "trainer", nil))
+	require.NoError(t, err)
+	defer trainer.Close()
+	w, err := rl.NewWorker(ctx, site.options(t, "worker", nil))
+	require.NoError(t, err)
+	defer w.Close()
+	_, err = w.Latest(ctx)
+	require.ErrorIs(t, err, rl.ErrNoParameters)
+	publish(t, trainer, site.dev, 1)
+	p, err := w.Await(ctx, -1)
+	require.NoError(t, err)
+	require.NoError(t, w.Add(ctx, bins.Value{Body: []byte("before")}))
+
+	site.nats.kill()
+	added := make(chan error, 1)
+	go func() { added <- w.Add(ctx, bins.Value{Body: []byte("during")}) }()
+	time.Sleep(200 * time.Millisecond)
+	site.nats = startChild(t, "nats", filepath.Join(site.dir, "nats"), site.address)
+	require.NoError(t, <-added)
+
+	got := map[string]bool{}
+	for len(got) < 2 {
+		samples, err := trainer.Pull(ctx, 10)
+		require.NoError(t, err)
+		for _, s := range samples {
+			got[string(s.Body)] = true
+			require.NoError(t, s.Ack(ctx))
+		}
+	}
+	require.Equal(t, map[string]bool{"before": true, "during": true}, got)
+	version := publish(t, trainer, site.dev, 2)
+	next, err := w.Await(ctx, p.Version())
+	require.NoError(t, err)
+	require.Equal(t, version, next.Version())
+	require.NoError(t, p.Close())
+	require.NoError(t, next.Close())
+}
+
+func TestStaleDataIsDropped(t *testing.T) {
+	site := newSite(t)
+	ctx := t.Context()
+	opts := site.options(t, "trainer", nil)
+	opts.Staleness = 1
+	trainer, err := rl.NewTrainer(ctx, opts)
+	require.NoError(t, err)
+	defer trainer.Close()
+	w, err := rl.NewWorker(ctx, site.options(t, "worker", nil))
+	require.NoError(t, err)
+	defer w.Close()
+	for value := range 4 {
+		publish(t, trainer, site.dev, float32(value))
+		p, err := w.Await(ctx, int64(value)-1)
+		require.NoError(t, err)
+		require.NoError(t, p.Close())
+		require.NoError(t, w.Add(ctx, bins.Value{Body: fmt.Append(nil, value)}))
+	}
+	samples, err := trainer.Pull(ctx, 10)
+	require.NoError(t, err)
+	require.Len(t, samples, 2)
+	require.Equal(t, int64(2), samples[0].Version)
+	require.Equal(t, uint64(2), trainer.Dropped())
+}
+
+// TestReadersDuringPublishing fetches without end while versions come and old bytes go.
+func TestReadersDuringPublishing(t *testing.T) {
+	site := newSite(t)
+	ctx := t.Context()
+	opts := site.options(t, "trainer", nil)
+	opts.Keep = 1
+	trainer, err := rl.NewTrainer(ctx, opts)
+	require.NoError(t, err)
+	defer trainer.Close()
+	publish(t, trainer, site.dev, 0)
+	stop := make(chan struct{})
+	var readers sync.WaitGroup
+	for i := range 3 {
+		w, err := rl.NewWorker(ctx, site.options(t, fmt.Sprint("worker", i), nil))
+		require.NoError(t, err)
+		defer w.Close()
+		readers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				p, err := w.Latest(ctx)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				tensors, _ := p.StateDict().Get("w")
+				first, err := tensor.At[float32](tensors, 999)
+				if err != nil || first != float32(p.Version()) {
+					t.Errorf("version %d has %v, %v", p.Version(), first, err)
+				}
+				_ = p.Close()
+			}
+		})
+	}
+	for value := 1; value < 30; value++ {
+		publish(t, trainer, site.dev, float32(value))
+	}
+	close(stop)
+	readers.Wait()
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	site := newSite(t)
+	conn := site.connect(t)
+	for _, opts := range []rl.Options{
+		{}, {Run: "a.b", Conn: conn, Device: site.dev}, {Run: "a", Device: site.dev}, {Run: "a", Conn: conn},
+		{Run: "a", Conn: conn, Device: site.dev, LocalOnly: true}, {Run: "a", Conn: conn, Device: site.dev, Name: "x y"},
+	} {
+		_, err := rl.NewWorker(t.Context(), opts)
+		require.Error(t, err, "%+v", opts)
+	}
+}

@@ -1,0 +1,191 @@
+package rl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+)
+
+// Worker gets parameters and adds data. Its methods are safe for concurrent use.
+type Worker struct {
+	*run
+	here   *presence
+	id     string // of this worker's life, part of the ids of its data
+	added  atomic.Uint64
+	events *bins.Listener
+
+	mu      sync.Mutex
+	current *Parameters // fetched last; nil before the first
+	news    chan struct{}
+	newest  int64 // that the worker has heard of
+	done    chan struct{}
+}
+
+// NewWorker joins a run as a worker. Parameters that are published already are there at once. The caller closes it.
+func NewWorker(ctx context.Context, opts Options) (*Worker, error) {
+	r, err := openRun(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	w := &Worker{run: r, id: nuid.Next(), newest: -1, news: make(chan struct{}), done: make(chan struct{})}
+	// Listening comes before looking, so that no version falls between the two.
+	if w.events, err = r.store.Listen(ctx, r.bin()); err != nil {
+		return nil, err
+	}
+	if err = w.look(ctx); err == nil {
+		w.here, err = r.join(ctx, "worker")
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.events.Close())
+	}
+	go w.hear()
+	return w, nil
+}
+
+// Close leaves the run. Parameters that callers hold stay valid until they close them; data stays for the trainer.
+func (w *Worker) Close() error {
+	w.here.leave()
+	err := w.events.Close()
+	<-w.done
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.current != nil {
+		err = errors.Join(err, w.current.Close())
+		w.current = nil
+	}
+	return err
+}
+
+// hear notes new versions until the worker is closed.
+func (w *Worker) hear() {
+	defer close(w.done)
+	ctx := context.Background()
+	for {
+		event, err := w.events.Next(ctx)
+		if err != nil {
+			return
+		}
+		if event.Items == 0 {
+			continue
+		}
+		if err := w.look(ctx); err != nil {
+			w.log.Warn("rl: new parameters could not be looked at", "run", w.opts.Run, "error", err)
+		}
+	}
+}
+
+// look reads the pointer and wakes all who wait for it.
+func (w *Worker) look(ctx context.Context) error {
+	p, _, err := w.readPointer(ctx)
+	if errors.Is(err, ErrNoParameters) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.Version > w.newest {
+		w.newest = p.Version
+		close(w.news)
+		w.news = make(chan struct{})
+	}
+	return nil
+}
+
+// Newest returns the newest version that the worker has heard of; -1 before the first.
+func (w *Worker) Newest() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.newest
+}
+
+// Version returns the version that the worker fetched last, which its data is marked with; -1 before the first.
+func (w *Worker) Version() int64 { return w.here.version.Load() }
+
+// Latest returns the newest parameters, or [ErrNoParameters]. Calls for a version that is there already cost no message. The caller
+// closes what it gets; older parameters that it holds stay valid.
+func (w *Worker) Latest(ctx context.Context) (*Parameters, error) {
+	for {
+		w.mu.Lock()
+		if w.current != nil && w.current.version >= w.newest {
+			p := w.current.clone()
+			w.mu.Unlock()
+			return p, nil
+		}
+		w.mu.Unlock()
+		to, _, err := w.readPointer(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p, err := w.fetch(ctx, to)
+		if err == nil {
+			return w.adopt(p), nil
+		}
+		// The trainer may have removed these bytes, or the owner this version, since they have a successor.
+		again, _, againErr := w.readPointer(ctx)
+		if againErr != nil || again.Version == to.Version {
+			return nil, gone(err)
+		}
+	}
+}
+
+func gone(err error) error {
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return fmt.Errorf("%w: their bytes are gone, and nothing newer is published", err)
+	}
+	return err
+}
+
+// adopt makes p what Latest returns from now on, unless something newer has come, and returns the caller's own use of the newest.
+func (w *Worker) adopt(p *Parameters) *Parameters {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.current == nil || w.current.version < p.version {
+		if w.current != nil {
+			_ = w.current.Close()
+		}
+		w.current = p
+		w.newest = max(w.newest, p.version)
+	} else {
+		_ = p.Close()
+	}
+	w.here.version.Store(w.current.version)
+	w.here.shared.Store(w.current.shared)
+	return w.current.clone()
+}
+
+// Await returns the newest parameters as soon as their version is above after; -1 waits for the first. When ctx ends first the error is its
+// cause, and the parameters that the caller has stay good. The caller closes what it gets.
+func (w *Worker) Await(ctx context.Context, after int64) (*Parameters, error) {
+	for {
+		w.mu.Lock()
+		newest, news := w.newest, w.news
+		w.mu.Unlock()
+		if newest > after {
+			return w.Latest(ctx)
+		}
+		select {
+		case <-news:
+		case <-w.done:
+			return nil, fmt.Errorf("run %q: %w", w.opts.Run, bins.ErrClosed)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Add sends data to the trainer, marked with the version of the parameters that the worker fetched last. While the trainer's queue is full
+// it waits until ctx ends; then the error is bins.ErrFull. Data that was added survives the worker and the server.
+func (w *Worker) Add(ctx context.Context, v bins.Value) error {
+	id := fmt.Sprintf("%s.%d", w.id, w.added.Add(1))
+	_, err := w.queue.Push(ctx, topic(w.Version())+"."+w.opts.Name, v, bins.WithID(id))
+	return err
+}
