@@ -3,12 +3,15 @@
 package gpu_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
 // inNamespaces puts an agent into new namespaces (CLONE_NEW... or'ed together). Who is not root gets a user namespace too.
@@ -24,13 +27,13 @@ func inNamespaces(flags uintptr) func(*exec.Cmd) {
 	}
 }
 
-// needNamespaces skips the test, or fails it, where namespaces cannot be made.
+// needNamespaces skips the test where namespaces cannot be made, as in most rented containers; a machine that is promised to make them
+// ([drivertest.RequireEnv]) fails it. GPU_TEST=require promises a GPU only.
 func needNamespaces(tb testing.TB, flags uintptr) {
 	tb.Helper()
 	p, err := tryStart(tb, inNamespaces(flags))
-	if err != nil {
-		skip(tb, "namespaces cannot be made here (run as root, or allow user namespaces): %v", err)
-	}
+	drivertest.Needs(tb, "namespaces", err == nil,
+		fmt.Sprintf("namespaces cannot be made here (run as root, or allow user namespaces): %v", err))
 	p.kill()
 }
 

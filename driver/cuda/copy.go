@@ -39,6 +39,9 @@ func (s *Stream) copyHost(m *Memory, off int64, h *HostMemory, hostOff, n int64,
 		return err
 	}
 	defer h.done()
+	if h.readOnly && !toDevice {
+		return driver.ErrReadOnly
+	}
 	buf, err := h.hostRange(hostOff, n)
 	if err != nil || n == 0 {
 		return err
@@ -51,7 +54,8 @@ func (s *Stream) copyHost(m *Memory, off int64, h *HostMemory, hostOff, n int64,
 	})
 }
 
-// CopyOnDevice queues a copy of n bytes from device memory to device memory, also of another device. It borrows both. Within
+// CopyOnDevice queues a copy of n bytes from device memory to device memory, also of another device, to which the
+// stream's device gets access where it needs some ([driver.UnsupportedError] where it cannot). It borrows both. Within
 // one memory the two runs of bytes must not overlap.
 func (s *Stream) CopyOnDevice(dst *Memory, dstOff int64, src *Memory, srcOff, n int64) error {
 	return s.dev.opError("copy on device", s.copyOnDevice(dst, dstOff, src, srcOff, n))
@@ -78,6 +82,11 @@ func (s *Stream) copyOnDevice(dst *Memory, dstOff int64, src *Memory, srcOff, n 
 	defer done()
 	if n == 0 {
 		return nil
+	}
+	for _, m := range []*Memory{dst, src} {
+		if err := m.reachFrom(s.dev); err != nil {
+			return err
+		}
 	}
 	return s.p.do(func() error {
 		return check("cuMemcpyDtoDAsync",

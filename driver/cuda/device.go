@@ -101,7 +101,7 @@ func open(ordinal int, o options) (_ *Device, err error) {
 	if err := check("cuDeviceGet", cu.DeviceGet(&d.handle, int32(ordinal))); err != nil {
 		return nil, err
 	}
-	if d.info, err = describe(ordinal, d.handle); err != nil {
+	if d.info, err = describe(ordinal, d.handle, o.kind); err != nil {
 		return nil, err
 	}
 	if d.p, err = retainPrimary(d.handle, d.info.String()); err != nil {
@@ -123,7 +123,7 @@ func Devices() ([]driver.Info, error) {
 		if err := check("cuDeviceGet", cu.DeviceGet(&h, int32(i))); err != nil {
 			return nil, err
 		}
-		info, err := describe(i, h)
+		info, err := describe(i, h, driver.CUDAFD)
 		if err != nil {
 			return nil, err
 		}
@@ -137,6 +137,10 @@ func count() (int, error) {
 	r := cu.Init(0)
 	if r == cu.ERROR_NO_DEVICE {
 		return 0, &driver.UnsupportedError{Feature: "CUDA", Requires: "there is no CUDA device, or CUDA_VISIBLE_DEVICES hides them all"}
+	}
+	if r == cu.ERROR_STUB_LIBRARY {
+		return 0, &driver.UnsupportedError{Feature: "CUDA", Requires: cu.Path() + " is the toolkit's stub for linking, not the driver's library: " +
+			"take its directory out of LD_LIBRARY_PATH, or name the driver's with SHAREDTENSOR_LIBCUDA"}
 	}
 	if err := check("cuInit", r); err != nil {
 		return 0, err

@@ -90,6 +90,80 @@ func TestErrorClasses(t *testing.T) {
 	require.NotErrorIs(t, &cuda.Error{Func: "cuStreamQuery", Code: cu.ERROR_INVALID_HANDLE}, cuda.ErrPeerGone)
 }
 
+// TestFaults are the codes after which the process cannot use the device, or at least the context, any more. (D36)
+func TestFaults(t *testing.T) {
+	for _, code := range []cu.Result{cu.ERROR_CONTAINED, cu.ERROR_NVLINK_UNCORRECTABLE, cu.ERROR_EXTERNAL_DEVICE, cu.ERROR_TENSOR_MEMORY_LEAK,
+		cu.ERROR_MPS_CLIENT_TERMINATED, cu.ERROR_ECC_UNCORRECTABLE, cu.ERROR_LAUNCH_FAILED} {
+		require.ErrorIs(t, &cuda.Error{Func: "cuX", Code: code}, cuda.ErrFault)
+	}
+	require.ErrorIs(t, &cuda.Error{Func: "cuX", Code: cu.ERROR_STUB_LIBRARY}, errors.ErrUnsupported)
+}
+
+// TestStubLibrary runs on the library that toolkits have for linking. (D36)
+func TestStubLibrary(t *testing.T) {
+	if childWith(t, "stub", cudatest.Options{Stub: true}) {
+		return
+	}
+	requireUnsupported(t)
+	_, err := cuda.Open(0)
+	require.ErrorContains(t, err, "stub")
+}
+
+// TestFabricWithoutChannel has devices that say they have a fabric, and a driver that does not let this user have it. (D33)
+func TestFabricWithoutChannel(t *testing.T) {
+	if childWith(t, "noimex", cudatest.Options{NoIMEX: true}) {
+		return
+	}
+	d, err := cuda.Open(0)
+	require.NoError(t, err)
+	p, err := d.Properties()
+	require.NoError(t, err)
+	require.True(t, p.FabricHandles)
+	for _, s := range d.Probe() {
+		if s.Kind != driver.CUDAFabric {
+			require.NoError(t, s.Err, s.Kind)
+			continue
+		}
+		var unsupported *driver.UnsupportedError
+		require.ErrorAs(t, s.Err, &unsupported)
+		require.ErrorContains(t, s.Err, "IMEX")
+		require.ErrorContains(t, s.Err, "CUDA_ERROR_NOT_PERMITTED (800)")
+	}
+	_, err = d.CreateAllocation(4<<20, cuda.FabricHandle)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	_, err = d.ImportFabric([64]byte{1})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.NoError(t, d.Close())
+	d, err = cuda.Open(0, cuda.WithHandleKind(driver.CUDAFabric))
+	require.NoError(t, err)
+	_, err = d.Alloc(10)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.NoError(t, d.Close())
+}
+
+// TestGranularityByKind opens a device for each kind of handle: what sizes are rounded up to depends on it. (D36)
+func TestGranularityByKind(t *testing.T) {
+	startFake(t)
+	for kind, want := range map[driver.HandleKind]int64{driver.CUDAFD: 2 << 20, driver.CUDAIPC: 2 << 20, driver.CUDAFabric: 4 << 20} {
+		d, err := cuda.Open(0, cuda.WithHandleKind(kind))
+		require.NoError(t, err)
+		require.Equal(t, want, d.Info().Granularity, kind)
+		m := alloc(t, d, 5)
+		h, err := m.Export()
+		require.NoError(t, err)
+		if kind != driver.CUDAIPC { // which the same process does not open
+			other, err := cuda.Open(0)
+			require.NoError(t, err)
+			in, err := other.Import(h, driver.ImportOptions{})
+			require.NoError(t, err, "on a device that was opened for another kind")
+			require.NoError(t, in.Close())
+			require.NoError(t, other.Close())
+		}
+		require.NoError(t, h.Close())
+		t.Cleanup(func() { require.NoError(t, d.Close()) })
+	}
+}
+
 // TestOrdinalsDiffer opens the same GPU under another number.
 func TestOrdinalsDiffer(t *testing.T) {
 	if childWith(t, "visible", cudatest.Options{Devices: 3, Visible: "2,0"}) {

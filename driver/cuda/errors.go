@@ -15,7 +15,7 @@ var (
 	ErrContext = errors.New("invalid CUDA context")
 	// ErrPeerGone is a handle whose owner is gone or has freed what it named.
 	ErrPeerGone = errors.New("the owner of the handle is gone")
-	// ErrFault is a fault on the device, such as a write to read-only memory. The context is lost: every call in it fails
+	// ErrFault is a fault on the device, such as a write to read-only memory, or of what it depends on (memory, NVLink, the MPS server). The context is lost: every call in it fails
 	// from then on, and the process has to start again to use the device.
 	ErrFault = errors.New("fault on the CUDA device")
 )
@@ -59,6 +59,12 @@ var classes = map[cu.Result]error{
 	cu.ERROR_ASSERT:                     ErrFault,
 	cu.ERROR_LAUNCH_TIMEOUT:             ErrFault,
 	cu.ERROR_ECC_UNCORRECTABLE:          ErrFault,
+	cu.ERROR_NVLINK_UNCORRECTABLE:       ErrFault,
+	cu.ERROR_CONTAINED:                  ErrFault,
+	cu.ERROR_TENSOR_MEMORY_LEAK:         ErrFault,
+	cu.ERROR_MPS_CLIENT_TERMINATED:      ErrFault,
+	cu.ERROR_EXTERNAL_DEVICE:            ErrFault,
+	cu.ERROR_STUB_LIBRARY:               errors.ErrUnsupported,
 }
 
 // Is answers for the errors of this package and of package driver that the code means.

@@ -27,7 +27,7 @@ func (a *Allocation) exportFile() (*os.File, error) {
 }
 
 // ExportFabric returns the 64 bytes with which a process of the same NVLink domain can import the allocation, which was made
-// with [FabricHandle]. A driver takes that wish also where there is no fabric, and refuses here.
+// with [FabricHandle].
 func (a *Allocation) ExportFabric() ([64]byte, error) {
 	h, err := a.exportFabric()
 	return h, a.dev.opError("export", err)
@@ -70,5 +70,5 @@ func importAt(out *cu.MemGenericAllocationHandle, at uintptr, types cu.MemAlloca
 }
 
 func importFabric(out *cu.MemGenericAllocationHandle, h *cu.MemFabricHandle) error {
-	return check("cuMemImportFromShareableHandle", importAt(out, uintptr(unsafe.Pointer(h)), cu.MEM_HANDLE_TYPE_FABRIC))
+	return fabricError(FabricHandle, check("cuMemImportFromShareableHandle", importAt(out, uintptr(unsafe.Pointer(h)), cu.MEM_HANDLE_TYPE_FABRIC)))
 }

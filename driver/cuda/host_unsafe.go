@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"unsafe"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
@@ -13,6 +14,7 @@ type HostMemory struct {
 	dev        *Device
 	data       []byte
 	registered bool // the caller's
+	readOnly   bool // mapped so
 }
 
 // AllocHost returns owned pinned memory. It is a scarce thing: it cannot be swapped out.
@@ -54,14 +56,24 @@ func (d *Device) pinnedHost(bytes int64) (*HostMemory, error) {
 // RegisterHost pins memory that there is, such as a mapped file, until Close. It borrows data, which must stay mapped until then;
 // memory of the Go heap stays because the result refers to it. The driver pins whole pages.
 func (d *Device) RegisterHost(data []byte) (*HostMemory, error) {
-	m, err := d.registerHost(data)
+	m, err := d.registerHost(data, false)
 	if err != nil {
 		return nil, d.opError("register host memory", err)
 	}
 	return m, nil
 }
 
-func (d *Device) registerHost(data []byte) (*HostMemory, error) {
+// RegisterHostReadOnly is RegisterHost for memory that is mapped read-only, such as an imported slab: [Device.RegisterHost] fails for that.
+// What copies to it is refused with [driver.ErrReadOnly]. A device without the feature is an [*driver.UnsupportedError].
+func (d *Device) RegisterHostReadOnly(data []byte) (*HostMemory, error) {
+	m, err := d.registerHost(data, true)
+	if err != nil {
+		return nil, d.opError("register host memory", err)
+	}
+	return m, nil
+}
+
+func (d *Device) registerHost(data []byte, readOnly bool) (*HostMemory, error) {
 	if len(data) == 0 {
 		return nil, invalid("no bytes to register")
 	}
@@ -70,13 +82,20 @@ func (d *Device) registerHost(data []byte) (*HostMemory, error) {
 	}
 	defer d.p.put()
 	at := unsafe.Pointer(unsafe.SliceData(data))
-	err := d.p.do(func() error {
-		return check("cuMemHostRegister", cu.MemHostRegister(at, uint64(len(data)), cu.MEMHOSTREGISTER_PORTABLE))
-	})
+	flags := uint32(cu.MEMHOSTREGISTER_PORTABLE)
+	if readOnly {
+		if has, err := d.has(cu.DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED); err != nil {
+			return nil, err
+		} else if !has {
+			return nil, &driver.UnsupportedError{Feature: "pinning memory that is mapped read-only", Requires: "a newer driver, or a writable mapping"}
+		}
+		flags |= cu.MEMHOSTREGISTER_READ_ONLY
+	}
+	err := d.p.do(func() error { return check("cuMemHostRegister", cu.MemHostRegister(at, uint64(len(data)), flags)) })
 	if err != nil {
 		return nil, err
 	}
-	m := &HostMemory{dev: d, data: data, registered: true}
+	m := &HostMemory{dev: d, data: data, registered: true, readOnly: readOnly}
 	err = m.own(d.p, "registered host memory", int64(len(data)), func() error {
 		cu.CtxSynchronize()
 		err := check("cuMemHostUnregister", cu.MemHostUnregister(at))

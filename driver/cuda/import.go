@@ -63,15 +63,17 @@ func (d *Device) importMemory(h driver.Handle, opts driver.ImportOptions) (*Memo
 
 // importShared imports virtual memory. Mapping fails where the allocation is smaller than what the handle names.
 func (d *Device) importShared(h driver.Handle, opts driver.ImportOptions) (*Memory, error) {
-	bytes, ok := roundUp(max(h.Offset+h.Bytes, 1), d.info.Granularity)
+	types := handleTypes(h.Kind)
+	unit, err := granularity(d.handle, types, cu.MEM_ALLOC_GRANULARITY_MINIMUM)
+	if err != nil {
+		return nil, err
+	}
+	bytes, ok := roundUp(max(h.Offset+h.Bytes, 1), unit)
 	if !ok {
 		return nil, fmt.Errorf("%w: %d bytes at %d", driver.ErrHandle, h.Bytes, h.Offset)
 	}
 	var a *Allocation
-	var err error
-	types := FileHandle
-	if h.Kind == driver.CUDAFabric {
-		types = FabricHandle
+	if types == FabricHandle {
 		a, err = d.importFabric([64]byte(h.Blob))
 	} else {
 		a, err = d.importFile(h.File)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -25,6 +26,9 @@ type Memory struct {
 	writable bool
 	// export makes a handle; nil where the memory cannot be shared.
 	export func() (driver.Handle, error)
+	// pages are the addresses of virtual memory, nil for other memory. Each device's access to them is set by itself.
+	pages   *AddressRange
+	reached sync.Map // cu.Device of another device that was given access
 	// pooled memory can be freed in stream order.
 	pooled bool
 }
@@ -107,7 +111,7 @@ func (d *Device) mapWhole(a *Allocation, bytes int64, access Access) (_ *Memory,
 	if err := r.setAccess(d, 0, bytes, access); err != nil {
 		return nil, err
 	}
-	m := &Memory{dev: d, ptr: r.base, bytes: bytes, writable: access == ReadWrite}
+	m := &Memory{dev: d, ptr: r.base, bytes: bytes, writable: access == ReadWrite, pages: r}
 	release := func() error { return joinErrors([]error{r.close(), a.close()}) }
 	if err := m.own(d.p, "memory", bytes, release); err != nil {
 		return nil, err

@@ -34,6 +34,32 @@ func (d *Device) EnablePeer(other *Device) error {
 	}))
 }
 
+// reachFrom gives a device access to virtual memory of another one, once. Copies of other memory go by themselves between all devices. The
+// caller keeps m from being closed.
+func (m *Memory) reachFrom(d *Device) error {
+	if m.pages == nil || m.dev.handle == d.handle {
+		return nil
+	}
+	if _, done := m.reached.Load(d.handle); done {
+		return nil
+	}
+	if can, err := d.CanAccess(m.dev); err != nil {
+		return err
+	} else if !can {
+		return &driver.UnsupportedError{Feature: fmt.Sprintf("a copy between %s and %s", d.info, m.dev.info),
+			Requires: "the two devices to be connected (NVLink or PCIe peer to peer); copy by way of the host"}
+	}
+	access := ReadOnly
+	if m.writable {
+		access = ReadWrite
+	}
+	if err := m.pages.setAccess(d, 0, m.pages.bytes, access); err != nil {
+		return err
+	}
+	m.reached.Store(d.handle, struct{}{})
+	return nil
+}
+
 // DisablePeer takes the access away. Where there is none, that is nil.
 func (d *Device) DisablePeer(other *Device) error {
 	return d.opError("peer access", d.do(func() error {

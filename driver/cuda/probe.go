@@ -71,16 +71,9 @@ func (d *Device) try(kind driver.HandleKind) error {
 	if err := d.supports(kind); err != nil {
 		return err
 	}
-	bytes := d.info.Granularity
-	var m *Memory
-	var err error
-	switch kind {
-	case driver.CUDAIPC:
-		m, err = d.allocLegacy(bytes)
-	case driver.CUDAFabric:
-		m, err = d.allocShared(bytes, FabricHandle)
-	default:
-		m, err = d.allocShared(bytes, FileHandle)
+	m, err := d.makeFor(kind)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return err
 	}
 	if err != nil {
 		return fmt.Errorf("making memory for %s: %w", kind, err)
@@ -89,11 +82,22 @@ func (d *Device) try(kind driver.HandleKind) error {
 	return joinErrors([]error{err, m.discard()})
 }
 
+// makeFor makes the least memory that is shared by handles of a kind.
+func (d *Device) makeFor(kind driver.HandleKind) (*Memory, error) {
+	types := handleTypes(kind)
+	if types == 0 {
+		return d.allocLegacy(d.info.Granularity)
+	}
+	bytes, err := granularity(d.handle, types, cu.MEM_ALLOC_GRANULARITY_MINIMUM)
+	if err != nil {
+		return nil, err
+	}
+	return d.allocShared(bytes, types)
+}
+
 func (d *Device) tryExport(m *Memory, kind driver.HandleKind) error {
 	h, err := m.export()
 	switch {
-	case kind == driver.CUDAFabric && errors.Is(err, driver.ErrInvalid):
-		return &driver.UnsupportedError{Feature: "exporting fabric handles", Requires: "an IMEX channel that this user may open: " + err.Error()}
 	case kind == driver.CUDAIPC && errors.Is(err, driver.ErrInvalid):
 		return &driver.UnsupportedError{Feature: "legacy CUDA IPC", Requires: "a driver that has it, which Tegra's has not: " + err.Error()}
 	case err != nil:

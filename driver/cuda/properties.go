@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -12,8 +13,8 @@ import (
 // memory management.
 const legacyGranularity = 2 << 20
 
-// describe asks the driver who a device is.
-func describe(ordinal int, h cu.Device) (driver.Info, error) {
+// describe asks the driver about a device whose memory is to be shared by handles of a kind.
+func describe(ordinal int, h cu.Device, kind driver.HandleKind) (driver.Info, error) {
 	info := driver.Info{Type: driver.CUDA, Index: ordinal, Granularity: legacyGranularity}
 	var err error
 	if info.UUID, err = uuidOf(h); err != nil {
@@ -34,13 +35,13 @@ func describe(ordinal int, h cu.Device) (driver.Info, error) {
 		return info, err
 	}
 	if vmm != 0 {
-		prop := allocationProp(h, 0)
-		var g uint64
-		err := check("cuMemGetAllocationGranularity", cu.MemGetAllocationGranularity(&g, &prop, cu.MEM_ALLOC_GRANULARITY_MINIMUM))
-		if err != nil {
+		g, err := granularity(h, handleTypes(kind), cu.MEM_ALLOC_GRANULARITY_MINIMUM)
+		switch {
+		case err == nil:
+			info.Granularity = g
+		case kind != driver.CUDAFabric || !errors.Is(err, errors.ErrUnsupported):
 			return info, err
-		}
-		info.Granularity = int64(g)
+		} // else there is no fabric, which Alloc says
 	}
 	return info, nil
 }

@@ -2,13 +2,16 @@ package cuda_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 )
 
 // keep closes what a test made at its end.
@@ -198,6 +201,73 @@ func TestPools(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, m.Close())
 	require.ErrorIs(t, s.Free(alloc(t, d, 1)), driver.ErrInvalid)
+}
+
+// TestRegisterReadOnlyHostMemory pins a mapping that cannot be written, as an imported slab is. (D36)
+func TestRegisterReadOnlyHostMemory(t *testing.T) {
+	d := openDevice(t, 0)
+	page, err := unix.Mmap(-1, 0, 8192, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	defer unix.Munmap(page)
+	copy(page[77:], "0123456789")
+	require.NoError(t, unix.Mprotect(page, unix.PROT_READ))
+	_, err = d.RegisterHost(page)
+	require.Error(t, err, "for writing too")
+	h, err := d.RegisterHostReadOnly(page)
+	require.NoError(t, err)
+	m, s := alloc(t, d, 10), newStream(t, d)
+	require.NoError(t, s.CopyToDevice(m, 0, h, 77, 10))
+	require.ErrorIs(t, s.CopyToHost(h, 0, m, 0, 10), driver.ErrReadOnly)
+	require.NoError(t, s.Synchronize())
+	got := make([]byte, 10)
+	_, err = m.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.Equal(t, "0123456789", string(got))
+	require.NoError(t, h.Close())
+}
+
+// TestCopyAcrossDevices copies between memory of two devices, of which each is mapped for its own alone. (D36)
+func TestCopyAcrossDevices(t *testing.T) {
+	d, other := openDevice(t, 0), openDevice(t, 1)
+	s := newStream(t, d)
+	near, far := alloc(t, d, 3<<20), alloc(t, other, 3<<20)
+	want := bytes.Repeat([]byte("abc"), 1<<20)
+	_, err := far.WriteAt(want, 0)
+	require.NoError(t, err)
+	require.NoError(t, s.CopyOnDevice(near, 0, far, 0, 3<<20))
+	require.NoError(t, s.CopyOnDevice(far, 1, near, 0, 1<<20))
+	require.NoError(t, s.Synchronize())
+	got := make([]byte, 3<<20)
+	_, err = near.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, got))
+	_, err = far.ReadAt(got, 0)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want[:1<<20], got[1:1<<20+1]))
+
+	h, err := far.Export()
+	require.NoError(t, err)
+	defer h.Close()
+	readOnly, err := other.Import(h, driver.ImportOptions{})
+	require.NoError(t, err)
+	defer readOnly.Close()
+	require.NoError(t, s.CopyOnDevice(near, 0, readOnly.(*cuda.Memory), 0, 100), "and from what may only be read")
+	require.NoError(t, s.Synchronize())
+}
+
+// TestCopyAcrossUnconnectedDevices has two devices that cannot reach each other. (D36)
+func TestCopyAcrossUnconnectedDevices(t *testing.T) {
+	if childWith(t, "nop2p", cudatest.Options{Devices: 2, Without: []string{"p2p", "rohost"}}) {
+		return
+	}
+	d, err := cuda.Open(0)
+	require.NoError(t, err)
+	other, err := cuda.Open(1)
+	require.NoError(t, err)
+	near, far := alloc(t, d, 100), alloc(t, other, 100)
+	require.ErrorIs(t, newStream(t, d).CopyOnDevice(near, 0, far, 0, 100), errors.ErrUnsupported)
+	_, err = d.RegisterHostReadOnly(make([]byte, 4096))
+	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
 func TestRegisteredHostMemory(t *testing.T) {

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -50,14 +51,42 @@ type Allocation struct {
 // Granularity is what sizes of allocations, and addresses and sizes of mappings, are multiples of, in bytes. recommended asks
 // for what is best for speed rather than for the least.
 func (d *Device) Granularity(types HandleTypes, recommended bool) (int64, error) {
-	prop := allocationProp(d.handle, types)
 	option := cu.MEM_ALLOC_GRANULARITY_MINIMUM
 	if recommended {
 		option = cu.MEM_ALLOC_GRANULARITY_RECOMMENDED
 	}
+	g, err := granularity(d.handle, types, option)
+	return g, d.opError("granularity", err)
+}
+
+// granularity may differ with how the memory is to be shared.
+func granularity(h cu.Device, types HandleTypes, option cu.MemAllocationGranularity_flags) (int64, error) {
+	prop := allocationProp(h, types)
 	var g uint64
-	err := check("cuMemGetAllocationGranularity", cu.MemGetAllocationGranularity(&g, &prop, option))
-	return int64(g), d.opError("granularity", err)
+	err := fabricError(types, check("cuMemGetAllocationGranularity", cu.MemGetAllocationGranularity(&g, &prop, option)))
+	return int64(g), err
+}
+
+// handleTypes are those with which memory is made to be shared by a kind of handle; none for legacy memory.
+func handleTypes(kind driver.HandleKind) HandleTypes {
+	switch kind {
+	case driver.CUDAFD:
+		return FileHandle
+	case driver.CUDAFabric:
+		return FabricHandle
+	}
+	return 0
+}
+
+// fabricError says what is missing where the driver refuses fabric handles on a device that says it has them: without an IMEX channel that
+// this user may open it answers "not permitted", and without a fabric "not supported".
+func fabricError(types HandleTypes, err error) error {
+	var e *Error
+	if types&FabricHandle == 0 || !errors.As(err, &e) || e.Code != cu.ERROR_NOT_PERMITTED && e.Code != cu.ERROR_NOT_SUPPORTED {
+		return err
+	}
+	return &driver.UnsupportedError{Feature: "sharing by fabric handles",
+		Requires: "an NVLink fabric, and an IMEX channel that this user may open (/dev/nvidia-caps-imex-channels): " + err.Error()}
 }
 
 // CreateAllocation returns an owned allocation of the given size, a multiple of [Device.Granularity]. Its bytes are whatever
@@ -74,7 +103,7 @@ func (d *Device) createAllocation(bytes int64, types HandleTypes) (*Allocation, 
 	a := &Allocation{dev: d, bytes: bytes}
 	prop := allocationProp(d.handle, types)
 	err := d.makeAllocation(a, func() error {
-		return check("cuMemCreate", cu.MemCreate(&a.handle, uint64(bytes), &prop, 0))
+		return fabricError(types, check("cuMemCreate", cu.MemCreate(&a.handle, uint64(bytes), &prop, 0)))
 	})
 	if err != nil {
 		return nil, err

@@ -65,7 +65,7 @@ func TestHandleTypesAreFixed(t *testing.T) {
 	_, err = plain.ExportFabric()
 	require.ErrorIs(t, err, driver.ErrInvalid)
 
-	both, err := d.CreateAllocation(granule, cuda.FileHandle|cuda.FabricHandle)
+	both, err := d.CreateAllocation(2*granule, cuda.FileHandle|cuda.FabricHandle) // what fabric handles need
 	keep(t, both, err)
 	f, err := both.ExportFile()
 	keep(t, f, err)

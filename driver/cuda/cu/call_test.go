@@ -194,6 +194,23 @@ func TestPerThreadDefaultStream(t *testing.T) {
 	require.NoError(t, UsePerThreadDefaultStream())
 }
 
+// TestProcAddressOfPerThreadStream asks for functions as the header's own inline function does. (D34)
+func TestProcAddressOfPerThreadStream(t *testing.T) {
+	ask := func(flags DriverProcAddress_flags) uintptr {
+		var fn uintptr
+		require.Equal(t, SUCCESS, GetProcAddress(CString("cuMemcpy"), &fn, 12000, uint64(flags), nil))
+		return fn
+	}
+	use(t, "tiny")
+	require.EqualValues(t, GET_PROC_ADDRESS_DEFAULT, ask(GET_PROC_ADDRESS_DEFAULT))
+	use(t, "tiny")
+	require.NoError(t, UsePerThreadDefaultStream())
+	for _, flags := range []DriverProcAddress_flags{GET_PROC_ADDRESS_LEGACY_STREAM, GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM} {
+		require.EqualValues(t, flags, ask(flags))
+	}
+	require.EqualValues(t, GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, ask(GET_PROC_ADDRESS_DEFAULT))
+}
+
 func TestCallback(t *testing.T) {
 	use(t, "tiny")
 	var got uintptr

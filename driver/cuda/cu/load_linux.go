@@ -68,6 +68,17 @@ func UsePerThreadDefaultStream() error {
 	return nil
 }
 
+// procAddressFlags are the flags of [GetProcAddress] with the default stream that the process chose, where they choose none.
+func procAddressFlags(flags uint64) uint64 {
+	library.mu.Lock()
+	defer library.mu.Unlock()
+	const chosen = uint64(GET_PROC_ADDRESS_LEGACY_STREAM | GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+	if library.perThread && flags&chosen == 0 {
+		flags |= uint64(GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+	}
+	return flags
+}
+
 // loadLocked needs library.mu held.
 func loadLocked(path string) error {
 	names := []string{path}

@@ -26,3 +26,5 @@ func unsupported(f function) error {
 
 // NewCallback makes a C function of a Go function. In this build it always fails, with a [*LibraryError].
 func NewCallback(fn any) (callback uintptr, err error) { return 0, &LibraryError{Err: errBuild} }
+
+func procAddressFlags(flags uint64) uint64 { return flags }

@@ -38,11 +38,12 @@ func DriverGetVersion(driverVersion *int32) Result {
 
 // GetProcAddress stores in pfn the address of the function named symbol (NUL-terminated, without form suffix) in the
 // form that programs for CUDA version cudaVersion (1000 times major plus 10 times minor) use. flags choose the
-// default stream ([GET_PROC_ADDRESS_DEFAULT] and others); symbolStatus, which may be nil, tells why nothing was
-// found.
+// default stream; [GET_PROC_ADDRESS_DEFAULT] is the one that [UsePerThreadDefaultStream] chose. symbolStatus, which
+// may be nil, tells why nothing was found.
 //
 // C: cuGetProcAddress, symbol cuGetProcAddress_v2, since CUDA 12.0.
 func GetProcAddress(symbol *byte, pfn *uintptr, cudaVersion int32, flags uint64, symbolStatus *DriverProcAddressQueryResult) Result {
+	flags = procAddressFlags(flags)
 	return call5(fnGetProcAddress, uintptr(unsafe.Pointer(symbol)), uintptr(unsafe.Pointer(pfn)), uintptr(cudaVersion), uintptr(flags), uintptr(unsafe.Pointer(symbolStatus)))
 }
 

@@ -369,5 +369,6 @@ func StreamUpdateCaptureDependencies_v1(hStream Stream, dependencies *GraphNode,
 //
 // C: cuGetProcAddress, since CUDA 11.3.
 func GetProcAddress_v1(symbol *byte, pfn *uintptr, cudaVersion int32, flags uint64) Result {
+	flags = procAddressFlags(flags)
 	return call4(fnGetProcAddress_v1, uintptr(unsafe.Pointer(symbol)), uintptr(unsafe.Pointer(pfn)), uintptr(cudaVersion), uintptr(flags))
 }

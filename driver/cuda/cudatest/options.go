@@ -23,10 +23,14 @@ type Options struct {
 	DriverVersion int
 	// Old leaves out the functions that drivers before CUDA 13 do not have.
 	Old bool
-	// Without are features that the devices lack: vmm, fd, ipc, p2p, pool.
+	// Without are features that the devices lack: vmm, fd, ipc, p2p, pool, rohost (pinning of memory mapped read-only).
 	Without []string
 	// Fabric makes fabric handles work.
 	Fabric bool
+	// NoIMEX makes the devices say that fabric handles work while the driver refuses them, as where there is no IMEX channel.
+	NoIMEX bool
+	// Stub makes the library answer cuInit as the toolkit's stub for linking does.
+	Stub bool
 	// CountReopen makes a second cuIpcOpenMemHandle of one handle succeed and count, as newer drivers do; otherwise it fails.
 	CountReopen bool
 	// DelayMicros is how long queued work stays undone while nobody waits for it; 0 means 2000.
@@ -69,7 +73,8 @@ func (o Options) Env(tb testing.TB) []string {
 		{"FAKECUDA_MIG", flag(o.MIG, "1")},
 		{"FAKECUDA_DRIVER_VERSION", number(int64(version))},
 		{"FAKECUDA_NO", strings.Join(o.Without, ",")},
-		{"FAKECUDA_FABRIC", flag(o.Fabric, "1")},
+		{"FAKECUDA_FABRIC", flag(o.Fabric, "1") + flag(o.NoIMEX, "noimex")},
+		{"FAKECUDA_STUB", flag(o.Stub, "1")},
 		{"FAKECUDA_IPC_REOPEN", flag(o.CountReopen, "count")},
 		{"FAKECUDA_DELAY_US", number(int64(o.DelayMicros))},
 		{"FAKECUDA_FAIL", ""},

@@ -145,6 +145,8 @@ CUresult enter(const char *name, CUresult *inject) {
 }
 
 static CUresult init(unsigned flags) {
+	if (env_is("FAKECUDA_STUB", "1"))
+		return 34; /* as the library of the toolkit that is there to be linked against */
 	if (flags)
 		return INVALID_VALUE;
 	if (initialised)

@@ -154,7 +154,8 @@ static CUresult attribute(int *out, int attr, int dev) {
 	case 115: *out = !lacks("pool"); return OK;
 	case 119: *out = lacks("pool") ? 0 : 1; return OK;
 	case 125: *out = 1; return OK;
-	case 128: *out = env_is("FAKECUDA_FABRIC", "1"); return OK;
+	case 113: *out = !lacks("rohost"); return OK;
+	case 128: *out = env_is("FAKECUDA_FABRIC", "1") || env_is("FAKECUDA_FABRIC", "noimex"); return OK;
 	}
 	for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
 		if (fixed[i].attr == attr)

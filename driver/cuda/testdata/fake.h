@@ -12,8 +12,9 @@
  *   FAKECUDA_MIG=1             devices are MIG instances: cuDeviceGetUuid_v2 answers another UUID than cuDeviceGetUuid
  *   CUDA_VISIBLE_DEVICES=1,0   which devices, in which order
  *   FAKECUDA_DRIVER_VERSION=v  what cuDriverGetVersion answers (default 13000)
- *   FAKECUDA_NO=vmm,fd,ipc,p2p,pool  features this device lacks
- *   FAKECUDA_FABRIC=1          fabric handles work
+ *   FAKECUDA_NO=vmm,fd,ipc,p2p,pool,rohost  features this device lacks
+ *   FAKECUDA_FABRIC=1          fabric handles work; "noimex": the device says that they do, and the driver refuses them with 800
+ *   FAKECUDA_STUB=1            cuInit answers 34, as the stub library of the toolkit does
  *   FAKECUDA_IPC_REOPEN=count  a second cuIpcOpenMemHandle of a handle is counted, as newer drivers do; default: error 208
  *   FAKECUDA_DELAY_US=n        how long queued work stays undone while nobody waits for it (default 2000)
  *   FAKECUDA_FAIL=name:k:code  the k-th call (from 1) of the function, or of any function for *, fails with code

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "fake.h"
 
+#include <stdio.h>
 #include <sys/mman.h>
 
 static CUresult host_range(void *p, size_t bytes, unsigned flags, bool registered) {
@@ -36,12 +37,35 @@ static CUresult host_alloc(void **out, size_t bytes, unsigned flags) {
 API(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags), host_alloc(out, bytes, flags))
 API(cuMemAllocHost_v2, (void **out, size_t bytes), host_alloc(out, bytes, 0))
 
+/* mapped tells whether all of the addresses are there, and writable where that is asked for. */
+static bool mapped(devptr begin, devptr end, bool writable) {
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[8192];
+	unsigned long long from, to;
+	char mode[5];
+	if (!f)
+		return true;
+	while (begin < end && fgets(line, sizeof line, f))
+		if (sscanf(line, "%llx-%llx %4s", &from, &to, mode) == 3 && from <= begin && begin < to) {
+			if (mode[0] != 'r' || (writable && mode[1] != 'w'))
+				break;
+			begin = to;
+		}
+	fclose(f);
+	return begin >= end;
+}
+
 static CUresult host_register(void *p, size_t bytes, unsigned flags) {
 	struct ctx *c;
 	CUresult r = current(&c);
 	if (r)
 		return r;
 	if (!p || !bytes || flags & ~15u || (devptr)p + bytes < (devptr)p)
+		return INVALID_VALUE;
+	if (flags & 8 && lacks("rohost"))
+		return NOT_SUPPORTED;
+	/* Pages are pinned for writing unless the flag says that nobody writes. */
+	if (!mapped((devptr)p, (devptr)p + bytes, !(flags & 8)))
 		return INVALID_VALUE;
 	return host_range(p, bytes, flags, true);
 }

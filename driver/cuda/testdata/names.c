@@ -60,13 +60,12 @@ EXPORT CUresult cuGetErrorString(int code, const char **out);
 EXPORT CUresult cuGetErrorString(int code, const char **out) { return find(code, out, true); }
 
 /* cuGetProcAddress_v2 finds the newest form of the function in this library. version is not looked at beyond 0: the library has one
- * form of most functions. */
+ * form of most functions, and none for a default stream per thread (flag 2): asked for that, it finds nothing of those that differ. */
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags, int *status);
 EXPORT CUresult cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags, int *status) {
 	static const char *suffix[] = {"_v4", "_v3", "_v2", ""};
 	Dl_info self;
-	(void)flags;
-	if (!symbol || !out || version <= 0 || !dladdr((void *)cuGetProcAddress_v2, &self))
+	if (!symbol || !out || version <= 0 || flags > 2 || !dladdr((void *)cuGetProcAddress_v2, &self))
 		return INVALID_VALUE;
 	void *lib = dlopen(self.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
 	*out = NULL;

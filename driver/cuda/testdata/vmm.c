@@ -17,6 +17,16 @@ static const char fabric_magic[8] = "FKFABRC";
 
 static bool aligned(uint64_t v) { return v % GRANULARITY == 0; }
 
+/* unit: memory for fabric handles has larger pages here, so that code which asks without saying how it shares is found out. */
+static size_t unit(unsigned types) { return types & 8 ? 2 * GRANULARITY : GRANULARITY; }
+
+/* fabric is the error of using fabric handles. A device may have the attribute and no IMEX channel: that is not permitted. */
+static CUresult fabric(unsigned types) {
+	if (!(types & 8) || env_is("FAKECUDA_FABRIC", "1"))
+		return OK;
+	return env_is("FAKECUDA_FABRIC", "noimex") ? NOT_PERMITTED : NOT_SUPPORTED;
+}
+
 static CUresult check_prop(const struct alloc_prop *p) {
 	if (lacks("vmm"))
 		return NOT_SUPPORTED;
@@ -29,7 +39,7 @@ static CUresult granularity(size_t *out, const struct alloc_prop *p, int option)
 	CUresult r = check_prop(p);
 	if (r)
 		return r;
-	return out && (option == 0 || option == 1) ? (*out = GRANULARITY, OK) : INVALID_VALUE;
+	return out && (option == 0 || option == 1) ? (*out = unit(p->types), OK) : INVALID_VALUE;
 }
 API(cuMemGetAllocationGranularity, (size_t *out, const struct alloc_prop *p, int option), granularity(out, p, option))
 
@@ -44,11 +54,12 @@ static CUresult create(handle *out, size_t size, const struct alloc_prop *p, uin
 	CUresult r = check_prop(p);
 	if (r)
 		return r;
-	if (!out || flags || size == 0 || !aligned(size))
+	if (!out || flags || size == 0 || size % unit(p->types))
 		return INVALID_VALUE;
 	if (p->types & 1 && lacks("fd"))
 		return NOT_SUPPORTED;
-	/* A fabric handle is promised even where there is no fabric; the export fails then. */
+	if ((r = fabric(p->types)))
+		return r;
 	struct phys *m = phys_new(p->loc.id, size, p->types, &r);
 	if (!m)
 		return r;
@@ -117,7 +128,7 @@ API_RELEASE(cuMemAddressFree, (devptr p, size_t size), unreserve(p, size))
 static CUresult map(devptr p, size_t size, size_t off, handle h, uint64_t flags) {
 	struct vmm *v = obj_get(h, T_VMM);
 	struct reservation *r = reservations;
-	if (!v || flags || size == 0 || !aligned(p) || !aligned(size) || off)
+	if (!v || flags || size == 0 || !aligned(p) || size % unit(v->p->types) || off)
 		return INVALID_VALUE;
 	if (size > v->p->size)
 		return INVALID_VALUE;
@@ -218,8 +229,6 @@ static CUresult export(void *out, handle h, unsigned type, uint64_t flags) {
 		*(int *)out = fd;
 		return OK;
 	}
-	if (!env_is("FAKECUDA_FABRIC", "1"))
-		return INVALID_VALUE;
 	record_fill(out, fabric_magic, v->p->fd, v->p->nonce, v->p->size, devices[v->p->dev].uuid);
 	return OK;
 }
@@ -269,9 +278,11 @@ static CUresult import(handle *out, void *os, unsigned type) {
 		fd = lacks("fd") ? -1 : fcntl((int)(intptr_t)os, F_DUPFD_CLOEXEC, 0); /* the caller keeps its own */
 		return fd < 0 ? INVALID_VALUE : adopt(out, fd);
 	}
-	if (type != 8 || !os || !env_is("FAKECUDA_FABRIC", "1"))
+	if (type != 8 || !os)
 		return INVALID_VALUE;
-	CUresult r = record_open(os, fabric_magic, &fd);
+	CUresult r = fabric(type);
+	if (!r)
+		r = record_open(os, fabric_magic, &fd);
 	return r ? r : adopt(out, fd);
 }
 API(cuMemImportFromShareableHandle, (handle *out, void *os, unsigned type), import(out, os, type))

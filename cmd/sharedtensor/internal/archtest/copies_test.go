@@ -56,5 +56,5 @@ func TestMarkdownNamesEveryPackage(t *testing.T) {
 			}
 		}
 	}
-	require.Contains(t, page, "| `driver/cuda` | driver, driver/cuda/cu | x/sys |\n")
+	require.Contains(t, page, "| `driver/cuda` | driver, driver/internal/reaper, driver/cuda/cu | x/sys |\n")
 }

@@ -73,6 +73,10 @@ func (c *call) emit(w *writer) {
 		c.emitFloats(w)
 	default:
 		before, words := amd64.words(c.params)
+		if c.name == "cuGetProcAddress" {
+			// The header does this in an inline function where a program is compiled for a default stream per thread.
+			before = append(before, "flags = procAddressFlags(flags)")
+		}
 		emitWords(w, c.index(), before, words)
 	}
 	w.printf("}\n\n")
