@@ -10,8 +10,11 @@ import (
 // what it takes to be told of an end (a channel, a timer, a place in the list of the session's context) is made when
 // somebody first asks for it.
 type callContext struct {
-	parent   context.Context
-	deadline time.Time // zero for none
+	parent   context.Context // the session's
+	caller   context.Context // of a caller in this process, whose values and end count too; nil for others
+	deadline time.Time       // zero for none
+
+	reader *session // whose reader runs the request itself; nil for others. Set before the function runs
 
 	mu    sync.Mutex
 	made  context.Context // nil until somebody asks
@@ -45,8 +48,15 @@ func (c *callContext) full() context.Context {
 	if c.made != nil {
 		return c.made
 	}
-	inner, cancel := context.WithCancelCause(c.parent)
-	c.cancelMade, c.stop, c.made = cancel, func() {}, inner
+	parent, stop := c.parent, func() bool { return true }
+	if c.caller != nil {
+		parent = c.caller
+	}
+	inner, cancel := context.WithCancelCause(parent)
+	if c.caller != nil {
+		stop = context.AfterFunc(c.parent, func() { cancel(context.Cause(c.parent)) })
+	}
+	c.cancelMade, c.stop, c.made = cancel, func() { stop() }, inner
 	if !c.deadline.IsZero() {
 		c.made, c.stop = context.WithDeadline(inner, c.deadline)
 	}
@@ -61,6 +71,9 @@ func (c *callContext) full() context.Context {
 func (c *callContext) Deadline() (time.Time, bool) {
 	if !c.deadline.IsZero() {
 		return c.deadline, true
+	}
+	if c.caller != nil {
+		return c.caller.Deadline()
 	}
 	return c.parent.Deadline()
 }
@@ -80,9 +93,26 @@ func (c *callContext) Err() error {
 		return context.Canceled
 	case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
 		return c.full().Err() // its deadline has passed, so it ends as it is made
+	case c.caller != nil && c.caller.Err() != nil:
+		return c.caller.Err()
 	}
 	return c.parent.Err()
 }
 
 // Value implements context.Context. Package context finds the cause of an end, and where to put the contexts below this one, by it.
-func (c *callContext) Value(key any) any { return c.full().Value(key) }
+func (c *callContext) Value(key any) any {
+	if key == (requestKey{}) {
+		return c
+	}
+	return c.full().Value(key)
+}
+
+// requestKey is what a request's context knows itself by.
+type requestKey struct{}
+
+// callsBack is told that a function calls its own server with the context: the reader that runs the function itself would not read that call.
+func callsBack(ctx context.Context) {
+	if c, _ := ctx.Value(requestKey{}).(*callContext); c != nil && c.reader != nil {
+		c.reader.handReadingOver()
+	}
+}

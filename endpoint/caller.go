@@ -10,7 +10,7 @@ import (
 )
 
 // Caller is what endpoints can be called through: a [Client], whose owner is another process, a [Server], which calls its own
-// endpoints without a socket, or a [Node], which is one of the two. All three check, cache, share and fail alike.
+// endpoints over a connection within the process, or a [Node], which is one of the two. All three check, cache, share and fail alike.
 type Caller interface {
 	// Call calls an endpoint and decodes its result into out. See [Client.Call].
 	Call(ctx context.Context, name string, in, out any) error
@@ -53,25 +53,7 @@ type Caller interface {
 	// ServerInfo describes the server.
 	ServerInfo(ctx context.Context) (ServerInfo, error)
 
-	through() asker
-}
-
-// asker brings requests to the server that does the work: over a socket or within the process.
-type asker interface {
-	// request makes a request without memory and decodes the answer into out, if that is not nil.
-	request(ctx context.Context, ask call, out any) error
-	// ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
-	ask(ctx context.Context, op wire.Op, name string, in, out any) error
-	// fetch fetches a value and decodes it into out. The reference that may come with it goes back.
-	fetch(ctx context.Context, f fetch, out any) error
-	// hold is fetch that keeps the reference; nil where none comes.
-	hold(ctx context.Context, f fetch, out any) (*reference, error)
-	// given ends the references of this process that the rows say were given back.
-	given(rows []wire.ObjectReleased)
-	// taskNews begins to tell what happens to tasks. The caller closes it.
-	taskNews(ctx context.Context, ask wire.WatchTasks) (taskNews, error)
-	// stream starts a stream. The caller closes it.
-	stream(ctx context.Context, name string, in any) (items, error)
+	through() *Client
 }
 
 // fetch says which value is wanted: that of a call, or the result of a task.
@@ -89,17 +71,10 @@ func (f fetch) String() string {
 	return fmt.Sprintf("call %s", shown(f.name))
 }
 
-// items are the results of a stream.
-type items interface {
-	// next decodes the next one into out, or returns io.EOF.
-	next(ctx context.Context, out any) error
-	close()
-}
+// caller is what a [Caller] does through a client: of another process, or of the server's own process.
+type caller struct{ to *Client }
 
-// caller is what a [Caller] does in terms of its asker.
-type caller struct{ to asker }
-
-func (c *caller) through() asker { return c.to }
+func (c *caller) through() *Client { return c.to }
 
 // Call calls an endpoint and decodes its result into out, a pointer, or drops it where out is nil. in is encoded by the rules of
 // [Register], and borrowed; its tensors are shared in place, not copied: whoever runs the function sees the same memory for as

@@ -39,6 +39,7 @@ type Client struct {
 	opts    ClientOptions
 	log     *slog.Logger
 	devices deviceSet
+	self    *Server // whose own client it is; nil for others
 
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
@@ -75,13 +76,7 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	if opts.Logger == nil {
 		opts.Logger = quiet(slog.Default())
 	}
-	c := &Client{
-		opts: opts, log: opts.Logger, devices: devices,
-		handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{},
-		links: map[*link]struct{}{},
-	}
-	c.caller.to = c
-	c.ctx, c.stop = context.WithCancel(context.Background())
+	c := newClient(opts, devices)
 	connect := c.connectNow
 	if opts.Wait {
 		connect = c.connected
@@ -91,6 +86,26 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// newClient is a client that is not connected yet.
+func newClient(opts ClientOptions, devices deviceSet) *Client {
+	c := &Client{
+		opts: opts, log: opts.Logger, devices: devices,
+		handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{},
+		links: map[*link]struct{}{},
+	}
+	c.caller.to = c
+	c.ctx, c.stop = context.WithCancel(context.Background())
+	return c
+}
+
+// serverClosed ends a server's own client: the objects that it has references to are gone.
+func (c *Client) serverClosed() {
+	for _, r := range c.references() {
+		c.lose(r, StaleObjectMissing)
+	}
+	c.Close()
 }
 
 // Close ends the connection, gives back all leases and ends all watchers. Memory of handles stays mapped until they are closed

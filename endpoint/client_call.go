@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// fetch implements asker.
+// fetch fetches a value and decodes it into out. The reference that may come with it goes back.
 func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
 	for {
 		l, err := c.connected(ctx)
@@ -40,7 +40,7 @@ func (c *Client) fetchOn(ctx context.Context, l *link, f fetch, out any) (wire.R
 	return c.takeResult(l, frame, out)
 }
 
-// ask implements asker.
+// ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
 func (c *Client) ask(ctx context.Context, op wire.Op, name string, in, out any) error {
 	return c.onLink(ctx, func(l *link) error { return c.askOn(ctx, l, op, name, in, out) })
 }
@@ -61,15 +61,6 @@ func (c *Client) askOn(ctx context.Context, l *link, op wire.Op, name string, in
 	}
 	defer frame.Files.Close()
 	return decodeAnswer(frame, out)
-}
-
-// stream implements asker.
-func (c *Client) stream(ctx context.Context, name string, in any) (items, error) {
-	s, err := c.openStream(ctx, name, in)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
 }
 
 func (c *Client) callOn(ctx context.Context, l *link, name string, in, out any) (wire.Returned, error) {

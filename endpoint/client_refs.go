@@ -3,7 +3,6 @@ package endpoint
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -30,7 +29,7 @@ func (c *Client) lose(r *reference, reason StaleReason) {
 	r.stale(reason, "")
 }
 
-// hold implements asker.
+// hold is fetch that keeps the reference; nil where none comes.
 func (c *Client) hold(ctx context.Context, f fetch, out any) (ref *reference, err error) {
 	err = c.onLink(ctx, func(l *link) (err error) {
 		ref, err = c.holdOn(ctx, l, f, out)
@@ -85,7 +84,7 @@ func (c *Client) keepReference(l *link, obj *wire.ObjectRef) *reference {
 	return r
 }
 
-// returnReference implements keeper.
+// returnReference gives a live reference back, waiting for the answer or not.
 func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (bool, error) {
 	c.mu.Lock()
 	c.refs.remove(r)
@@ -94,12 +93,15 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 	switch {
 	case l == nil: // it went with its connection
 		return false, nil
-	case !wait:
+	case !wait && c.self == nil:
 		l.releaseObject(r.id, token)
 		return true, nil
 	}
 	_, frame, err := l.roundTrip(ctx, call{op: wire.OpObjectRelease, body: releaseOne(r.id, token)})
 	if err != nil {
+		if !wait { // the reference goes with its connection
+			return false, nil
+		}
 		if token != 0 { // whether it went back or not: asking twice is the same as asking once, and nobody else asks
 			l.releaseObject(r.id, token)
 		}
@@ -113,10 +115,7 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 	return len(got.Objects) == 1 && got.Objects[0].Released, nil
 }
 
-// logger implements keeper.
-func (c *Client) logger() *slog.Logger { return c.log }
-
-// given implements asker.
+// given ends the references of this process that the rows say were given back.
 func (c *Client) given(rows []wire.ObjectReleased) {
 	spent := tokensOf(rows)
 	c.mu.Lock()

@@ -16,9 +16,9 @@ const (
 	keptTasks = wire.MaxElements
 )
 
-// clientTaskNews is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of the progress
+// taskNews is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of the progress
 // the newest; when it is too much, it has the tasks listed again.
-type clientTaskNews struct {
+type taskNews struct {
 	link *link
 	ask  wire.WatchTasks
 	wake chan struct{} // has room for one
@@ -31,21 +31,17 @@ type clientTaskNews struct {
 	missed  bool           // events were thrown away
 }
 
-// taskNews implements asker.
-func (c *Client) taskNews(ctx context.Context, ask wire.WatchTasks) (taskNews, error) {
-	var n *clientTaskNews
-	err := c.onLink(ctx, func(l *link) error {
-		n = &clientTaskNews{link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
+// taskNews begins to tell what happens to tasks. The caller closes it.
+func (c *Client) taskNews(ctx context.Context, ask wire.WatchTasks) (n *taskNews, err error) {
+	err = c.onLink(ctx, func(l *link) error {
+		n = &taskNews{link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
 		return n.begin(ctx)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return n, nil
+	return n, err
 }
 
 // begin asks for events.
-func (n *clientTaskNews) begin(ctx context.Context) error {
+func (n *taskNews) begin(ctx context.Context) error {
 	l := n.link
 	id, frame, err := l.roundTrip(ctx, call{op: wire.OpTaskWatch, body: n.ask, item: n.take, late: l.endLateWatch})
 	if err != nil {
@@ -60,7 +56,7 @@ func (n *clientTaskNews) begin(ctx context.Context) error {
 }
 
 // take is called by whoever reads the connection with an event. It takes the frame.
-func (n *clientTaskNews) take(frame wire.Frame) error {
+func (n *taskNews) take(frame wire.Frame) error {
 	defer frame.Files.Close()
 	var e wire.TaskEvent
 	if err := wire.Unmarshal(frame.Body, &e); err != nil {
@@ -94,7 +90,7 @@ func (n *clientTaskNews) take(frame wire.Frame) error {
 }
 
 // putLocked keeps an event, in the place of one of the same task in the same state.
-func (n *clientTaskNews) putLocked(e wire.TaskEvent) {
+func (n *taskNews) putLocked(e wire.TaskEvent) {
 	if at, known := n.latest[e.Task.ID]; known && n.events[at].Task.State == e.Task.State {
 		n.events[at].Task = e.Task
 		return
@@ -106,8 +102,8 @@ func (n *clientTaskNews) putLocked(e wire.TaskEvent) {
 	}
 }
 
-// next implements taskNews.
-func (n *clientTaskNews) next(ctx context.Context) ([]wire.TaskEvent, error) {
+// next waits until something has happened, and returns it.
+func (n *taskNews) next(ctx context.Context) ([]wire.TaskEvent, error) {
 	for {
 		ended := false
 		select {
@@ -141,7 +137,7 @@ func (n *clientTaskNews) next(ctx context.Context) ([]wire.TaskEvent, error) {
 }
 
 // again has all tasks listed again.
-func (n *clientTaskNews) again(ctx context.Context) error {
+func (n *taskNews) again(ctx context.Context) error {
 	n.close()
 	n.mu.Lock()
 	n.missed = false
@@ -149,8 +145,8 @@ func (n *clientTaskNews) again(ctx context.Context) error {
 	return n.begin(ctx)
 }
 
-// close implements taskNews.
-func (n *clientTaskNews) close() {
+// close ends it, and tells the server.
+func (n *taskNews) close() {
 	n.mu.Lock()
 	id := n.request
 	n.request = 0

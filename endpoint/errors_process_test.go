@@ -137,7 +137,7 @@ func paths(t *testing.T) map[string]endpoint.Caller {
 	return map[string]endpoint.Caller{"socket": c, "direct": here(), "near": near}
 }
 
-// Every class of error arrives as itself, over a socket from another process and on the direct path, and of a task as of a call.
+// Every class of error arrives as itself, over a socket from another process and within the process, and of a task as of a call.
 func TestErrorsArriveAsTheyAre(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

@@ -41,7 +41,7 @@ func (s *Server) watchIdle() {
 
 // idle tells whether the session has been idle for two looks in a row, of which this is the last.
 func (ses *session) idle() bool {
-	if ses.active.Swap(false) || ses.holdsSomething() {
+	if ses.own || ses.active.Swap(false) || ses.holdsSomething() {
 		ses.quietLooks = 0
 		return false
 	}

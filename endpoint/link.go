@@ -15,9 +15,12 @@ type link struct {
 	conn     connection
 	receiver receiver
 	server   wire.Hello
+	// lendsContext makes the contexts of requests go with them: they are of a server's own process.
+	lendsContext bool
 
 	mu      sync.Mutex
 	pending map[uint64]*waiter
+	spare   []*waiter                         // of requests that were answered
 	events  map[uint64]func(wire.Frame) error // by the request that they belong to
 	lastID  uint64
 	err     error // why the link is of no use for new requests

@@ -38,7 +38,12 @@ type call struct {
 // sendCall sends a request with what goes beside it, as [wire.Conn.SendContext] does.
 func (l *link) sendCall(ctx context.Context, id uint64, body []byte, c *call) error {
 	if p, ok := l.conn.(*pipe); ok {
-		return p.lend(wire.KindRequest, id, body, c.storages)
+		if !l.lendsContext {
+			ctx = nil
+		} else {
+			callsBack(ctx)
+		}
+		return p.lend(ctx, wire.KindRequest, id, body, c.storages)
 	}
 	return l.conn.SendContext(ctx, wire.KindRequest, id, body, c.files...)
 }

@@ -3,7 +3,6 @@ package endpoint
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -17,12 +16,27 @@ type waiter struct {
 	done    func(wire.Frame, error) // gets the answer, or the end of the link, instead of the channel; nil for most
 }
 
-var waiters = sync.Pool{New: func() any { return &waiter{answer: make(chan wire.Frame, 1)} }}
+// spareWaiters is how many waiters a link keeps for its next requests.
+const spareWaiters = 64
 
 // free keeps a waiter, whose answer has been taken or will not come, for another request.
-func (w *waiter) free() {
+func (l *link) free(w *waiter) {
 	w.late, w.returns = nil, false
-	waiters.Put(w)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.spare) < spareWaiters {
+		l.spare = append(l.spare, w)
+	}
+}
+
+// waiterLocked is a waiter for a new request.
+func (l *link) waiterLocked() *waiter {
+	if n := len(l.spare); n > 0 {
+		w := l.spare[n-1]
+		l.spare = l.spare[:n-1]
+		return w
+	}
+	return &waiter{answer: make(chan wire.Frame, 1)}
 }
 
 // roundTrip sends a request and waits for its answer, which the caller owns. When ctx ends first the owner is told to stop. The id
@@ -40,14 +54,14 @@ func (l *link) roundTrip(ctx context.Context, c call) (uint64, wire.Frame, error
 	}
 	frame, ok, err := l.receiver.Wait(ctx, w.answer)
 	if err == nil {
-		return l.answered(id, w, frame, ok)
+		return l.answered(ctx, id, w, frame, ok)
 	}
 	if l.abandon(id, w) {
 		l.post(wire.KindCancel, id, nil)
 		return 0, wire.Frame{}, err
 	}
 	frame, ok = <-w.answer // it came at the same moment: the answer is the better news
-	return l.answered(id, w, frame, ok)
+	return l.answered(ctx, id, w, frame, ok)
 }
 
 // ask sends a request.
@@ -64,7 +78,7 @@ func (l *link) ask(ctx context.Context, c *call) (uint64, *waiter, error) {
 	}
 	if err := l.sendCall(ctx, id, *payload, c); err != nil {
 		if l.withdraw(id) {
-			w.free()
+			l.free(w)
 		} else if frame, ok := <-w.answer; ok { // to what was not sent: the link has failed since, or will
 			frame.Files.Close()
 		}
@@ -74,16 +88,19 @@ func (l *link) ask(ctx context.Context, c *call) (uint64, *waiter, error) {
 }
 
 // answered turns what a waiter got into a result, and keeps the waiter for another request.
-func (l *link) answered(id uint64, w *waiter, frame wire.Frame, ok bool) (uint64, wire.Frame, error) {
+func (l *link) answered(ctx context.Context, id uint64, w *waiter, frame wire.Frame, ok bool) (uint64, wire.Frame, error) {
 	if !ok {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return 0, wire.Frame{}, l.err
 	}
-	w.free()
+	l.free(w)
 	if frame.Kind == wire.KindError {
 		defer frame.Files.Close()
 		l.ignore(id)
+		if l.lendsContext && ctx.Err() != nil { // what the server's side of it came to is not told by a code
+			return 0, wire.Frame{}, context.Cause(ctx)
+		}
 		return 0, wire.Frame{}, remoteError(frame)
 	}
 	return id, frame, nil
@@ -166,7 +183,7 @@ func (l *link) expect(c *call) (uint64, *waiter, error) {
 		return 0, nil, &unasked{l.err}
 	}
 	l.lastID++
-	w := waiters.Get().(*waiter)
+	w := l.waiterLocked()
 	w.late, w.returns, w.gone = c.late, c.returns, false
 	l.pending[l.lastID] = w
 	l.listenLocked(l.lastID, c)

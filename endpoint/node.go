@@ -12,8 +12,8 @@ import (
 // ([Share]) is called alike in all three, with the same types, checks, cache and errors; tensors of a result are views of the
 // function's memory where it ran in this process, and mapped from the owner's where not.
 //
-// A node in the role of a server calls its functions directly. A [Client] that dials a server of its own process has a session there like any
-// other, but is lent its memory.
+// A node in the role of a server calls its functions over a connection within the process. A [Client] that dials a server of its own process has
+// such a connection too, and a session there like any other; both are lent the server's memory.
 type Node struct {
 	caller
 	mode     Mode

@@ -255,12 +255,11 @@ func (s *Server) destroyObject(id, reason string) (wire.ObjectInfo, error) {
 	for _, ses := range s.sessionsOf(holders) {
 		ses.objectGone(id, reason)
 	}
-	s.loseReferences(id, reason)
 	s.log.Info("object destroyed", "object", id, "endpoint", obj.endpoint, "sessions", len(holders), "reason", reason)
 	return was, nil
 }
 
-// sessionsOf are the sessions with those numbers that there are.
+// sessionsOf are the sessions with those numbers that there are, this process's own among them.
 func (s *Server) sessionsOf(ids []uint64) []*session {
 	s.mu.Lock()
 	defer s.mu.Unlock()

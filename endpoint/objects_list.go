@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"cmp"
-	"os"
 	"slices"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -148,9 +147,6 @@ func (s *Server) processes(sessions []uint64) map[uint64]Process {
 	for _, ses := range s.sessionsOf(sessions) {
 		info := ses.describe()
 		who[ses.id] = Process{PID: info.PID, UID: info.UID, Label: info.Label}
-	}
-	if slices.Contains(sessions, s.self.id) {
-		who[s.self.id] = Process{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: shortLabel(s.opts.Label)}
 	}
 	return who
 }

@@ -111,7 +111,7 @@ func (n *Node) openLocal(opts Options) (err error) {
 	if n.server, err = newOwner(opts.server("")); err != nil {
 		return err
 	}
-	n.caller.to = n.server
+	n.caller = n.server.caller
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (n *Node) openServer(opts Options) (err error) {
 	if n.server, err = NewServer(opts.server(n.socket)); err != nil {
 		return err
 	}
-	n.caller.to = n.server
+	n.caller = n.server.caller
 	return nil
 }
 
@@ -131,6 +131,6 @@ func (n *Node) openClient(ctx context.Context, opts Options) (err error) {
 	if err != nil {
 		return err
 	}
-	n.caller.to = n.client
+	n.caller = n.client.caller
 	return nil
 }

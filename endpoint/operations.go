@@ -27,7 +27,6 @@ type request struct {
 	id      uint64
 	body    wire.RawMessage
 	files   *wire.Files
-	local   *local // of a request within the process; nil for others
 
 	load   load        // what its body and its descriptors count; that of arguments counts until these are done with
 	args   *arguments  // room for those of a call; may be nil

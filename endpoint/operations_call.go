@@ -10,9 +10,6 @@ import (
 
 // prepare finds the endpoint of a call, which it returns also with an error, and makes its arguments. The caller closes those.
 func (r request) prepare() (*definition, *arguments, error) {
-	if r.local != nil {
-		return r.prepareLocal()
-	}
 	if r.callee == nil {
 		var err error
 		if r.call, err = wire.ParseCall(r.body); err != nil {
@@ -102,10 +99,6 @@ func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (rep
 
 // share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the result's.
 func (r request) share(res *result, kept bool) (wire.Returned, []*os.File, error) {
-	if r.local != nil {
-		r.local.result = res
-		return wire.Returned{}, nil, res.shareable(kept)
-	}
 	out, files, err := res.returned(r.session.lends())
 	for i := 0; err == nil && i < len(out.Handles); i++ {
 		err = lasting(out.Handles[i].Kind, kept)

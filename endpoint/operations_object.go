@@ -49,9 +49,6 @@ func doObjectDestroy(_ context.Context, r request) (reply, error) {
 
 // ownerOrRoot tells whether the peer runs as the owner's user or as root, by what the kernel says of it.
 func (ses *session) ownerOrRoot() bool {
-	if ses.conn == nil { // the owner itself
-		return true
-	}
 	peer := ses.conn.Peer()
 	return peer.SameUser() || peer.UID == 0
 }

@@ -111,13 +111,6 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 	if err != nil {
 		return fmt.Errorf("item: %w", err)
 	}
-	if r.local != nil {
-		if err := res.shareable(false); err != nil {
-			res.release()
-			return err
-		}
-		return r.local.yield(ctx, res)
-	}
 	defer res.release()
 	if err := flow.take(ctx); err != nil {
 		return err

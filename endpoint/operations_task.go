@@ -92,7 +92,7 @@ func (h *handover) take() (*outcome, grip) {
 func (r request) submit(ctx context.Context, d *definition, a *arguments, then func(*outcome)) (*task.Task[*outcome], error) {
 	s := r.session.server
 	spec := task.Spec{Name: d.name, Owner: r.session.id}
-	if r.session != s.self {
+	if !r.session.own {
 		spec.Limit = s.opts.Limits.Tasks
 	}
 	t, err := s.tasks.Submit(ctx, spec, func(ctx context.Context) (*outcome, error) {

@@ -57,6 +57,14 @@ func (t *reading) begin(ses *session) uint64 {
 	return n
 }
 
+// handReadingOver has another goroutine read, where the reader runs a call.
+func (ses *session) handReadingOver() {
+	t := &ses.reading
+	if n := t.call.Load(); n != 0 && t.call.CompareAndSwap(n, 0) {
+		go ses.read()
+	}
+}
+
 // end notes that a call is over, and tells whether its goroutine still reads.
 func (t *reading) end(n uint64) bool { return t.call.CompareAndSwap(n, 0) }
 

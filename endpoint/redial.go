@@ -38,7 +38,7 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 			return l, err
 		}
 		l, err = a.wait(ctx)
-		if err == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+		if err == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil || errors.Is(err, ErrServerClosed) {
 			return l, err
 		}
 	}
@@ -68,7 +68,7 @@ func (c *Client) linkOrAttempt(now bool) (*link, *attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, nil, fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
+		return nil, nil, c.closedError()
 	}
 	if c.link != nil && c.link.reason() == nil {
 		return c.link, nil, nil
@@ -88,6 +88,14 @@ func (c *Client) linkOrAttempt(now bool) (*link, *attempt, error) {
 		}
 	}
 	return nil, a, nil
+}
+
+// closedError is what requests get after Close.
+func (c *Client) closedError() error {
+	if c.self != nil {
+		return errServerClosing
+	}
+	return fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
 }
 
 // try makes one attempt after a pause that grows with the number of failures before it.
@@ -130,7 +138,7 @@ func (c *Client) settle(a *attempt) {
 	if c.closed {
 		c.mu.Unlock()
 		a.link.hangUp()
-		a.link, a.err = nil, fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
+		a.link, a.err = nil, c.closedError()
 		return
 	}
 	c.link = a.link
@@ -192,6 +200,9 @@ func (c *Client) open() (*link, error) {
 
 // meet introduces the client to the owner, over the socket unless that is one of this process.
 func (c *Client) meet(ctx context.Context) (l *link, err error) {
+	if c.self != nil {
+		return newSelfLink(c.self)
+	}
 	if s := neighbour(c.opts.Socket); s != nil && !c.opts.OverSocket {
 		l, err = newNeighbourLink(ctx, s, c.introduction(), c.opts.Limits)
 	} else {

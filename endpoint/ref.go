@@ -107,7 +107,7 @@ func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 	if r.ref == nil || !r.ref.end(errReleased) {
 		return false, nil
 	}
-	return r.ref.keeper.returnReference(ctx, r.ref, true)
+	return r.ref.client.returnReference(ctx, r.ref, true)
 }
 
 // Close gives the reference back, without waiting for the server, and closes the tensors of the value. A second Close is nil.
@@ -115,7 +115,7 @@ func (r *Ref[T]) Close() error {
 	r.close.Do(func() {
 		r.net.remove()
 		if r.ref != nil && r.ref.end(errReleased) {
-			r.ref.keeper.returnReference(context.Background(), r.ref, false)
+			r.ref.client.returnReference(context.Background(), r.ref, false)
 		}
 		closeValue(r.value)
 	})

@@ -3,7 +3,6 @@ package endpoint
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -11,7 +10,7 @@ import (
 
 // reference is one reference to a managed object: what a [Ref] is without its type.
 type reference struct {
-	keeper     keeper
+	client     *Client
 	id, server string
 	done       chan struct{} // closed when err is set
 
@@ -21,18 +20,8 @@ type reference struct {
 	err   error  // why it is of no use any more
 }
 
-// keeper is who has the references of this process at a server: a client, or the server itself.
-type keeper interface {
-	// returnReference gives a live reference back, waiting for the answer or not.
-	returnReference(ctx context.Context, r *reference, wait bool) (bool, error)
-	// start runs something short in a goroutine, unless the keeper was closed.
-	start(what func())
-	// logger gets what operators should know.
-	logger() *slog.Logger
-}
-
-func newReference(k keeper, obj *wire.ObjectRef) *reference {
-	return &reference{keeper: k, id: obj.ID, server: obj.Server, token: obj.Token, done: make(chan struct{})}
+func newReference(c *Client, obj *wire.ObjectRef) *reference {
+	return &reference{client: c, id: obj.ID, server: obj.Server, token: obj.Token, done: make(chan struct{})}
 }
 
 var errReleased = fmt.Errorf("reference to an object: %w", ErrClosed)
@@ -52,10 +41,10 @@ func (r *reference) end(err error) bool {
 // forgotten is called when nothing of a [Ref] is used any more and nobody has closed it. The reference goes back, if it has not; what and
 // name tell where it came from.
 func (r *reference) forgotten(what, name string) {
-	r.keeper.start(func() {
+	r.client.start(func() {
 		if r.end(errReleased) {
-			r.keeper.returnReference(context.Background(), r, false)
-			r.keeper.logger().Warn("a reference to a managed object was not closed", "object", r.id, what, name, "server", r.server)
+			r.client.returnReference(context.Background(), r, false)
+			r.client.log.Warn("a reference to a managed object was not closed", "object", r.id, what, name, "server", r.server)
 		}
 	})
 }

@@ -95,20 +95,6 @@ func resultCost(key cache.Key, r *result) int64 {
 // empty tells whether the result is nothing at all.
 func (r *result) empty() bool { return isNull(r.payload.value) }
 
-// shareable refuses a result that no other process could have. kept is as for lasting.
-func (r *result) shareable(kept bool) error {
-	for i, s := range r.payload.storages {
-		h, err := s.Shareable()
-		if err != nil {
-			return fmt.Errorf("share the result: storage %d: %w", i, incapable(err))
-		}
-		if err := lasting(string(h.Kind), kept); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // lasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as long as nobody
 // frees it. A managed result is kept for its receivers, other kinds of memory keep themselves.
 func lasting(kind string, kept bool) error {

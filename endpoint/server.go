@@ -54,18 +54,18 @@ type Server struct {
 	accepting  chan struct{} // closed when Serve begins
 	acceptOnce sync.Once
 
-	self     *session // stands for this process in calls without a socket
-	directID atomic.Uint64
+	own *Client // calls of this process go through it
 
 	mu        sync.Mutex
 	sessions  map[uint64]*session
 	nextID    uint64
-	ownRefs   references // of this process
-	directs   int        // requests of this process in flight
+	self      *session // of own: the current one, or before the first call the one to be
+	selfPipe  *pipe    // the other end of self until own takes it
+	selves    int      // how many of the sessions are own's: one, and for a moment two where the pipe has broken
 	closing   bool
 	stopping  chan struct{} // closed when closing is set
 	idleTimer *time.Timer   // nil without a limit for idle clients
-	done      chan struct{} // closed when the last session and request of this process have gone after closing
+	done      chan struct{} // closed when the last session has gone after closing
 }
 
 // NewServer binds the socket and returns an owner that has published nothing yet. Clients that connect before Serve wait in the
@@ -113,8 +113,10 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	})
 	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
 	s.nextID = 1
-	s.self = newSession(s, nil, s.nextID)
-	s.caller.to, s.objects.server = s, s.id
+	s.selfPipe = s.newSelfLocked() // nobody else has s yet
+	s.own = newClient(ClientOptions{Socket: opts.Socket, Devices: opts.Devices, Limits: opts.Limits.Wire, Label: opts.Label, Logger: opts.Logger}, devices)
+	s.own.self = s
+	s.caller.to, s.objects.server = s.own, s.id
 	return s, nil
 }
 
@@ -197,13 +199,13 @@ func (s *Server) admit(c *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Some who are too many are let in for as long as it takes to tell them why they are not.
-	if s.closing || len(s.sessions) >= s.opts.Limits.Clients+turnedAway {
+	if s.closing || s.clientsLocked() >= s.opts.Limits.Clients+turnedAway {
 		conn.Close()
 		return
 	}
 	s.nextID++
 	ses := newSession(s, conn, s.nextID)
-	ses.surplus = len(s.sessions) >= s.opts.Limits.Clients
+	ses.surplus = s.clientsLocked() >= s.opts.Limits.Clients
 	s.sessions[ses.id] = ses
 	go ses.run()
 }
@@ -216,11 +218,17 @@ func (s *Server) forget(ses *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, ses.id)
+	if ses.own {
+		s.selves--
+	}
 	s.finishIfIdleLocked()
 }
 
+// clientsLocked is how many clients there are. This process itself is none.
+func (s *Server) clientsLocked() int { return len(s.sessions) - s.selves }
+
 func (s *Server) finishIfIdleLocked() {
-	if !s.closing || len(s.sessions) > 0 || s.directs > 0 {
+	if !s.closing || len(s.sessions) > 0 {
 		return
 	}
 	select {
@@ -241,10 +249,18 @@ func (s *Server) isClosing() bool {
 // returned; what a function returns that does not heed its context is given back when it does. Memory that clients have
 // attached stays theirs.
 func (s *Server) Shutdown(ctx context.Context) error {
-	for _, ses := range s.beginClose() {
-		ses.goodbye()
+	sessions := s.beginClose()
+	for _, ses := range sessions {
+		if !ses.own { // this process may watch its tasks end
+			ses.goodbye()
+		}
 	}
 	err := s.tasks.Shutdown(ctx)
+	for _, ses := range sessions {
+		if ses.own {
+			ses.goodbye()
+		}
+	}
 	select {
 	case <-s.done:
 	case <-ctx.Done():
@@ -260,9 +276,9 @@ func (s *Server) Close() error { return s.close(closeGrace) }
 // close is Close that waits for so long.
 func (s *Server) close(grace time.Duration) error {
 	for _, ses := range s.beginClose() {
+		ses.cancel(ErrServerClosed)
 		ses.cut()
 	}
-	s.self.cancel(ErrServerClosed)
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	s.tasks.Shutdown(now) // its error is that of now
@@ -272,10 +288,7 @@ func (s *Server) close(grace time.Duration) error {
 	case <-time.After(grace):
 		s.log.Warn("functions of endpoints go on after the server has closed", "socket", s.opts.Socket)
 	}
-	s.loseReferences("", "")
-	for _, obj := range s.objects.releaseSession(s.self.id) {
-		s.letGo(obj)
-	}
+	s.own.serverClosed()
 	return s.books.Close()
 }
 
@@ -302,4 +315,14 @@ func (s *Server) beginClose() []*session {
 	}
 	s.finishIfIdleLocked()
 	return slices.Collect(maps.Values(s.sessions))
+}
+
+// stops reports whether the server has begun to close.
+func (s *Server) stops() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
 }

@@ -23,12 +23,7 @@ const ServerKind = "SharedTensorServer"
 const Transport = "same-host-unix-handles"
 
 func doServerInfo(_ context.Context, r request) (reply, error) {
-	s := r.session.server
-	out := s.describe()
-	if r.session == s.self { // the request that asks is none that it tells of, as it is none of a client
-		out.Sessions[0].Requests--
-	}
-	return reply{body: out}, nil
+	return reply{body: r.session.server.describe()}, nil
 }
 
 // describe is what the server tells about itself.
@@ -135,12 +130,11 @@ func (s *Server) describeEndpoints() []wire.EndpointStats {
 func (s *Server) describeSessions(have *inventory) []wire.SessionInfo {
 	s.mu.Lock()
 	list := make([]wire.SessionInfo, 0, len(s.sessions)+1)
-	list = append(list, wire.SessionInfo{
-		Session: s.self.id, Self: true, PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: shortLabel(s.opts.Label),
-		Since: s.self.since.UnixNano(), Requests: uint64(s.directs),
-	})
+	list = append(list, s.self.describe())
 	for _, ses := range s.sessions {
-		list = append(list, ses.describe())
+		if ses != s.self {
+			list = append(list, ses.describe())
+		}
 	}
 	s.mu.Unlock()
 	slices.SortFunc(list, func(a, b wire.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
@@ -174,7 +168,7 @@ func (ses *session) describe() wire.SessionInfo {
 	defer ses.mu.Unlock()
 	peer := ses.conn.Peer()
 	return wire.SessionInfo{
-		Session: ses.id, PID: peer.PID, UID: peer.UID, Label: ses.label, Since: ses.since.UnixNano(), Requests: uint64(len(ses.running)),
+		Session: ses.id, Self: ses.own, PID: peer.PID, UID: peer.UID, Label: ses.label, Since: ses.since.UnixNano(), Requests: uint64(len(ses.running)),
 	}
 }
 

@@ -29,6 +29,7 @@ type session struct {
 	since   time.Time
 	label   string
 	surplus bool // there are as many clients as may be
+	own     bool // of the server's own process, through the server: not counted as a client, and bound by no limits but those of frames
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc

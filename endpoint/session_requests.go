@@ -19,6 +19,10 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 		return true, fmt.Errorf("%w: request %d: %w", wire.ErrProtocol, frame.ID, err)
 	}
 	ses.server.requests.Add(1)
+	if ses.own && ses.server.stops() && !givesBack(req.Op) {
+		frame.Files.Close()
+		return true, ses.fail(frame.ID, errServerClosing)
+	}
 	op, ok := operations[req.Op]
 	if !ok {
 		frame.Files.Close()
@@ -34,6 +38,9 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	w := &work{session: ses, op: op, r: r}
 	w.r.args = &w.args
 	w.args.hold()
+	if w.caller = frame.Context; w.caller != nil {
+		req.Timeout = 0 // its deadline is that of the caller
+	}
 	if err := ses.started(w, req.Timeout, len(frame.Body), frame.Files.Len()); err != nil {
 		frame.Files.Close()
 		return true, ses.fail(frame.ID, err)
@@ -43,6 +50,11 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	}
 	go w.apart()
 	return true, nil
+}
+
+// givesBack reports whether an operation only ends what the session has.
+func givesBack(op wire.Op) bool {
+	return op == wire.OpObjectRelease || op == wire.OpUnwatch || op == wire.OpTaskCancel
 }
 
 // work is a long request that runs.
@@ -65,7 +77,7 @@ func (ses *session) started(w *work, timeout time.Duration, bytes, files int) er
 	switch {
 	case ses.leaving:
 		return fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
-	case len(ses.running) >= ses.server.opts.Limits.Requests:
+	case !ses.own && len(ses.running) >= ses.server.opts.Limits.Requests:
 		return fmt.Errorf("%w: %d requests of this client are in flight", ErrLimit, len(ses.running))
 	case ses.running[w.r.id] != nil:
 		return fmt.Errorf("%w: request %d is in flight already", wire.ErrProtocol, w.r.id)
@@ -125,6 +137,7 @@ func (w *work) apart() {
 func (w *work) here() (reading bool, err error) {
 	ses := w.session
 	n := ses.reading.begin(ses)
+	w.reader = ses
 	ended := false
 	defer func() {
 		if !ended {
@@ -214,7 +227,7 @@ func (ses *session) lends() bool {
 // send sends a frame with what goes beside it, all of which it borrows: descriptors to another process, storages within this one.
 func (ses *session) send(send sender, kind wire.Kind, id uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
 	if p, ok := ses.conn.(*pipe); ok {
-		return p.lend(kind, id, body, storages)
+		return p.lend(nil, kind, id, body, storages)
 	}
 	return send(kind, id, body, files...)
 }

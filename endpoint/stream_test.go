@@ -44,14 +44,14 @@ func streaming(t *testing.T, made *atomic.Int64, ended chan struct{}) (*endpoint
 }
 
 func TestASlowReaderHoldsTheFunctionBack(t *testing.T) {
+	drivertest.Leaks(t)
 	var made atomic.Int64
 	ended := make(chan struct{}, 1)
 	s, c := streaming(t, &made, ended)
-	drivertest.Leaks(t)
 	for _, row := range []struct {
 		through endpoint.Caller
 		ahead   int64
-	}{{c, 2*wire.StreamWindow + 2}, {s, 2}} {
+	}{{c, 2*wire.StreamWindow + 2}, {s, 2*wire.StreamWindow + 2}} {
 		made.Store(0)
 		taken := int64(0)
 		for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), row.through, "stream", 1000) {
@@ -67,10 +67,10 @@ func TestASlowReaderHoldsTheFunctionBack(t *testing.T) {
 }
 
 func TestLeavingAStreamStopsItEverywhere(t *testing.T) {
+	drivertest.Leaks(t)
 	var made atomic.Int64
 	ended := make(chan struct{}, 1)
 	s, c := streaming(t, &made, ended)
-	drivertest.Leaks(t)
 	for _, through := range []endpoint.Caller{c, s} {
 		for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), through, "stream", 1<<30) {
 			require.NoError(t, err)

@@ -26,7 +26,7 @@ func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Se
 	return func(yield func(Out, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		s, err := c.through().stream(ctx, name, in)
+		s, err := c.through().openStream(ctx, name, in)
 		var none Out
 		if err != nil {
 			yield(none, fmt.Errorf("stream %s: %w", shown(name), err))

@@ -30,14 +30,6 @@ type TaskEvent struct {
 	Task TaskInfo
 }
 
-// taskNews is what happens to tasks, at the server that has them.
-type taskNews interface {
-	// next waits until something has happened, and returns it.
-	next(ctx context.Context) ([]wire.TaskEvent, error)
-	// close ends it, and tells the server.
-	close()
-}
-
 // WatchTasks follows tasks: first those that there are, in the order in which they were submitted, then every change of state in the
 // order in which it happened, also of tasks that come and go, with the newest progress. A loop that is slow skips progress, never a
 // state, until too much waits: then it is told [TasksMissed]. With states in the filter a task is told from when it is in one of them.

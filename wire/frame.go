@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"strconv"
@@ -58,6 +59,8 @@ type Frame struct {
 	// Files are the descriptors that came with the frame, nil if there were none. They are the receiver's, who closes
 	// them.
 	Files *Files
+	// Context is the sender's, of a frame that is handed over within a process and has one; nil for others.
+	Context context.Context
 }
 
 // HeaderBytes is the size of a frame's header.

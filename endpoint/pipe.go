@@ -58,21 +58,21 @@ func (*pipe) Peer() wire.Credentials {
 // Send implements connection. It does not wait: what is on its way is bounded by what may be in flight. Descriptors stay behind: their memory
 // is lent.
 func (p *pipe) Send(kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
-	return p.lend(kind, id, body, nil)
+	return p.lend(nil, kind, id, body, nil)
 }
 
 // SendContext implements connection.
 func (p *pipe) SendContext(_ context.Context, kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
-	return p.lend(kind, id, body, nil)
+	return p.lend(nil, kind, id, body, nil)
 }
 
 // SendLater implements connection.
 func (p *pipe) SendLater(kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
-	return p.lend(kind, id, body, nil)
+	return p.lend(nil, kind, id, body, nil)
 }
 
-// lend is Send of a frame with storages, which it borrows: the frame has references of its own.
-func (p *pipe) lend(kind wire.Kind, id uint64, body []byte, storages []*tensor.Storage) error {
+// lend is Send of a frame with storages, which it borrows: the frame has references of its own. ctx goes with the frame; nil for none.
+func (p *pipe) lend(ctx context.Context, kind wire.Kind, id uint64, body []byte, storages []*tensor.Storage) error {
 	switch {
 	case int64(len(body)) > p.bytes:
 		return fmt.Errorf("send %s frame of %d bytes, the limit is %d: %w", kind, len(body), p.bytes, wire.ErrTooLarge)
@@ -82,7 +82,7 @@ func (p *pipe) lend(kind wire.Kind, id uint64, body []byte, storages []*tensor.S
 	if body == nil {
 		body = []byte{0xa0}
 	}
-	frame := wire.Frame{Kind: kind, ID: id, Body: append([]byte(nil), body...)}
+	frame := wire.Frame{Kind: kind, ID: id, Body: append([]byte(nil), body...), Context: ctx}
 	if len(storages) > 0 {
 		lent := make([]io.Closer, len(storages))
 		for i, s := range storages {

@@ -11,16 +11,6 @@ import (
 // Within a process memory is lent, not exported and imported: who gets it has references to the same storages. It is refused where another
 // process could not have it, by the same checks, so that a program which works in one role works in the others.
 
-// shareable refuses storages that could not be exported. A storage is asked once in its life.
-func shareable(storages []*tensor.Storage) error {
-	for i, s := range storages {
-		if _, err := s.Shareable(); err != nil {
-			return fmt.Errorf("storage %d: %w", i, incapable(err))
-		}
-	}
-	return nil
-}
-
 // lend is what importStorages is between processes: it returns the storages as who has those devices may use them. It borrows the
 // storages; the caller closes what it gets.
 func lend(devices deviceSet, storages []*tensor.Storage, opts driver.ImportOptions) ([]*tensor.Storage, error) {

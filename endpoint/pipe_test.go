@@ -73,7 +73,7 @@ func TestPipes(t *testing.T) {
 	require.True(t, a.Peer().SameUser())
 	require.False(t, b.Buffered())
 	body := []byte{1, 2}
-	require.NoError(t, a.lend(wire.KindRequest, 7, body, []*tensor.Storage{x.Storage()}))
+	require.NoError(t, a.lend(nil, wire.KindRequest, 7, body, []*tensor.Storage{x.Storage()}))
 	body[0] = 9 // it was borrowed
 	require.True(t, b.Buffered())
 	f, err := b.Receive()
@@ -87,10 +87,10 @@ func TestPipes(t *testing.T) {
 
 	for _, end := range []*pipe{a, b} {
 		require.ErrorIs(t, end.Send(wire.KindRequest, 1, make([]byte, 51)), wire.ErrTooLarge)
-		require.ErrorIs(t, end.lend(wire.KindRequest, 1, nil, make([]*tensor.Storage, 2)), wire.ErrTooLarge)
+		require.ErrorIs(t, end.lend(nil, wire.KindRequest, 1, nil, make([]*tensor.Storage, 2)), wire.ErrTooLarge)
 	}
 	for i := range uint64(2 * keptFrames) {
-		require.NoError(t, a.lend(wire.KindEvent, i, nil, []*tensor.Storage{x.Storage()}))
+		require.NoError(t, a.lend(nil, wire.KindEvent, i, nil, []*tensor.Storage{x.Storage()}))
 	}
 	require.NoError(t, a.Send(wire.KindGoodbye, 0, nil))
 	require.NoError(t, a.Close())

@@ -75,7 +75,7 @@ func (s *Server) connect(ctx context.Context, hello wire.Hello, limits wire.Limi
 		return nil, fmt.Errorf("%w on %s: its owner has ended", ErrUnavailable, s.opts.Socket)
 	}
 	ses := newSession(s, mine, s.nextID+1)
-	ses.surplus = len(s.sessions) >= s.opts.Limits.Clients
+	ses.surplus = s.clientsLocked() >= s.opts.Limits.Clients
 	if err := ses.allowed(); err != nil {
 		return nil, err
 	}
@@ -84,6 +84,48 @@ func (s *Server) connect(ctx context.Context, hello wire.Hello, limits wire.Limi
 	s.sessions[ses.id] = ses
 	go ses.read()
 	return theirs, nil
+}
+
+// connectSelf begins the session of the server's own client, which does not wait for the server to serve and is not counted as a client. The
+// caller closes the pipe.
+func (s *Server) connectSelf() (*pipe, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		return nil, errServerClosing
+	}
+	theirs := s.selfPipe
+	if s.selfPipe = nil; theirs == nil { // the connection before has broken
+		s.nextID++
+		theirs = s.newSelfLocked()
+	}
+	s.sessions[s.self.id] = s.self
+	s.selves++
+	go s.self.read()
+	return theirs, nil
+}
+
+// newSelfLocked makes the session of the server's own client, and returns the client's end of its pipe.
+func (s *Server) newSelfLocked() *pipe {
+	mine, theirs := newPipes(s.opts.Limits.Wire, s.opts.Limits.Wire)
+	s.self = newSession(s, mine, s.nextID)
+	s.self.own, s.self.greeted, s.self.label = true, true, shortLabel(s.opts.Label)
+	return theirs
+}
+
+// errServerClosing refuses what this process asks of its own server once that has begun to close.
+var errServerClosing = fmt.Errorf("%w: %w", ErrUnavailable, ErrServerClosed)
+
+// newSelfLink is newLink of a server's own client.
+func newSelfLink(s *Server) (*link, error) {
+	conn, err := s.connectSelf()
+	if err != nil {
+		return nil, err
+	}
+	l := makeLink(conn, s.introduction())
+	l.receiver = pipeReceiver{conn, l.dispatch}
+	l.lendsContext = true
+	return l, nil
 }
 
 // newNeighbourLink is newLink to a server of this process.

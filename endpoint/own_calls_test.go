@@ -1,0 +1,98 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestServerCallsItself has functions that call their own server while its reader runs them: another goroutine reads at once, and not when a
+// timer finds the call overdue. In the bubble time stands still unless somebody waits for a timer.
+func TestServerCallsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRegistry()
+		var s *Server
+		require.NoError(t, Register(r, "inner", func(_ context.Context, n int) (int, error) { return n + 1, nil }, NoCache()))
+		require.NoError(t, Register(r, "outer", func(ctx context.Context, n int) (out int, err error) {
+			err = s.Call(ctx, "inner", n, &out)
+			return out, err
+		}, NoCache()))
+		s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		defer s.Close()
+		start := time.Now()
+		for n := range 100 {
+			got, err := Call[int](context.Background(), s, "outer", n)
+			require.NoError(t, err)
+			require.Equal(t, n+1, got)
+		}
+		require.Zero(t, time.Since(start))
+	})
+}
+
+// TestServerCallCarriesItsContext checks that a function which is called within the process sees the values of its caller's context, its
+// deadline, and why it ended.
+func TestServerCallCarriesItsContext(t *testing.T) {
+	type key struct{}
+	r := NewRegistry()
+	ended := make(chan error, 1)
+	require.NoError(t, Register(r, "value", func(ctx context.Context, _ struct{}) (string, error) { return ctx.Value(key{}).(string), nil }, NoCache()))
+	require.NoError(t, Register(r, "deadline", func(ctx context.Context, _ struct{}) (int64, error) {
+		end, _ := ctx.Deadline()
+		return end.UnixNano(), nil
+	}, NoCache()))
+	require.NoError(t, Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) {
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return 0, context.Cause(ctx)
+	}, NoCache()))
+	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer s.Close()
+	value, err := Call[string](context.WithValue(context.Background(), key{}, "mine"), s, "value", nil)
+	require.NoError(t, err)
+	require.Equal(t, "mine", value)
+	limited, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	end, _ := limited.Deadline()
+	got, err := Call[int64](limited, s, "deadline", nil)
+	require.NoError(t, err)
+	require.Equal(t, end.UnixNano(), got)
+	why := errors.New("enough")
+	left, leave := context.WithCancelCause(context.Background())
+	go leave(why)
+	require.ErrorIs(t, s.Call(left, "wait", nil, nil), why)
+	require.ErrorIs(t, <-ended, why)
+}
+
+// TestServerIsNoClientOfItself checks that calls within the process take none of the places of clients, also when their connection has broken.
+func TestServerIsNoClientOfItself(t *testing.T) {
+	r := NewRegistry()
+	require.NoError(t, Register(r, "x", func(context.Context, int) (int, error) { return 1, nil }))
+	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler), Limits: Limits{Clients: 1, Requests: 1, Subscriptions: 1}})
+	require.NoError(t, err)
+	defer s.Close()
+	for range 2 {
+		_, err = Call[int](context.Background(), s, "x", 1)
+		require.NoError(t, err)
+		info, err := s.ServerInfo(context.Background())
+		require.NoError(t, err)
+		require.Zero(t, info.Stats.Clients)
+		require.Len(t, info.Sessions, 1)
+		require.True(t, info.Sessions[0].Self)
+		s.mu.Lock()
+		clients, self := s.clientsLocked(), s.self
+		s.mu.Unlock()
+		require.Zero(t, clients)
+		s.own.mu.Lock()
+		l := s.own.link
+		s.own.mu.Unlock()
+		self.cut()
+		<-l.done
+	}
+}
