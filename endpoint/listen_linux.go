@@ -15,7 +15,8 @@ import (
 // socket is a listening Unix socket with the lock that makes its owner the only one.
 //
 // The lock file beside the socket is flock'ed for as long as the owner lives; the kernel lets go of it however the
-// process ends. It is never removed: removing it would let two owners lock two files of one name.
+// process ends. An owner that ends in order removes it while it still has the lock, and an owner that gets a lock looks whether the file
+// still has its name: otherwise two owners could lock two files of one name.
 type socket struct {
 	path     string
 	listener *net.UnixListener
@@ -61,8 +62,30 @@ func listen(path string) (_ *socket, err error) {
 	return s, nil
 }
 
-// lockFile opens and locks the file, or says who holds it.
+// lockFile opens and locks the file, or says who holds it. A file that was removed before it was locked is let go of for the one that has the
+// name now.
 func lockFile(path string) (*os.File, error) {
+	for {
+		f, err := lockOnce(path)
+		if err != nil || hasName(f, path) {
+			return f, err
+		}
+		f.Close()
+	}
+}
+
+// hasName reports whether path is the name of an open file.
+func hasName(f *os.File, path string) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Lstat(path)
+	return err == nil && os.SameFile(open, named)
+}
+
+// lockOnce opens and locks the file that has the name at this moment.
+func lockOnce(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock file: %w", err)
@@ -132,6 +155,7 @@ func (s *socket) close() error {
 		}
 	}
 	if s.lock != nil {
+		os.Remove(s.lock.Name()) // nobody else does while this process has the lock
 		s.lock.Close()
 	}
 	return err

@@ -6,11 +6,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
@@ -263,4 +267,30 @@ func copyDir(t *testing.T) string {
 	require.NoError(t, os.Chmod(dir, 0o755))
 	require.NoError(t, os.Chown(dir, 65534, 65534))
 	return dir
+}
+
+// D30: an owner that ends in order leaves no lock file, and two owners never have the lock at once.
+func TestLockFileGoesWithItsOwner(t *testing.T) {
+	dev := testDevice(t)
+	socket := socketPath(t)
+	var serving, most atomic.Int32
+	var owners sync.WaitGroup
+	for range 8 {
+		owners.Go(func() {
+			for range 40 {
+				s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: discard()})
+				if err != nil {
+					assert.ErrorIs(t, err, endpoint.ErrInUse)
+					continue
+				}
+				most.Store(max(most.Load(), serving.Add(1)))
+				serving.Add(-1)
+				assert.NoError(t, s.Close())
+			}
+		})
+	}
+	owners.Wait()
+	require.EqualValues(t, 1, most.Load())
+	require.NoFileExists(t, socket)
+	require.NoFileExists(t, socket+".lock")
 }

@@ -26,6 +26,24 @@ type SaveOptions struct {
 // metadata has that key for something else, the tensor is written in full instead, and so are views that overlap
 // only in part. Errors name the path and the tensor.
 func Save(ctx context.Context, path string, sd *StateDict, opts SaveOptions) error {
+	h, source, err := sd.file(ctx, opts)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return safetensors.WriteFile(path, h, source)
+}
+
+// SaveTo is [Save] to a writer, which it borrows. After an error w holds a part of the file.
+func SaveTo(ctx context.Context, w io.Writer, sd *StateDict, opts SaveOptions) error {
+	h, source, err := sd.file(ctx, opts)
+	if err != nil {
+		return err
+	}
+	return safetensors.Write(w, h, source)
+}
+
+// file is the header of the state dict's file, and what writes its tensors. It tells the beginning of the progress.
+func (sd *StateDict) file(ctx context.Context, opts SaveOptions) (*safetensors.Header, safetensors.Source, error) {
 	metadata := map[string]string{}
 	maps.Copy(metadata, sd.Metadata)
 	maps.Copy(metadata, opts.Metadata)
@@ -41,7 +59,7 @@ func Save(ctx context.Context, path string, sd *StateDict, opts SaveOptions) err
 	}
 	h, err := safetensors.NewHeader(infos, metadata)
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return nil, nil, err
 	}
 	done, total := int64(0), h.DataBytes()
 	advance := func(n int64) {
@@ -51,10 +69,10 @@ func Save(ctx context.Context, path string, sd *StateDict, opts SaveOptions) err
 		}
 	}
 	advance(0)
-	return safetensors.WriteFile(path, h, func(w io.Writer, info safetensors.TensorInfo) error {
+	return h, func(w io.Writer, info safetensors.TensorInfo) error {
 		_, err := sd.tensors[sd.index[info.Name]].WriteTo(&stream{ctx: ctx, w: w, progress: advance})
 		return err
-	})
+	}, nil
 }
 
 // dropTied chooses one name of each group of tied ones, and returns the others with the name that each is tied to. It

@@ -75,7 +75,7 @@ func missingFields(o *ownerFlags, words []string, prefix string) []string {
 			for _, f := range e.InFields {
 				said := slices.ContainsFunc(words[1:], func(word string) bool { return strings.HasPrefix(word, f.Name+"=") })
 				if e.Name == words[0] && strings.HasPrefix(f.Name, prefix) && !said {
-					keys = append(keys, printable(f.Name)+"=\t"+printable(shortType(f.Type)))
+					keys = append(keys, completion(f.Name+"=", shortType(f.Type)))
 				}
 			}
 		}
@@ -269,6 +269,6 @@ func submit(ctx context.Context, c *cobra.Command, o callFlags, on *caller, name
 	if o.json {
 		return printJSON(c.OutOrStdout(), t)
 	}
-	_, err = fmt.Fprintln(c.OutOrStdout(), t.ID)
+	_, err = fmt.Fprintln(c.OutOrStdout(), printable(t.ID))
 	return err
 }

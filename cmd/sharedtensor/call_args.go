@@ -14,9 +14,9 @@ import (
 // argsHelp explains the arguments of an endpoint.
 const argsHelp = `Each key=value is a field of the endpoint's argument. A value that is JSON is taken as that: 3, 2.5, true, null,
 [1, 2], {"a": 1}, "3"; anything else is a string as it stands. These stand for tensors, which the owner reads in place:
-  key=@model.safetensors:NAME   a tensor of a file, read into shared memory first
-  key=@llm:NAME                 a tensor of a published model, where it is
-  key=@llm                      all tensors of a file or a model, as a state dict
+  key=@model.safetensors:NAME  a tensor of a file, read into shared memory
+  key=@llm:NAME                a tensor of a published model, where it is
+  key=@llm                     all tensors of a file or a model
 An argument that has no fields is given as a whole with --in.`
 
 // callArgs are the arguments of an endpoint as the command line gives them.

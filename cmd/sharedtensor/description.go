@@ -43,7 +43,7 @@ func (d *description) add(t tensorRow) {
 	}
 	d.Tensors = append(d.Tensors, &t)
 	if t.TiedTo == "" {
-		d.Bytes += t.Bytes
+		d.Bytes = saturated(d.Bytes, t.Bytes)
 	}
 }
 
@@ -79,6 +79,9 @@ func (d *description) fill(m *module.Manifest) error {
 	return nil
 }
 
+// pending reports whether there is no version yet, only one that is loaded or failed to load.
+func (d *description) pending() bool { return d.Loading != nil && d.Version == 0 }
+
 // title names the model for people.
 func (d *description) title() string {
 	if d.Path != "" {
@@ -91,7 +94,7 @@ func (d *description) title() string {
 func (d *description) print(w io.Writer) error {
 	from := "file     " + printable(d.Path)
 	switch {
-	case d.Path == "" && d.Version == 0:
+	case d.pending():
 		from = fmt.Sprintf("name     %s on %s, no version yet", printable(d.Name), printable(d.Socket))
 	case d.Path == "":
 		from = fmt.Sprintf("name     %s version %d on %s", printable(d.Name), d.Version, printable(d.Socket))
@@ -99,7 +102,7 @@ func (d *description) print(w io.Writer) error {
 	if l := d.Loading; l != nil {
 		from += fmt.Sprintf("\nnext     %s, %s of %s from %s", printable(loadText(l)), formatBytes(l.Done), formatBytes(l.Total), printable(l.Source))
 	}
-	if d.Path == "" && d.Version == 0 {
+	if d.pending() {
 		_, err := fmt.Fprintln(w, from)
 		return err
 	}

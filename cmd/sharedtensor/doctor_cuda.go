@@ -3,6 +3,8 @@
 package main
 
 import (
+	"os"
+
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
@@ -39,7 +41,7 @@ func examineCUDA() []finding {
 // noDriver says why there is no CUDA. On a host without a GPU nothing is wrong.
 func noDriver(err error) finding {
 	const check = "CUDA driver"
-	if hasGPU() {
+	if hasGPU(os.DirFS("/")) {
 		return warn(check, "in a container, give it the driver's library: NVIDIA_DRIVER_CAPABILITIES=compute,utility",
 			"there is a GPU and no library to use it: %v", err)
 	}

@@ -3,10 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
-	"regexp"
 	"runtime"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -58,30 +58,25 @@ func kernel() finding {
 
 // featureFinding is a feature of the host device as a finding.
 func featureFinding(f host.Feature) finding {
+	detail, between, advice := f.Detail, " ", f.Advice
+	if f.Err != nil {
+		detail, between = f.Err.Error(), ": "
+	}
+	if f.Bytes > 0 {
+		detail = strings.TrimSuffix(formatBytes(f.Bytes)+between+detail, between)
+	}
+	if advice == "" {
+		advice = sharingAdvice(f.Err)
+	}
 	switch {
-	case f.Err == nil && f.Detail == "":
+	case f.Err == nil && detail == "":
 		return ok(f.Name, "nothing is in the way")
 	case f.Err == nil:
-		return ok(f.Name, "%s", humanBytes(f.Detail))
+		return ok(f.Name, "%s", detail)
 	case f.Required:
-		return fail(f.Name, sharingAdvice(f.Err), "%s", humanBytes(f.Err.Error()))
+		return fail(f.Name, advice, "%s", detail)
 	}
-	// What can be done about an optional feature is in its error, behind the colon.
-	reason, advice, _ := strings.Cut(humanBytes(f.Err.Error()), ": ")
-	return warn(f.Name, advice, "%s", reason)
-}
-
-var manyBytes = regexp.MustCompile(`\b[0-9]{4,18} bytes\b`)
-
-// humanBytes writes large numbers of bytes in a text as people read them.
-func humanBytes(text string) string {
-	return manyBytes.ReplaceAllStringFunc(text, func(found string) string {
-		n, err := strconv.ParseInt(strings.TrimSuffix(found, " bytes"), 10, 64)
-		if err != nil {
-			return found
-		}
-		return formatBytes(n)
-	})
+	return warn(f.Name, advice, "%s", detail)
 }
 
 // sharingAdvice says what to do about an error of a device.
@@ -117,12 +112,14 @@ func probeFindings(name string, dev driver.Prober) []finding {
 	return findings
 }
 
-// hasGPU tells whether the kernel has an NVIDIA GPU for this process, whatever libraries there are. The second device is that of WSL.
-func hasGPU() bool {
-	for _, path := range []string{"/dev/nvidiactl", "/dev/dxg"} {
-		if _, err := os.Stat(path); err == nil {
-			return true
-		}
-	}
-	return false
+// gpuFiles are there where the kernel has an NVIDIA GPU for this process, whatever libraries there are: the driver's list, the device nodes,
+// and the device of WSL. /dev/nvidiactl says nothing: the library makes that node itself.
+var gpuFiles = []string{"proc/driver/nvidia/gpus/*", "dev/nvidia[0-9]*", "dev/dxg"}
+
+// hasGPU reports whether a file system, usually that of the host, has a file of a GPU.
+func hasGPU(root fs.FS) bool {
+	return slices.ContainsFunc(gpuFiles, func(pattern string) bool {
+		found, _ := fs.Glob(root, pattern) // the only error is of the pattern
+		return len(found) > 0
+	})
 }

@@ -66,7 +66,6 @@ func rehearse(ctx context.Context, base string) (took time.Duration, err error) 
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	devices := []driver.Device{dev}
 	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: path, Devices: devices, Label: "sharedtensor doctor"})
-	defer os.Remove(path + ".lock") // the name is this process's own, so nobody else waits for the lock
 	if err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/fstest"
 
 	"github.com/stretchr/testify/require"
 
@@ -93,9 +94,10 @@ func TestFindings(t *testing.T) {
 	require.Equal(t, "OK    a         1\nWARN  long one  2\\x1b\n                -> do; this\nFAIL  c         3\n", b.String())
 	require.NoError(t, verdict([]finding{ok("a", ""), warn("b", "", "")}))
 	require.EqualError(t, verdict([]finding{ok("a", ""), fail("b", "", "")}), "1 of 2 checks failed")
-	require.Equal(t, "1.0 GiB available, 12 bytes, x", humanBytes("1073741824 bytes available, 12 bytes, x"))
 	require.Equal(t, statusFail, featureFinding(host.Feature{Required: true, Err: errors.New("no")}).Status)
-	require.Equal(t, finding{Check: "f", Status: statusWarn, Detail: "no", Advice: "do"}, featureFinding(host.Feature{Name: "f", Err: errors.New("no: do")}))
+	require.Equal(t, finding{Check: "f", Status: statusWarn, Detail: "1.0 GiB: no: never", Advice: "do"},
+		featureFinding(host.Feature{Name: "f", Bytes: 1 << 30, Err: errors.New("no: never"), Advice: "do"}))
+	require.Equal(t, finding{Check: "f", Detail: "1.0 GiB available"}, featureFinding(host.Feature{Name: "f", Bytes: 1 << 30, Detail: "available"}))
 }
 
 func TestFindingsOfAnOwner(t *testing.T) {
@@ -127,4 +129,13 @@ func TestProbeFindings(t *testing.T) {
 	none := probeFindings("cuda:0", prober{support: []driver.Support{{Kind: driver.CUDAFD, Err: no}}})
 	require.Equal(t, statusFail, none[0].Status)
 	require.Contains(t, none[0].Advice, "free memory")
+}
+
+// D30: what the driver's library makes by itself says nothing of a GPU.
+func TestHasGPU(t *testing.T) {
+	for file, want := range map[string]bool{
+		"dev/nvidiactl": false, "dev/nvidia-uvm": false, "dev/nvidia0": true, "dev/dxg": true, "proc/driver/nvidia/gpus/0000:01:00.0/information": true,
+	} {
+		require.Equal(t, want, hasGPU(fstest.MapFS{file: {}}), file)
+	}
 }

@@ -151,7 +151,7 @@ func completeEndpoints(o *ownerFlags, limit int) cobra.CompletionFunc {
 			list, err := client.Endpoints(ctx)
 			for _, e := range list {
 				if strings.HasPrefix(e.Name, prefix) {
-					names = append(names, e.Name+"\t"+strings.TrimSpace(printable(takes(e))+" "+endpointOptions(e)))
+					names = append(names, completion(e.Name, takes(e)+" "+endpointOptions(e)))
 				}
 			}
 			return names, err

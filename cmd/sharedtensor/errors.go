@@ -55,7 +55,7 @@ func report(err error, stderr io.Writer) int {
 	if errors.Is(err, context.Canceled) {
 		text = "interrupted"
 	}
-	fmt.Fprintln(stderr, "sharedtensor: "+oneLine(text))
+	fmt.Fprintln(stderr, "sharedtensor: "+printable(oneLine(text)))
 	if errors.Is(err, errUsage) {
 		return exitUsage
 	}

@@ -34,26 +34,26 @@ func formatSignificant(v float64) string {
 	return strconv.FormatFloat(v, 'f', 1, 64)
 }
 
-// formatRate is bytes a second in units of 1000, as disks and memory are rated: "2.5 GB/s".
+// formatRate is bytes a second, in the units of formatBytes: "2.5 GiB/s".
 func formatRate(bytes int64, d time.Duration) string {
 	if d <= 0 || bytes < 0 {
 		return "-"
 	}
-	v, unit := float64(bytes)/d.Seconds(), "B/s"
-	for _, next := range []string{"kB/s", "MB/s", "GB/s", "TB/s"} {
-		if v < 999.5 {
-			break
-		}
-		v /= 1000
-		unit = next
+	return formatBytes(int64(min(float64(bytes)/d.Seconds(), math.MaxInt64/2))) + "/s"
+}
+
+// saturated is the sum of two sizes, or the largest there is.
+func saturated(a, b int64) int64 {
+	if a > 0 && b > math.MaxInt64-a {
+		return math.MaxInt64
 	}
-	return formatSignificant(v) + " " + unit
+	return a + b
 }
 
 // formatDuration is a duration in the unit that suits it, with three digits: "870ns", "12.3µs", "4.56ms", "1.23s", "2m03s", "1h02m".
 func formatDuration(d time.Duration) string {
 	if d < 0 {
-		return "-" + formatDuration(-d)
+		return "-" + formatDuration(-max(d, -math.MaxInt64)) // the least one has no opposite
 	}
 	for _, u := range [...]struct {
 		unit time.Duration

@@ -19,12 +19,13 @@ func TestFormatBytes(t *testing.T) {
 }
 
 func TestFormatRate(t *testing.T) {
-	require.Equal(t, "2.5 GB/s", formatRate(2_500_000_000, time.Second))
-	require.Equal(t, "1.0 GB/s", formatRate(999_999_999, time.Second))
-	require.Equal(t, "250 MB/s", formatRate(500_000_000, 2*time.Second))
-	require.Equal(t, "1.5 kB/s", formatRate(1500, time.Second))
-	require.Equal(t, "12.0 B/s", formatRate(12, time.Second))
-	require.Equal(t, "0.0 B/s", formatRate(0, time.Second))
+	require.Equal(t, "2.5 GiB/s", formatRate(5<<29, time.Second))
+	require.Equal(t, "1.0 GiB/s", formatRate(1<<30-1, time.Second))
+	require.Equal(t, "250 MiB/s", formatRate(500<<20, 2*time.Second))
+	require.Equal(t, "1.5 KiB/s", formatRate(1536, time.Second))
+	require.Equal(t, "12 B/s", formatRate(12, time.Second))
+	require.Equal(t, "0 B/s", formatRate(0, time.Second))
+	require.Equal(t, "4.0 EiB/s", formatRate(math.MaxInt64, 1), "more than a number has room for")
 	require.Equal(t, "-", formatRate(1, 0))
 	require.Equal(t, "-", formatRate(-1, time.Second))
 }
@@ -34,7 +35,7 @@ func TestFormatDuration(t *testing.T) {
 		0: "0ns", 870: "870ns", 999: "999ns", 1000: "1.00µs", 12_345: "12.3µs", 999_999: "1.00ms", 4_560_000: "4.56ms", 123 * time.Millisecond: "123ms",
 		999_960 * time.Microsecond: "1.00s", 1230 * time.Millisecond: "1.23s", 59 * time.Second: "59.0s", 59_990 * time.Millisecond: "1m00s",
 		123 * time.Second: "2m03s", 3599 * time.Second: "59m59s", 3_599_700 * time.Millisecond: "1h00m", 62 * time.Minute: "1h02m",
-		-1500: "-1.50µs",
+		-1500: "-1.50µs", math.MinInt64: "-2562047h47m", math.MaxInt64: "2562047h47m", // D13: the least had no end
 	} {
 		require.Equal(t, want, formatDuration(d), d.String())
 	}

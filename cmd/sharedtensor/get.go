@@ -11,6 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
 // getFlags are the flags of the command get.
@@ -27,13 +28,17 @@ func newGetCommand() *cobra.Command {
 		Short: "Attach a model and write it to a safetensors file",
 		Long: `Attach a published model and write its tensors, byte for byte, to a safetensors file. The model is read
 where it is, in the owner's memory. A FILE that exists is replaced when the new one is complete; on any
-failure it stays what it was.`,
+failure it stays what it was. A FILE of - is standard output.`,
 		Example: `  sharedtensor get llm -o copy.safetensors
-  sharedtensor get llm --version 3 -o v3.safetensors`,
+  sharedtensor get llm --version 3 -o v3.safetensors
+  sharedtensor get llm -o - | sha256sum`,
 		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, words []string) error {
 			if o.output == "" {
 				return usagef(c, "-o FILE is missing")
+			}
+			if o.output == standardOutput && isTerminal(c.OutOrStdout()) {
+				return usagef(c, "-o -: standard output is a terminal, which a file would garble: redirect it")
 			}
 			return get(c, o, words[0])
 		},
@@ -45,17 +50,29 @@ failure it stays what it was.`,
 	return c
 }
 
+// standardOutput is the file name that stands for it.
+const standardOutput = "-"
+
 // get attaches and writes.
 func get(c *cobra.Command, o getFlags, name string) error {
 	return withModel(c.Context(), o.owner, name, o.version, func(h *endpoint.Handle) error {
 		sd, start := h.StateDict(), time.Now()
 		meter := newMeter(c.ErrOrStderr(), "writing", "wrote", o.output)
-		err := module.Save(c.Context(), o.output, sd, module.SaveOptions{Progress: meter.update})
+		opts, said, err := module.SaveOptions{Progress: meter.update}, c.OutOrStdout(), error(nil)
+		if o.output == standardOutput {
+			said = c.ErrOrStderr()
+			err = module.SaveTo(c.Context(), c.OutOrStdout(), sd, opts)
+		} else {
+			err = module.Save(c.Context(), o.output, sd, opts)
+		}
 		meter.close()
+		if errors.Is(err, safetensors.ErrNotRegular) {
+			err = fmt.Errorf("%w; -o - writes to standard output", err)
+		}
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c.OutOrStdout(), "wrote %s: %s version %d, %s, %s in %s\n", printable(o.output), printable(name), h.Version(),
+		_, err = fmt.Fprintf(said, "wrote %s: %s version %d, %s, %s in %s\n", printable(o.output), printable(name), h.Version(),
 			count(sd.Len(), "tensor"), formatBytes(sd.Bytes()), formatDuration(time.Since(start)))
 		return err
 	})

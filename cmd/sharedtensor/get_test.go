@@ -80,3 +80,27 @@ func TestGetOnAFullDisk(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "old", string(data))
 }
+
+// D7: a link to something that is no file is not replaced, and - is standard output.
+func TestGetToLinksAndStandardOutput(t *testing.T) {
+	p := newPlace(t)
+	path := p.model("m.safetensors", 1)
+	p.serve("m=" + path)
+	for name, target := range map[string]string{"null": "/dev/null", "directory": p.dir, "output": "/dev/stdout"} {
+		link := p.file(name)
+		require.NoError(t, os.Symlink(target, link))
+		text := p.fails(exitFailure, "get", "m", "-o", link)
+		require.Contains(t, text, "link to something else")
+		require.Contains(t, text, "-o - writes to standard output")
+		now, err := os.Readlink(link)
+		require.NoError(t, err, "the link is there as it was")
+		require.Equal(t, target, now)
+	}
+	r := p.run("get", "m", "-o", "-")
+	require.Equal(t, exitOK, r.code, r.stderr)
+	require.NoFileExists(t, p.file("-"))
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(want, []byte(r.stdout)), "the whole file, and nothing else")
+	require.Contains(t, r.stderr, "wrote -: m version 1")
+}

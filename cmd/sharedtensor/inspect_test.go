@@ -129,3 +129,15 @@ func TestHashAllFails(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, hashAll(ctx, rows, source, func(int64, int64) {}), context.Canceled)
 }
+
+// D30: a list that is empty is [] in JSON.
+func TestInspectOfNothing(t *testing.T) {
+	p := newPlace(t)
+	h, err := safetensors.NewHeader(nil, nil)
+	require.NoError(t, err)
+	path := p.file("empty.safetensors")
+	require.NoError(t, safetensors.WriteFile(path, h, nil))
+	require.Contains(t, p.must("inspect", path, "--json"), `"tensors": []`)
+	p.serve("e=" + path)
+	require.Contains(t, p.must("inspect", "e", "--json"), `"tensors": []`)
+}

@@ -27,7 +27,10 @@ import (
 // program is the command, built once for all tests: what is tested are real processes.
 var program string
 
-func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+func TestMain(m *testing.M) {
+	actAsChild()
+	os.Exit(buildAndRun(m))
+}
 
 func buildAndRun(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "sharedtensor-test-")

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -68,7 +69,16 @@ func (o *metricsFlags) scrape(ctx context.Context) (text []byte, err error) {
 		}
 		return endpoint.WriteMetrics(b, info)
 	})
-	return b.Bytes(), err
+	return bytes.Map(metricRune, b.Bytes()), err
+}
+
+// metricRune is a character of the text format as it is printed: what a peer has put into a label must not reach a terminal, and the format
+// has no escape for it.
+func metricRune(r rune) rune {
+	if unprintable(r) {
+		return utf8.RuneError
+	}
+	return r
 }
 
 // Bounds of the HTTP server: it answers one kind of question, to few who ask.

@@ -123,7 +123,7 @@ func completeObjects(o *ownerFlags, beside ...cobra.CompletionFunc) cobra.Comple
 			for _, info := range list {
 				if strings.HasPrefix(info.ID, prefix) && !slices.Contains(words, info.ID) {
 					what := fmt.Sprintf("%s, %s, held by %s", info.Endpoint, formatBytes(int64(info.Bytes)), heldBy(info))
-					ids = append(ids, info.ID+"\t"+printable(what))
+					ids = append(ids, completion(info.ID, what))
 				}
 			}
 			return ids, err

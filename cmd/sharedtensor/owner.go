@@ -171,6 +171,11 @@ func completeNames(o *ownerFlags, limit int) cobra.CompletionFunc {
 	}
 }
 
+// completion is a word that a shell may complete, and what it means.
+func completion(word, about string) string {
+	return printable(word) + "\t" + printable(strings.TrimSpace(about))
+}
+
 // completionTime is how long a key press may wait for the owner.
 const completionTime = 500 * time.Millisecond
 
@@ -191,7 +196,7 @@ func publishedNames(o *ownerFlags, prefix string) []string {
 	for _, m := range models {
 		if m.Current != 0 && strings.HasPrefix(m.Name, prefix) {
 			v := m.Versions[0]
-			names = append(names, fmt.Sprintf("%s\tversion %d, %s", m.Name, m.Current, formatBytes(v.Bytes)))
+			names = append(names, completion(m.Name, fmt.Sprintf("version %d, %s", m.Current, formatBytes(v.Bytes))))
 		}
 	}
 	return names

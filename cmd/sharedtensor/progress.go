@@ -32,19 +32,20 @@ func newMeter(w io.Writer, doing, did, what string) *meter {
 
 // update says that done of total bytes are through.
 func (m *meter) update(done, total int64) {
-	m.done, m.total = done, total
+	m.total = max(total, 0)
+	m.done = min(max(done, 0), m.total)
 	now := m.now()
 	if m.start.IsZero() {
 		m.start, m.last = now, now
-		if m.terminal && total > 0 {
+		if m.terminal && m.total > 0 {
 			m.bar = m.newBar()
 		}
 	}
 	if m.bar != nil {
-		_ = m.bar.Set64(done) // a bar that cannot be drawn is no reason to stop
+		_ = m.bar.Set64(m.done) // a bar that cannot be drawn is no reason to stop
 		return
 	}
-	if !m.terminal && now.Sub(m.last) >= plainEvery && done < total {
+	if !m.terminal && now.Sub(m.last) >= plainEvery && m.done < m.total {
 		m.last = now
 		fmt.Fprintln(m.w, m.line(now.Sub(m.start)))
 	}
@@ -55,6 +56,7 @@ func (m *meter) newBar() *progressbar.ProgressBar {
 		progressbar.OptionSetWriter(m.w),
 		progressbar.OptionSetDescription(m.doing+" "+m.what),
 		progressbar.OptionShowBytes(true),
+		progressbar.OptionUseIECUnits(true),
 		progressbar.OptionShowTotalBytes(true),
 		progressbar.OptionShowCount(),
 		progressbar.OptionSetPredictTime(true),
@@ -68,12 +70,34 @@ func (m *meter) newBar() *progressbar.ProgressBar {
 // line is the progress in words.
 func (m *meter) line(elapsed time.Duration) string {
 	text := fmt.Sprintf("%s %s: %s of %s, %d%%, %s", m.doing, m.what, formatBytes(m.done), formatBytes(m.total),
-		int(float64(m.done)/float64(m.total)*100), formatRate(m.done, elapsed))
-	if m.done > 0 {
-		left := time.Duration(float64(elapsed) * float64(m.total-m.done) / float64(m.done))
-		text += ", " + formatDuration(left.Round(time.Second)) + " left"
+		portion(m.done, m.total), formatRate(m.done, elapsed))
+	if left := timeLeft(elapsed, m.done, m.total); left > 0 {
+		text += ", " + formatDuration(left) + " left"
 	}
 	return text
+}
+
+// longestLeft is the longest time that is foretold.
+const longestLeft = 100 * time.Hour
+
+// timeLeft is how long the rest will take, in whole seconds; 0 where that cannot be said, or is no time at all.
+func timeLeft(elapsed time.Duration, done, total int64) time.Duration {
+	if done <= 0 || total <= done || elapsed <= 0 {
+		return 0
+	}
+	left := float64(elapsed) * (float64(total) - float64(done)) / float64(done)
+	if left > float64(longestLeft) {
+		return 0
+	}
+	return time.Duration(left).Round(time.Second)
+}
+
+// portion is how much of a whole is done, in percent, whatever numbers a peer has sent.
+func portion(done, total int64) int {
+	if done <= 0 || total <= 0 {
+		return 0
+	}
+	return int(100 * min(float64(done)/float64(total), 1))
 }
 
 // end says that it is over: with a last line where all went well. The bar goes in either case.

@@ -3,11 +3,14 @@ package main
 import (
 	"bytes"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
 func TestMeterInPlainLines(t *testing.T) {
@@ -25,8 +28,8 @@ func TestMeterInPlainLines(t *testing.T) {
 	m.end(nil)
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 	require.Len(t, lines, 5, b.String())
-	require.Equal(t, `loading llm\n: 1000 MiB of 4.0 GiB, 24%, 1.0 GB/s, 3.00s left`, lines[0])
-	require.Equal(t, `loaded llm\n: 4.0 GiB in 4.50s, 954 MB/s`, lines[4])
+	require.Equal(t, `loading llm\n: 1000 MiB of 4.0 GiB, 24%, 1000 MiB/s, 3.00s left`, lines[0])
+	require.Equal(t, `loaded llm\n: 4.0 GiB in 4.50s, 910 MiB/s`, lines[4])
 }
 
 func TestMeterSaysNothingOfFailures(t *testing.T) {
@@ -63,4 +66,33 @@ func TestMeterBar(t *testing.T) {
 	m.update(10, 1000)
 	m.end(errors.New("no"))
 	require.NotContains(t, b.String(), "\n", "the error has the line for itself")
+}
+
+// D13: times and portions stay within what can be said, whatever numbers a file or a peer has.
+func TestTimeLeftIsClamped(t *testing.T) {
+	require.Equal(t, 3*time.Second, timeLeft(time.Second, 25, 100))
+	for _, c := range [][3]int64{{0, 1, 2}, {1, 0, 2}, {1, -5, 2}, {1, 2, 2}, {1, 3, 2}, {1, 5, math.MinInt64}, {int64(time.Hour), 1, math.MaxInt64}} {
+		require.Zero(t, timeLeft(time.Duration(c[0]), c[1], c[2]), c)
+	}
+	for _, c := range [][3]int64{{50, 100, 50}, {math.MaxInt64, 1, 100}, {-1, 100, 0}, {1, -1, 0}, {math.MinInt64, math.MinInt64, 0}, {math.MaxInt64, math.MaxInt64, 100}} {
+		require.EqualValues(t, c[2], portion(c[0], c[1]), c)
+	}
+	for _, terminal := range []bool{false, true} {
+		var b bytes.Buffer
+		now := time.Unix(1000, 0)
+		m := newMeter(&b, "hashing", "hashed", "m")
+		m.terminal, m.now = terminal, func() time.Time { return now }
+		for _, c := range [][2]int64{{0, math.MinInt64}, {-1, 5}, {math.MaxInt64, 1}, {1, math.MaxInt64}, {0, 0}} {
+			m.update(c[0], c[1])
+			now = now.Add(2 * time.Second)
+		}
+		m.end(nil)
+		require.NotContains(t, b.String(), "ns left")
+		tm := newTaskMeter(&b)
+		tm.terminal = terminal
+		for _, c := range [][2]int64{{-5, 10}, {20, 10}, {math.MinInt64, -1}, {math.MaxInt64, math.MaxInt64}} {
+			tm.update(endpoint.TaskInfo{State: endpoint.TaskRunning, Done: c[0], Total: c[1]})
+		}
+		tm.close()
+	}
 }

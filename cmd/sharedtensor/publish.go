@@ -59,8 +59,13 @@ func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
+	ctx, stop, err := whileOwnerLives(c.Context(), o.owner, client, models[0].name)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	for _, m := range models {
-		version, err := publishOne(c, o.owner, client, dev, m)
+		version, err := publishOne(ctx, c, o.owner, client, dev, m)
 		if err != nil {
 			return err
 		}
@@ -72,15 +77,50 @@ func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 }
 
 // publishOne loads a model, hands it over, and unmaps it here.
-func publishOne(c *cobra.Command, o *ownerFlags, client *endpoint.Client, dev driver.Device, m modelArg) (uint64, error) {
-	sd, err := loadModel(c.Context(), dev, m, c.ErrOrStderr(), nil)
+func publishOne(ctx context.Context, c *cobra.Command, o *ownerFlags, client *endpoint.Client, dev driver.Device, m modelArg) (uint64, error) {
+	sd, err := loadModel(ctx, dev, m, c.ErrOrStderr(), nil)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := o.bounded(c.Context())
+	ctx, cancel := o.bounded(ctx)
 	defer cancel()
 	version, err := client.PublishFrom(ctx, m.name, sd, m.source())
 	return version, errors.Join(err, sd.Close())
+}
+
+// errOwnerGone ends what is done for an owner that has gone away.
+var errOwnerGone = fmt.Errorf("%w any more: the owner ended", endpoint.ErrUnavailable)
+
+// whileOwnerLives returns a context that ends when the connection to the owner does. A client waits for the next owner by itself, but what was
+// asked of this one may not be meant for that. With --wait it is. The caller calls stop.
+func whileOwnerLives(ctx context.Context, o *ownerFlags, client *endpoint.Client, name string) (_ context.Context, stop func(), err error) {
+	if o.wait {
+		return ctx, func() {}, nil
+	}
+	w, err := startWatch(ctx, o, client, []string{name})
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			e, err := w.Next(ctx)
+			if err != nil {
+				return
+			}
+			if e.Kind == endpoint.EventOwnerLost {
+				cancel(errOwnerGone)
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-watched
+		w.Close()
+	}, nil
 }
 
 func newWithdrawCommand() *cobra.Command {

@@ -55,6 +55,10 @@ func newRootCommand() *cobra.Command {
 	add(groupCall, newEndpointsCommand(), newObjectsCommand(), newInvalidateCommand(), newReleaseCommand())
 	add(groupHost, newDemoCommand(), newDoctorCommand(), newBenchCommand(), newVersionCommand())
 	root.AddCommand(newDemoProcessCommand())
+	root.SetHelpCommand(newHelpCommand())
+	root.SetHelpCommandGroupID(groupHost)
+	root.SetCompletionCommandGroupID(groupHost)
+	fitHelp(root)
 	return root
 }
 

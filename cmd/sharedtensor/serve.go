@@ -20,10 +20,12 @@ others are. A model that cannot be loaded is shown with the reason, and the othe
 loaded the owner ends. The line "serving ..." is printed when all have been loaded.
 
 Signals:
-  SIGTERM, SIGINT  stop: no new clients, requests in flight end within --grace; a second one ends at once
-  SIGHUP           load every NAME=PATH again, one after the other, and publish each as a new version; readers of
-                   the old one keep it, so both are in memory for a while. What cannot be loaded stays as
-                   it was; the log says which have changed
+  SIGTERM, SIGINT  stop: no new clients, requests in flight end within --grace;
+                   a second one ends at once
+  SIGHUP           load every NAME=PATH again, one after the other, and publish
+                   each as a new version; readers of the old one keep it, so
+                   both are in memory for a while. What cannot be loaded stays
+                   as it was; the log says which have changed
 
 As a systemd service use Type=notify: the manager is told when all models have been loaded, and asked for more time
 until then. A socket unit with one ListenStream=PATH hands the socket over; --socket is not needed then.`
@@ -41,7 +43,7 @@ func newServeCommand() *cobra.Command {
 	var o serveFlags
 	c := &cobra.Command{
 		Use:   "serve [flags] NAME=PATH...",
-		Short: "Load models and own them, for every process of this host to use in place",
+		Short: "Load models and own them, for all processes of this host",
 		Long:  serveHelp,
 		Example: `  sharedtensor serve llm=model.safetensors
   sharedtensor serve llm=./llama-3 vad=silero_vad_16k.safetensors --socket /run/models/owner.sock

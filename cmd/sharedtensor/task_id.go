@@ -40,7 +40,7 @@ func completeTasks(o *ownerFlags, limit int, unfinished bool) cobra.CompletionFu
 			tasks, err := client.Tasks(ctx, endpoint.TaskFilter{})
 			for _, t := range tasks {
 				if strings.HasPrefix(t.ID, prefix) && !(unfinished && t.State.Terminal()) {
-					ids = append(ids, fmt.Sprintf("%s\t%s %s, %s", t.ID, printable(t.Endpoint), t.State, formatAge(time.Since(t.CreatedAt))))
+					ids = append(ids, completion(t.ID, fmt.Sprintf("%s %s, %s", t.Endpoint, t.State, formatAge(time.Since(t.CreatedAt)))))
 				}
 			}
 			return ids, err

@@ -135,7 +135,7 @@ func taskProgress(t endpoint.TaskInfo) string {
 	case t.State == endpoint.TaskCompleted:
 		return "100%"
 	case t.Total > 0:
-		return fmt.Sprintf("%d%%", int(100*min(float64(t.Done)/float64(t.Total), 1)))
+		return fmt.Sprintf("%d%%", portion(t.Done, t.Total))
 	case t.Done > 0:
 		return fmt.Sprint(t.Done)
 	}
@@ -150,7 +150,7 @@ func taskTook(t endpoint.TaskInfo, now time.Time) string {
 	case t.FinishedAt.IsZero():
 		return formatDuration(max(now.Sub(t.StartedAt), 0).Round(time.Millisecond))
 	}
-	return formatDuration(t.FinishedAt.Sub(t.StartedAt))
+	return formatDuration(max(t.FinishedAt.Sub(t.StartedAt), 0)) // the owner's clock may have been set back
 }
 
 // taskMessage is why a task ended as it did, or else its progress in words.

@@ -119,7 +119,7 @@ const clock = "15:04:05.000"
 
 // taskText is a task as one line.
 func taskText(t endpoint.TaskInfo, at time.Time) string {
-	line := fmt.Sprintf("%s %s %s %s", at.Format(clock), shortID(t.ID), printable(t.Endpoint), t.State)
+	line := fmt.Sprintf("%s %s %s %s", at.Format(clock), shortID(t.ID), printable(t.Endpoint), printable(string(t.State)))
 	if t.State == endpoint.TaskRunning {
 		line += " " + taskProgress(t)
 	}

@@ -128,9 +128,11 @@ func (m *taskMeter) update(t endpoint.TaskInfo) {
 }
 
 func (m *taskMeter) draw(t endpoint.TaskInfo) {
-	total := t.Total
+	total, done := t.Total, max(t.Done, 0)
 	if total <= 0 {
 		total = -1 // a spinner
+	} else {
+		done = min(done, total)
 	}
 	if m.bar == nil {
 		m.bar = progressbar.NewOptions64(total,
@@ -151,7 +153,7 @@ func (m *taskMeter) draw(t endpoint.TaskInfo) {
 		text += ": " + printable(oneLine(t.Message))
 	}
 	m.bar.Describe(clip(text, 40))
-	_ = m.bar.Set64(t.Done) // a bar that cannot be drawn is no reason to stop
+	_ = m.bar.Set64(done) // a bar that cannot be drawn is no reason to stop
 }
 
 // close takes the bar away.

@@ -9,6 +9,10 @@ type Feature struct {
 	// Required tells whether sharing host memory needs it. Without an optional feature sharing works, but slower or
 	// with a lower bound.
 	Required bool
-	// Err is nil where it is there, else the reason in one sentence and, where there is one, the remedy.
+	// Bytes is the amount that Detail is about, such as memory that is available; 0 where it is about none.
+	Bytes int64
+	// Err is nil where it is there, else the reason in one sentence.
 	Err error
+	// Advice is what to do where Err is not nil, in a few words; it may be empty.
+	Advice string
 }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -73,7 +74,8 @@ func (s system) bootIDFeature() Feature {
 	f := Feature{Name: "boot id", Required: true}
 	id, err := driver.ParseUUID(s.read(bootIDPath[1:]))
 	if err != nil {
-		f.Err = fmt.Errorf("%s does not tell which host this is, so handles cannot be told from another host's: mount /proc", bootIDPath)
+		f.Err = fmt.Errorf("%s does not tell which host this is, so handles cannot be told from another host's", bootIDPath)
+		f.Advice = "mount /proc"
 		return f
 	}
 	f.Detail = id.String()
@@ -86,16 +88,20 @@ func (s system) hugeFeature() Feature {
 	case f.Detail == "":
 		f.Err = &driver.UnsupportedError{Feature: "huge pages for shared memory", Requires: "a kernel with transparent huge pages"}
 	case s.hugePolicy() == hugeNever:
-		f.Err = fmt.Errorf("the kernel gives shared memory no huge pages (%s): write advise to /%s as root for faster access to large models", f.Detail, shmemEnabled)
+		f.Err = fmt.Errorf("the kernel gives shared memory no huge pages (%s)", f.Detail)
+		f.Advice = "write advise to /" + shmemEnabled + " as root for faster access to large models"
 	}
 	return f
 }
 
 func (s system) memoryFeature() Feature {
 	bytes, source := s.available()
-	f := Feature{Name: "memory", Detail: fmt.Sprintf("%d bytes available (%s)", bytes, source)}
+	if bytes == math.MaxInt64 {
+		return Feature{Name: "memory", Detail: "how much is available is not known: the kernel does not tell"}
+	}
+	f := Feature{Name: "memory", Detail: "available by " + source, Bytes: bytes}
 	if bytes < checkedBytes {
-		f.Err = fmt.Errorf("only %d bytes of memory are available (%s)", bytes, source)
+		f.Err = fmt.Errorf("little memory is available by %s", source)
 	}
 	return f
 }
@@ -103,8 +109,8 @@ func (s system) memoryFeature() Feature {
 func fileSizeFeature() Feature {
 	f := Feature{Name: "file size limit"}
 	if limit := fileSizeLimit(); limit < math.MaxInt64 {
-		f.Detail = fmt.Sprintf("%d bytes", limit)
-		f.Err = fmt.Errorf("one allocation is bounded to %d bytes by RLIMIT_FSIZE: raise ulimit -f", limit)
+		f.Bytes = limit
+		f.Err, f.Advice = errors.New("one allocation is bounded by RLIMIT_FSIZE"), "raise ulimit -f"
 	}
 	return f
 }
@@ -121,7 +127,8 @@ func descriptorFeature() Feature {
 	}
 	f.Detail = fmt.Sprintf("limit %d", r.Cur)
 	if r.Cur < fewDescriptors {
-		f.Err = fmt.Errorf("a process may have only %d descriptors open, one for every slab and client: raise ulimit -n", r.Cur)
+		f.Err = fmt.Errorf("a process may have only %d descriptors open, one for every slab and client", r.Cur)
+		f.Advice = "raise ulimit -n"
 	}
 	return f
 }
@@ -134,8 +141,8 @@ func addressFeature() Feature {
 		return f
 	}
 	if r.Cur != unix.RLIM_INFINITY {
-		f.Detail = fmt.Sprintf("%d bytes", r.Cur)
-		f.Err = fmt.Errorf("this process may map %d bytes in all (RLIMIT_AS): raise ulimit -v", r.Cur)
+		f.Bytes = int64(min(r.Cur, math.MaxInt64))
+		f.Err, f.Advice = errors.New("what this process may map in all is bounded by RLIMIT_AS"), "raise ulimit -v"
 	}
 	return f
 }

@@ -81,8 +81,13 @@ func TestAvailable(t *testing.T) {
 
 func TestFeaturesExplain(t *testing.T) {
 	s := tree(map[string]string{shmemEnabled: "always [never]", "proc/meminfo": "MemAvailable: 10 kB\n"})
-	require.ErrorContains(t, s.hugeFeature().Err, "advise")
-	require.ErrorContains(t, s.memoryFeature().Err, "10240 bytes")
+	require.Error(t, s.hugeFeature().Err)
+	require.Contains(t, s.hugeFeature().Advice, "advise")
+	require.ErrorContains(t, s.memoryFeature().Err, "MemAvailable")
+	require.EqualValues(t, 10240, s.memoryFeature().Bytes)
+	// D30: a number that stands for "no bound is known" is not shown as bytes.
+	require.Zero(t, tree(nil).memoryFeature().Bytes)
+	require.Contains(t, tree(nil).memoryFeature().Detail, "not known")
 	require.ErrorContains(t, s.bootIDFeature().Err, bootIDPath)
 	require.ErrorContains(t, tree(nil).hugeFeature().Err, "huge pages")
 }

@@ -70,8 +70,8 @@ func (e *exactWriter) Write(p []byte) (int, error) {
 
 // WriteFile writes a file as [Write] does, so that path is either the whole new file or what it was before. The bytes go to a
 // temporary file beside it, are synced, and take the name by a rename: a process that has the old file mapped keeps its bytes.
-// A symbolic link at path is replaced, not followed. A path that is neither a regular file nor a link fails with
-// [ErrNotRegular]. On any error, a full disk among them, the temporary file is removed. Errors name the path.
+// A symbolic link to a regular file, or to nothing, is replaced, not followed. A path that is something else, or a link to something else, such as
+// /dev/stdout, fails with [ErrNotRegular]. On any error, a full disk among them, the temporary file is removed. Errors name the path.
 func WriteFile(path string, h *Header, source Source) (err error) {
 	defer func() {
 		if err != nil {
@@ -87,6 +87,11 @@ func WriteFile(path string, h *Header, source Source) (err error) {
 		mode, keep = info.Mode().Perm(), true
 	case info.Mode()&fs.ModeSymlink == 0:
 		return ErrNotRegular
+	default:
+		// A link to a device, a pipe or a directory is meant for what is behind it, which a rename would not reach.
+		if target, err := os.Stat(path); err == nil && !target.Mode().IsRegular() {
+			return fmt.Errorf("%w: it is a link to something else", ErrNotRegular)
+		}
 	}
 	f, err := createSibling(path, mode)
 	if err != nil {

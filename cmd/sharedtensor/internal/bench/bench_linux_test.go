@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -185,4 +186,24 @@ func TestMeasureSelf(t *testing.T) {
 	require.ErrorIs(t, err, strconv.ErrSyntax)
 	require.Positive(t, descriptors())
 	require.True(t, strings.HasSuffix(sizeName(4<<30), "4GiB"))
+}
+
+// D30: a benchmark that is killed leaves no folder.
+func TestKilledBenchmarkLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), killedEnv+"="+dir, "TMPDIR="+dir)
+	require.NoError(t, cmd.Start())
+	count := func(pattern string) int {
+		found, err := filepath.Glob(filepath.Join(dir, pattern))
+		require.NoError(t, err)
+		return len(found)
+	}
+	require.Eventually(t, func() bool { return count("sharedtensor-bench-*/.model*") == 1 }, 20*time.Second, time.Millisecond, "it writes its file")
+	require.Equal(t, 2, count("sharedtensor-bench-*"), "that of the sockets and that of the file")
+	require.NoError(t, cmd.Process.Kill())
+	require.Error(t, cmd.Wait())
+	require.Eventually(t, func() bool { return count("*") == 0 }, 20*time.Second, 5*time.Millisecond, "they are gone")
 }

@@ -57,9 +57,9 @@ func Load(ctx context.Context, o Options) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	rate := func(t turns) float64 { return float64(info.Size()) / t.all().median().Seconds() / 1e9 }
+	rate := func(t turns) float64 { return float64(info.Size()) / t.all().median().Seconds() / (1 << 30) }
 	name := fmt.Sprintf("load-%s", sizeName(size))
-	return []Result{figure(name, rate(all[0]), "GB/s").over(rate(all[1])).atLeast(Ratio, 0.8)}, nil
+	return []Result{figure(name, rate(all[0]), "GiB/s").over(rate(all[1])).atLeast(Ratio, 0.8)}, nil
 }
 
 // load loads the file as an owner does.

@@ -11,7 +11,15 @@ import (
 // workerEnv makes this test binary a worker.
 const workerEnv = "SHAREDTENSOR_BENCH_TEST_WORKER"
 
+// killedEnv makes this test binary a benchmark that is going to be killed, with this directory for its file.
+const killedEnv = "SHAREDTENSOR_BENCH_TEST_KILLED"
+
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(killedEnv); dir != "" {
+		_, err := Load(context.Background(), Options{Worker: again, Effort: Quick, Dir: dir})
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	if os.Getenv(workerEnv) == "" {
 		os.Exit(m.Run())
 	}
@@ -28,7 +36,7 @@ func again(ctx context.Context) (*exec.Cmd, error) {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, exe)
-	cmd.Env = append(os.Environ(), workerEnv+"=1")
+	cmd.Env = append(os.Environ(), workerEnv+"=1", killedEnv+"=")
 	return cmd, nil
 }
 

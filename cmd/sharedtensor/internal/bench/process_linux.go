@@ -24,6 +24,7 @@ type stage struct {
 	options Options
 	dev     *host.Device
 	dir     string // for sockets, whose paths have to be short
+	janitor *process
 	sockets int
 	undo    []func()
 }
@@ -35,18 +36,34 @@ func newStage(ctx context.Context, o Options) (*stage, error) {
 		return nil, err
 	}
 	s := &stage{ctx: ctx, options: o, dev: dev}
-	s.dir, err = s.tempDir("")
-	return s, err
+	if s.dir, err = s.tempDir(""); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
-// tempDir makes a directory for this user alone, which goes with the stage.
-func (s *stage) tempDir(parent string) (string, error) {
-	dir, err := os.MkdirTemp(parent, "sharedtensor-bench-")
-	if err == nil {
-		s.undo = append(s.undo, func() { _ = os.RemoveAll(dir) })
+// tempDir makes a directory for this user alone, which goes with the stage. A process of its own removes it if this one is killed.
+func (s *stage) tempDir(parent string) (_ string, err error) {
+	if s.janitor == nil {
+		if s.janitor, err = s.start(); err != nil {
+			return "", err
+		}
 	}
+	dir, err := os.MkdirTemp(parent, directoryPrefix)
+	if err != nil {
+		return "", err
+	}
+	s.undo = append(s.undo, func() { _ = os.RemoveAll(dir) })
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", err
+	}
+	_, err = s.janitor.do(order{Do: "tidy", Socket: dir})
 	return dir, err
 }
+
+// directoryPrefix is how the names of directories of benchmarks begin.
+const directoryPrefix = "sharedtensor-bench-"
 
 // close ends all processes and closes all clients, the youngest first.
 func (s *stage) close() {

@@ -9,8 +9,11 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -47,6 +50,9 @@ type worker struct {
 	served  chan error
 	clients []*endpoint.Client
 	conns   []net.Conn
+
+	mu   sync.Mutex
+	tidy []string // directories to remove when the process of the benchmark has gone
 }
 
 // Work does what in says until in ends, and answers on out. When in ends, the process that reads it should end, too: that of
@@ -72,6 +78,7 @@ func Work(in io.Reader, out io.Writer) error {
 			}
 			orders <- o
 		}
+		w.removeDirectories()
 		os.Exit(0)
 	}()
 	for o := range orders {
@@ -90,6 +97,8 @@ func Work(in io.Reader, out io.Writer) error {
 func (w *worker) do(o order, r *report) error {
 	ctx := context.Background()
 	switch o.Do {
+	case "tidy":
+		return w.tidyUp(o.Socket)
 	case "serve":
 		return w.serve(o.Socket)
 	case "publish":
@@ -127,6 +136,26 @@ func (w *worker) do(o order, r *report) error {
 		return fmt.Errorf("a worker cannot %q", o.Do)
 	}
 	return nil
+}
+
+// tidyUp notes a directory of the benchmark to be removed at the end.
+func (w *worker) tidyUp(dir string) error {
+	if !filepath.IsAbs(dir) || !strings.HasPrefix(filepath.Base(dir), directoryPrefix) {
+		return fmt.Errorf("%w: %s is not a directory of a benchmark", driver.ErrInvalid, dir)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tidy = append(w.tidy, dir)
+	return nil
+}
+
+// removeDirectories removes what the process of the benchmark can remove no more, or has removed already.
+func (w *worker) removeDirectories() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, dir := range w.tidy {
+		_ = os.RemoveAll(dir)
+	}
 }
 
 // serve begins to be an owner.
