@@ -2,9 +2,12 @@ package main
 
 import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
 )
 
 // newComponents returns what the program offers, in the order in which it is registered.
 func newComponents() []gateway.Component {
-	return []gateway.Component{}
+	return []gateway.Component{
+		&jsonrpc.Component{},
+	}
 }

@@ -1,0 +1,177 @@
+package jsonrpc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sort"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// pieceBytes is how much is written at once: large enough that a system call costs nothing beside it, small enough that a stalled peer is
+// noticed within one.
+const pieceBytes = 1 << 20
+
+// content is bytes that lie in several places, read as one file. What lies in host memory is handed to the connection as it is.
+type content struct {
+	parts []part
+	size  int64
+	pos   int64
+}
+
+// part is one run of bytes: in memory of this process, or read from a device.
+type part struct {
+	begin, size int64
+	data        []byte
+	at          io.ReaderAt // where data is nil
+	offset      int64       // in at
+}
+
+// add appends a part.
+func (c *content) add(p part) {
+	p.begin = c.size
+	c.parts = append(c.parts, p)
+	c.size += p.size
+}
+
+// addTensor appends a tensor's bytes. It borrows t.
+func (c *content) addTensor(t *tensor.Tensor) error {
+	if t.Bytes() == 0 {
+		return nil
+	}
+	if !t.Contiguous() {
+		return fmt.Errorf("%w: its elements are not one run of memory; the owner has to publish a contiguous copy", errSerialization)
+	}
+	if data, err := tensor.RawData(t); err == nil {
+		c.add(part{size: t.Bytes(), data: data[:t.Bytes()]})
+		return nil
+	}
+	c.add(part{size: t.Bytes(), at: t.Storage().Memory(), offset: t.Spec().ByteOffset})
+	return nil
+}
+
+// tensorContent is the bytes of one tensor, which is borrowed.
+func tensorContent(t *tensor.Tensor) (*content, error) {
+	c := &content{}
+	return c, c.addTensor(t)
+}
+
+// Seek implements io.Seeker.
+func (c *content) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += c.pos
+	case io.SeekEnd:
+		offset += c.size
+	}
+	if offset < 0 {
+		return 0, errors.New("seek before the beginning")
+	}
+	c.pos = offset
+	return offset, nil
+}
+
+// partAt is the part with the byte at pos, which is below size.
+func (c *content) partAt(pos int64) *part {
+	i := sort.Search(len(c.parts), func(i int) bool { return c.parts[i].begin+c.parts[i].size > pos })
+	return &c.parts[i]
+}
+
+// Read implements io.Reader.
+func (c *content) Read(p []byte) (int, error) {
+	if c.pos >= c.size {
+		return 0, io.EOF
+	}
+	at := c.partAt(c.pos)
+	from := c.pos - at.begin
+	n := int(min(int64(len(p)), at.size-from))
+	var err error
+	if at.data != nil {
+		copy(p[:n], at.data[from:])
+	} else {
+		n, err = at.at.ReadAt(p[:n], at.offset+from)
+		if errors.Is(err, io.EOF) && n > 0 {
+			err = nil
+		}
+	}
+	c.pos += int64(n)
+	return n, err
+}
+
+// send writes the next n bytes, in pieces and without copying what lies in host memory. before is called ahead of each piece.
+func (c *content) send(w io.Writer, n int64, before func()) (sent int64, err error) {
+	var buffer []byte
+	for sent < n && c.pos < c.size {
+		before()
+		at := c.partAt(c.pos)
+		from := c.pos - at.begin
+		piece := min(pieceBytes, n-sent, at.size-from)
+		var data []byte
+		if at.data != nil {
+			data = at.data[from : from+piece]
+			c.pos += piece
+		} else {
+			if buffer == nil {
+				buffer = make([]byte, pieceBytes)
+			}
+			read, err := c.Read(buffer[:piece])
+			if err != nil {
+				return sent, err
+			}
+			data = buffer[:read]
+		}
+		written, err := w.Write(data)
+		sent += int64(written)
+		if err != nil {
+			return sent, err
+		}
+	}
+	return sent, nil
+}
+
+// contentWriter lets http.ServeContent, which knows ranges and conditions, send content without its copies and with a deadline for each piece.
+type contentWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	stall   time.Duration
+}
+
+// ReadFrom implements io.ReaderFrom: http.ServeContent copies from an io.LimitedReader of the content.
+func (w *contentWriter) ReadFrom(r io.Reader) (int64, error) {
+	if limited, ok := r.(*io.LimitedReader); ok {
+		if source, ok := limited.R.(*content); ok {
+			n, err := source.send(w.ResponseWriter, limited.N, w.arm)
+			limited.N -= n
+			return n, err
+		}
+	}
+	return io.Copy(struct{ io.Writer }{w}, r)
+}
+
+// Write implements io.Writer, for several ranges at once.
+func (w *contentWriter) Write(p []byte) (int, error) {
+	w.arm()
+	return w.ResponseWriter.Write(p)
+}
+
+// arm gives the peer its time to take the next piece.
+func (w *contentWriter) arm() { _ = w.control.SetWriteDeadline(time.Now().Add(w.stall)) }
+
+// Unwrap lets http.ResponseController find what is wrapped.
+func (w *contentWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// serveContent answers GET and HEAD with Range and conditions. digest is the SHA-256 of the whole in hexadecimal.
+func (c *Component) serveContent(w http.ResponseWriter, r *http.Request, source *content, digest string, modified time.Time) {
+	h := w.Header()
+	h.Set("ETag", `"sha256-`+digest+`"`)
+	h.Set("Repr-Digest", "sha-256=:"+base64OfHex(digest)+":")
+	if h.Get("Content-Type") == "" {
+		h.Set("Content-Type", "application/octet-stream")
+	}
+	control := http.NewResponseController(w)
+	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
+	http.ServeContent(&contentWriter{w, control, c.env.Stall}, r, "", modified, source)
+}

@@ -1,0 +1,144 @@
+package jsonrpc
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// manifestJSON describes a version for peers: where its tensors are got, and nothing of the owner's memory.
+type manifestJSON struct {
+	Name     string            `json:"name"`
+	Version  uint64            `json:"version"`
+	ServerID string            `json:"server_id"`
+	Bytes    int64             `json:"bytes"`
+	Tensors  []tensorJSON      `json:"tensors"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	URL      string            `json:"url"`
+}
+
+// tensorJSON describes one tensor.
+type tensorJSON struct {
+	Name  string       `json:"name"`
+	DType string       `json:"dtype"`
+	Shape tensor.Shape `json:"shape"`
+	Bytes int64        `json:"bytes"`
+	// TiedTo is the name whose elements these are; empty for a tensor with elements of its own.
+	TiedTo string `json:"tied_to,omitempty"`
+	URL    string `json:"url"`
+}
+
+// place is what tells tensors apart by their memory.
+type place struct {
+	storage uint32
+	offset  int64
+	dtype   tensor.DType
+	shape   string
+	strides string
+}
+
+func placeOf(t *module.TensorSpec) place {
+	return place{t.Storage, t.ByteOffset, t.DType, t.Shape.String(), fmt.Sprint(t.Strides)}
+}
+
+func manifestOf(name string, version uint64, server string, m *module.Manifest) (*manifestJSON, error) {
+	base := fmt.Sprintf("/v1/models/%s@%d", url.PathEscape(name), version)
+	out := &manifestJSON{
+		Name: name, Version: version, ServerID: server, Tensors: make([]tensorJSON, len(m.Tensors)), Metadata: m.Metadata,
+		URL: base + "/model.safetensors",
+	}
+	first := map[place]string{}
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		n, err := t.Shape.NumElements()
+		if err != nil {
+			return nil, err
+		}
+		one := tensorJSON{Name: t.Name, DType: t.DType.String(), Shape: t.Shape, URL: base + "/tensors/" + url.PathEscape(t.Name)}
+		if one.Shape == nil {
+			one.Shape = tensor.Shape{}
+		}
+		one.Bytes = elementBytes(t.DType, n)
+		if kept, tied := first[placeOf(t)]; tied && one.Bytes > 0 {
+			one.TiedTo = kept
+		} else {
+			first[placeOf(t)] = t.Name
+			out.Bytes += one.Bytes
+		}
+		out.Tensors[i] = one
+	}
+	return out, nil
+}
+
+// elementBytes is the size of n elements. That they fit was checked when the manifest was.
+func elementBytes(dt tensor.DType, n int64) int64 {
+	if bits := int64(dt.BitSize()); bits%8 != 0 {
+		return (n*bits + 7) / 8
+	}
+	return n * int64(dt.BitSize()/8)
+}
+
+// safetensorsFile lays a state dict out as a file, without copying it: tied names are stored once, and the metadata says which, as package
+// module writes them. It borrows sd.
+func safetensorsFile(sd *module.StateDict) (*content, error) {
+	dropped, metadata := tiedNames(sd)
+	var list []safetensors.TensorInfo
+	for name, t := range sd.All() {
+		if !dropped[name] {
+			list = append(list, safetensors.TensorInfo{Name: name, DType: t.DType(), Shape: t.Shape()})
+		}
+	}
+	header, err := safetensors.NewHeader(list, metadata)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errSerialization, err)
+	}
+	prefix, err := header.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errSerialization, err)
+	}
+	c := &content{}
+	c.add(part{size: int64(len(prefix)), data: prefix})
+	for _, info := range header.Tensors {
+		t, found := sd.Get(info.Name)
+		if !found {
+			return nil, fmt.Errorf("tensor %q is gone", info.Name) // the header was made of these names
+		}
+		if err := c.addTensor(t); err != nil {
+			return nil, fmt.Errorf("tensor %q: %w", info.Name, err)
+		}
+	}
+	return c, nil
+}
+
+// tiedNames are the names that the file does not store, and the metadata that says whose elements they are. The kept name is the one that the
+// metadata names already, else the first in alphabetical order. A name that the metadata has for something else is stored in full.
+func tiedNames(sd *module.StateDict) (dropped map[string]bool, metadata map[string]string) {
+	dropped, metadata = map[string]bool{}, map[string]string{}
+	for k, v := range sd.Metadata {
+		metadata[k] = v
+	}
+	for _, group := range sd.Aliases() {
+		group = slices.Sorted(slices.Values(group))
+		kept := group[0]
+		for _, name := range group {
+			if other, says := sd.Metadata[name]; says && slices.Contains(group, other) {
+				kept = other
+				break
+			}
+		}
+		for _, name := range group {
+			if says, taken := sd.Metadata[name]; name == kept || taken && says != kept {
+				continue
+			}
+			dropped[name], metadata[name] = true, kept
+		}
+	}
+	if len(metadata) == 0 {
+		metadata = nil
+	}
+	return dropped, metadata
+}

@@ -1,0 +1,186 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/creachadair/jrpc2"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// rpcMethods are the methods by name.
+func (c *Component) rpcMethods() map[string]jrpc2.Handler {
+	return map[string]jrpc2.Handler{
+		"ping":             method(c.ping),
+		"get_server_info":  method(c.serverInfo),
+		"list_functions":   method(c.listFunctions),
+		"call_function":    method(c.callFunction),
+		"execute_function": method(c.executeFunction),
+		"submit_task":      method(c.submitTask),
+		"get_task_status":  method(c.taskStatus),
+		"get_task_result":  method(c.taskResult),
+		"wait_task":        method(c.waitTask),
+		"cancel_task":      method(c.cancelTask),
+		"list_tasks":       method(c.listTasks),
+		"list_models":      method(c.listModels),
+		"inspect_model":    method(c.inspectModel),
+		"publish_from":     method(c.publishFrom),
+		"withdraw":         method(c.withdraw),
+		"holders":          method(c.holders),
+		"invalidate":       method(c.invalidate),
+		"release_result":   method(c.releaseResult),
+	}
+}
+
+// none are the parameters of a method that has none.
+type none struct{}
+
+// method makes a handler of a function. Parameters come as an object, or as a list in the order of the fields, from which the last ones may be
+// missing; names that the method does not know are refused.
+func method[P, R any](fn func(context.Context, *P) (R, error)) jrpc2.Handler {
+	names := fieldKeys(reflect.TypeFor[P]())
+	return func(ctx context.Context, r *jrpc2.Request) (any, error) {
+		p := new(P)
+		if err := readParams(r, names, p); err != nil {
+			return nil, err
+		}
+		return fn(ctx, p)
+	}
+}
+
+// fieldKeys are the names that the fields of a struct have in JSON.
+func fieldKeys(t reflect.Type) []string {
+	names := make([]string, t.NumField())
+	for i := range names {
+		names[i], _, _ = strings.Cut(t.Field(i).Tag.Get("json"), ",")
+	}
+	return names
+}
+
+func readParams(r *jrpc2.Request, names []string, p any) error {
+	if !r.HasParams() {
+		return nil
+	}
+	text := []byte(r.ParamString())
+	if text[0] == '[' {
+		var err error
+		if text, err = named(text, names); err != nil {
+			return err
+		}
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(p); err != nil {
+		return fmt.Errorf("%w: %w", errParams, err)
+	}
+	return nil
+}
+
+// named makes an object of a list of parameters.
+func named(text []byte, names []string) ([]byte, error) {
+	var list []json.RawMessage
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("%w: %w", errParams, err)
+	}
+	if len(list) > len(names) {
+		return nil, fmt.Errorf("%w: at most %d (%s), and %d were given", errParams, len(names), strings.Join(names, ", "), len(list))
+	}
+	object := make(map[string]json.RawMessage, len(list))
+	for i, v := range list {
+		object[names[i]] = v
+	}
+	return json.Marshal(object)
+}
+
+// pong is the result of ping.
+type pong struct {
+	Pong      bool    `json:"pong"`
+	Timestamp float64 `json:"timestamp"`
+}
+
+// ping is answered by the gateway itself.
+func (c *Component) ping(context.Context, *none) (pong, error) {
+	return pong{true, float64(time.Now().UnixMicro()) / 1e6}, nil
+}
+
+// serverInfo is the result of get_server_info.
+type serverInfo struct {
+	// Server, Version and ReadOnly are the gateway's.
+	Server   string `json:"server"`
+	Version  string `json:"version"`
+	ReadOnly bool   `json:"read_only"`
+	// Attached is whether there is an owner, Error why not.
+	Attached bool   `json:"attached"`
+	Error    string `json:"error,omitempty"`
+	// Owner is what the owner tells of itself.
+	Owner *endpoint.ServerInfo `json:"owner,omitempty"`
+}
+
+func (c *Component) serverInfo(ctx context.Context, _ *none) (serverInfo, error) {
+	info := serverInfo{Server: "sharedtensor-gateway", Version: c.env.Version, ReadOnly: c.env.ReadOnly}
+	client, err := c.env.Owner.Client()
+	if err != nil {
+		info.Error = err.Error()
+		return info, nil
+	}
+	if c.env.Owner.ServerID() == "" {
+		info.Error = endpoint.ErrUnavailable.Error()
+		return info, nil
+	}
+	owner, err := client.ServerInfo(ctx)
+	if err != nil {
+		info.Error = err.Error()
+		return info, nil
+	}
+	info.Attached, info.Owner = true, &owner
+	return info, nil
+}
+
+// functionInfo is one function of list_functions.
+type functionInfo struct {
+	endpoint.EndpointInfo
+	// Stats is how it was called since its owner began; nil where the owner does not tell.
+	Stats *endpoint.EndpointStats `json:"stats,omitempty"`
+}
+
+// functionList is the result of list_functions.
+type functionList struct {
+	Functions []functionInfo `json:"functions"`
+}
+
+func (c *Component) listFunctions(ctx context.Context, _ *none) (functionList, error) {
+	out := functionList{Functions: []functionInfo{}}
+	seen := map[string]bool{}
+	callers := c.env.Owner.Callers()
+	if len(callers) == 0 {
+		_, err := c.env.Owner.Client()
+		return out, err
+	}
+	for _, caller := range callers {
+		list, err := caller.Endpoints(ctx)
+		if err != nil {
+			return out, err
+		}
+		info, err := caller.ServerInfo(ctx)
+		if err != nil {
+			return out, err
+		}
+		stats := make(map[string]*endpoint.EndpointStats, len(info.Endpoints))
+		for i := range info.Endpoints {
+			stats[info.Endpoints[i].Name] = &info.Endpoints[i]
+		}
+		for _, e := range list {
+			if !seen[e.Name] {
+				seen[e.Name] = true
+				out.Functions = append(out.Functions, functionInfo{e, stats[e.Name]})
+			}
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,150 @@
+package jsonrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+)
+
+// taskParams name a task.
+type taskParams struct {
+	TaskID string `json:"task_id"`
+	// Timeout is how long wait_task waits, in seconds; 0 is until the task has ended.
+	Timeout float64 `json:"timeout,omitempty"`
+	// Tensors is how tensors of get_task_result come: "inline" (or empty) or "url".
+	Tensors string `json:"tensors,omitempty"`
+}
+
+// submitTask starts a call as a task, which outlives the request and the gateway.
+func (c *Component) submitTask(ctx context.Context, p *callParams) (info endpoint.TaskInfo, err error) {
+	prepared, err := c.prepare(ctx, p)
+	defer func() { err = errors.Join(err, prepared.held.close()) }()
+	if err != nil {
+		return info, err
+	}
+	info, err = prepared.caller.Submit(ctx, prepared.info.Name, prepared.in)
+	if err != nil {
+		return info, outcomeOf(ctx, err)
+	}
+	return info, nil
+}
+
+// findTask finds the caller that has a task, and the task as it is.
+func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, endpoint.TaskInfo, error) {
+	if id == "" {
+		return nil, endpoint.TaskInfo{}, fmt.Errorf("%w: task_id is missing", errParams)
+	}
+	callers := c.env.Owner.Callers()
+	if len(callers) == 0 {
+		_, err := c.env.Owner.Client()
+		return nil, endpoint.TaskInfo{}, err
+	}
+	var err error
+	for _, caller := range callers {
+		var info endpoint.TaskInfo
+		if info, err = caller.Task(ctx, id); err == nil {
+			return caller, info, nil
+		}
+		if !errors.Is(err, task.ErrNotFound) {
+			break
+		}
+	}
+	return nil, endpoint.TaskInfo{}, err
+}
+
+func (c *Component) taskStatus(ctx context.Context, p *taskParams) (endpoint.TaskInfo, error) {
+	_, info, err := c.findTask(ctx, p.TaskID)
+	return info, err
+}
+
+// waitTask waits for the end of a task. When the time is over it tells how the task stands, which is no error.
+func (c *Component) waitTask(ctx context.Context, p *taskParams) (endpoint.TaskInfo, error) {
+	caller, info, err := c.findTask(ctx, p.TaskID)
+	if err != nil {
+		return info, err
+	}
+	waiting, cancel := withTimeout(ctx, max(p.Timeout, 0))
+	defer cancel()
+	end, err := caller.Wait(waiting, p.TaskID)
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		if end.State == "" {
+			end = info
+		}
+		return end, nil
+	}
+	return end, err
+}
+
+func (c *Component) taskResult(ctx context.Context, p *taskParams) (out any, err error) {
+	caller, _, err := c.findTask(ctx, p.TaskID)
+	if err != nil {
+		return nil, err
+	}
+	var v any
+	err = caller.Result(ctx, p.TaskID, &v)
+	defer func() { err = errors.Join(err, closeTensors(v)) }()
+	if err != nil {
+		return nil, err
+	}
+	return c.outgoing(p.Tensors).value(v, 0)
+}
+
+// cancelledTask is the result of cancel_task.
+type cancelledTask struct {
+	TaskID    string `json:"task_id"`
+	Cancelled bool   `json:"cancelled"`
+}
+
+func (c *Component) cancelTask(ctx context.Context, p *taskParams) (cancelledTask, error) {
+	out := cancelledTask{TaskID: p.TaskID}
+	caller, _, err := c.findTask(ctx, p.TaskID)
+	if err != nil {
+		return out, err
+	}
+	out.Cancelled, err = caller.Cancel(ctx, p.TaskID)
+	return out, err
+}
+
+// listParams select tasks.
+type listParams struct {
+	// Status is pending, running, completed, failed or cancelled; empty for all.
+	Status string `json:"status,omitempty"`
+	// Function selects tasks of one function.
+	Function string `json:"function,omitempty"`
+}
+
+// taskList is the result of list_tasks, in the order in which the tasks were submitted.
+type taskList struct {
+	Tasks []endpoint.TaskInfo `json:"tasks"`
+}
+
+func (c *Component) listTasks(ctx context.Context, p *listParams) (taskList, error) {
+	out := taskList{Tasks: []endpoint.TaskInfo{}}
+	filter := endpoint.TaskFilter{}
+	if p != nil {
+		filter.Endpoint = p.Function
+		switch state := endpoint.TaskState(p.Status); state {
+		case "":
+		case endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCompleted, endpoint.TaskFailed, endpoint.TaskCancelled:
+			filter.States = []endpoint.TaskState{state}
+		default:
+			return out, fmt.Errorf("%w: status is pending, running, completed, failed or cancelled, not %q", errParams, p.Status)
+		}
+	}
+	callers := c.env.Owner.Callers()
+	if len(callers) == 0 {
+		_, err := c.env.Owner.Client()
+		return out, err
+	}
+	for _, caller := range callers {
+		list, err := caller.Tasks(ctx, filter)
+		if err != nil {
+			return out, err
+		}
+		out.Tasks = append(out.Tasks, list...)
+	}
+	return out, nil
+}

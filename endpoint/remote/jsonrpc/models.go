@@ -1,0 +1,211 @@
+package jsonrpc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/creachadair/jrpc2"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// handleModels registers models as files. Names have their slashes escaped (%2F).
+func (c *Component) handleModels(mux gateway.Mux) {
+	handle := func(pattern string, fn func(w http.ResponseWriter, r *http.Request)) {
+		mux.Handle(pattern, http.HandlerFunc(fn))
+	}
+	handle("GET /v1/models", c.serveModels)
+	handle("GET /v1/models/{model}", c.serveModel)
+	handle("DELETE /v1/models/{model}", c.deleteModel)
+	handle("GET /v1/models/{model}/manifest", c.serveManifest)
+	handle("GET /v1/models/{model}/tensors/{tensor...}", c.serveTensor)
+	handle("GET /v1/models/{model}/model.safetensors", c.serveFile)
+	handle("PUT /v1/models/{model}/model.safetensors", c.upload)
+	handle("GET /v1/results/{id}", c.serveResult)
+	handle("DELETE /v1/results/{id}", c.deleteResult)
+}
+
+// modelOf reads NAME[@VERSION] of a path. What stands behind the last @ is a version only where it is a number.
+func modelOf(r *http.Request) modelParams {
+	text := r.PathValue("model")
+	if at := strings.LastIndexByte(text, '@'); at > 0 {
+		if version, err := strconv.ParseUint(text[at+1:], 10, 64); err == nil {
+			return modelParams{text[:at], version}
+		}
+	}
+	return modelParams{Name: text}
+}
+
+func (c *Component) serveModels(w http.ResponseWriter, r *http.Request) {
+	list, err := c.listModels(r.Context(), nil)
+	answerJSON(w, r, list, err)
+}
+
+func (c *Component) serveModel(w http.ResponseWriter, r *http.Request) {
+	p := modelOf(r)
+	client, err := c.env.Owner.Client()
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	info, err := client.Info(r.Context(), p.Name)
+	answerJSON(w, r, info, err)
+}
+
+func (c *Component) deleteModel(w http.ResponseWriter, r *http.Request) {
+	p := modelOf(r)
+	if p.Version != 0 {
+		httpError(w, r, fmt.Errorf("%w: a name is withdrawn with all its versions", errParams))
+		return
+	}
+	if _, err := c.withdraw(r.Context(), &p); err != nil {
+		httpError(w, r, err)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (c *Component) serveManifest(w http.ResponseWriter, r *http.Request) {
+	p := modelOf(r)
+	out, err := c.inspectModel(r.Context(), &p)
+	answerJSON(w, r, out.Manifest, err)
+}
+
+// attach acquires the version of a request. The caller closes the handle.
+func (c *Component) attach(r *http.Request) (*endpoint.Handle, error) {
+	p := modelOf(r)
+	client, err := c.env.Owner.Client()
+	if err != nil {
+		return nil, err
+	}
+	if c.env.Owner.ServerID() == "" {
+		if _, err := client.Ping(r.Context()); err != nil { // at once, instead of when an owner comes
+			return nil, err
+		}
+	}
+	return client.AcquireVersion(r.Context(), p.Name, p.Version)
+}
+
+func (c *Component) serveTensor(w http.ResponseWriter, r *http.Request) {
+	h, err := c.attach(r)
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	defer h.Close() // memory goes with the last byte; there is nobody to be told of an error
+	name := r.PathValue("tensor")
+	t, found := h.StateDict().Get(name)
+	if !found {
+		httpError(w, r, fmt.Errorf("%s@%d has no tensor %q: %w", h.Name(), h.Version(), name, endpoint.ErrNotFound))
+		return
+	}
+	source, err := tensorContent(t)
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	setTensorHeaders(w.Header(), t)
+	c.serveVersion(w, r, h, source, "tensor "+name)
+}
+
+func (c *Component) serveFile(w http.ResponseWriter, r *http.Request) {
+	h, err := c.attach(r)
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	defer h.Close() // as above
+	source, err := safetensorsFile(h.StateDict())
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	c.serveVersion(w, r, h, source, "file")
+}
+
+// serveVersion sends a part of a version.
+func (c *Component) serveVersion(w http.ResponseWriter, r *http.Request, h *endpoint.Handle, source *content, part string) {
+	digest, err := c.digests.get(r.Context(), keyOf(h, part), source)
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	header := w.Header()
+	header.Set("X-Sharedtensor-Version", strconv.FormatUint(h.Version(), 10))
+	header.Set("X-Sharedtensor-Server", h.ServerID())
+	if modelOf(r).Version != 0 {
+		// Another owner may number its own versions alike, so a peer asks again, with the ETag.
+		header.Set("Cache-Control", "no-cache")
+	}
+	c.serveContent(w, r, source, digest, time.Time{})
+}
+
+// setTensorHeaders says what the bytes are.
+func setTensorHeaders(h http.Header, t *tensor.Tensor) {
+	shape, _ := json.Marshal(append([]int64{}, t.Shape()...)) // numbers always can
+	h.Set("X-Sharedtensor-Dtype", t.DType().String())
+	h.Set("X-Sharedtensor-Shape", string(shape))
+}
+
+// answerJSON answers with a value or an error.
+func answerJSON(w http.ResponseWriter, r *http.Request, v any, err error) {
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(append(text, '\n'))
+}
+
+// statusOf is the status of an error.
+func statusOf(code jrpc2.Code, err error) int {
+	switch code {
+	case CodeNotFound, CodeImport:
+		return http.StatusNotFound
+	case CodeUnavailable:
+		return http.StatusServiceUnavailable
+	case CodeRefused:
+		return http.StatusForbidden
+	case CodeTimeout:
+		return http.StatusGatewayTimeout
+	case CodeLimit:
+		if errors.Is(err, errTooLarge) {
+			return http.StatusRequestEntityTooLarge
+		}
+		return http.StatusTooManyRequests
+	case jrpc2.InvalidParams:
+		return http.StatusBadRequest
+	case CodeSerialization:
+		return http.StatusUnprocessableEntity
+	}
+	return http.StatusInternalServerError
+}
+
+// httpError answers with the error that JSON-RPC would have, as JSON.
+func httpError(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(err, context.Canceled) && r.Context().Err() != nil {
+		panic(http.ErrAbortHandler) // nobody is there to read it
+	}
+	bad := rpcError(r.Context(), err)
+	for _, name := range []string{"ETag", "Repr-Digest", "X-Sharedtensor-Dtype", "X-Sharedtensor-Shape"} {
+		w.Header().Del(name)
+	}
+	text, _ := json.Marshal(map[string]any{"error": bad}) // its data was marshalled before
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(statusOf(bad.Code, err))
+	_, _ = w.Write(append(text, '\n'))
+}

@@ -1,0 +1,188 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// errUpload is a body that is not the file that it says it is.
+var errUpload = fmt.Errorf("%w: not a safetensors file as announced", errParams)
+
+// upload is PUT /v1/models/{model}/model.safetensors: the body becomes the next version of the name, all of it or nothing.
+func (c *Component) upload(w http.ResponseWriter, r *http.Request) {
+	out, err := c.receive(w, r)
+	if err != nil {
+		// What is left of the body is not read: the peer is told and cut off.
+		w.Header().Set("Connection", "close")
+		httpError(w, r, err)
+		return
+	}
+	text, _ := json.Marshal(out) // a struct of strings and numbers
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(append(text, '\n'))
+}
+
+func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out published, err error) {
+	ctx := r.Context()
+	p := modelOf(r)
+	if err := c.env.CheckWrite(ctx); err != nil {
+		return out, err
+	}
+	switch {
+	case p.Version != 0:
+		return out, fmt.Errorf("%w: the owner numbers versions: leave @%d out", errParams, p.Version)
+	case r.ContentLength < 0:
+		return out, fmt.Errorf("%w: the length has to be announced: send Content-Length", errParams)
+	case r.ContentLength > int64(c.MaxModel):
+		return out, fmt.Errorf("%w: a model has at most %v", errTooLarge, c.MaxModel)
+	}
+	want, err := announcedDigest(r.Header)
+	if err != nil {
+		return out, err
+	}
+	if _, err := c.env.Owner.Client(); err != nil {
+		return out, err // before the peer sends it all
+	}
+	body := newStallReader(w, r.Body, c.env.Stall)
+	defer body.release()
+	source := "upload"
+	if id := gateway.IdentityFrom(ctx); id.Name != "" {
+		source = "upload of " + id.Name
+	}
+	return c.publishStream(ctx, p.Name, body, r.ContentLength, want, source)
+}
+
+// announcedDigest is the SHA-256 that a request says its body has, in the field that RFC 9530 has for it; nil where it says none.
+func announcedDigest(h http.Header) ([]byte, error) {
+	for _, field := range []string{"Repr-Digest", "Content-Digest"} {
+		for one := range strings.SplitSeq(h.Get(field), ",") {
+			value, is := strings.CutPrefix(strings.TrimSpace(one), "sha-256=:")
+			if !is {
+				continue
+			}
+			digest, err := base64.StdEncoding.DecodeString(strings.TrimSuffix(value, ":"))
+			if err != nil || len(digest) != sha256.Size {
+				return nil, fmt.Errorf("%w: %s holds no SHA-256", errParams, field)
+			}
+			return digest, nil
+		}
+	}
+	return nil, nil
+}
+
+// publishStream publishes a file of size bytes that comes as a stream: its header is checked before memory is taken, the bytes go straight into
+// the slab, and the digest, where there is one, is compared before anybody can see the version.
+func (c *Component) publishStream(ctx context.Context, name string, r io.Reader, size int64, want []byte, source string) (out published, err error) {
+	var digest hash.Hash
+	if want != nil {
+		digest = sha256.New()
+		r = io.TeeReader(r, digest)
+	}
+	sd, err := c.readModel(ctx, r, size)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, sd.Close()) }()
+	if want != nil && !bytes.Equal(digest.Sum(nil), want) {
+		return out, fmt.Errorf("%w: its SHA-256 is %s", errUpload, hex.EncodeToString(digest.Sum(nil)))
+	}
+	return c.publish(ctx, name, sd, source)
+}
+
+// readModel reads a file into one new slab. The caller owns what it returns.
+func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *module.StateDict, err error) {
+	header, err := c.readHeader(r, size)
+	if err != nil {
+		return nil, err
+	}
+	model := &safetensors.Model{Path: "the upload", Files: []*safetensors.File{{Path: "the upload", Header: header}}, Metadata: header.Metadata}
+	for _, t := range header.Tensors {
+		model.Tensors = append(model.Tensors, safetensors.ModelTensor{TensorInfo: t})
+	}
+	info := c.dev.Info()
+	layout, err := module.PlanLayout(model, info.Granularity)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUpload, err)
+	}
+	sd, err := allocate(c.dev, layout)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range layout.Tensors {
+		if err == nil && p.TiedTo == "" {
+			err = fill(ctx, sd, p, r)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, sd.Close())
+	}
+	return sd, nil
+}
+
+func fill(ctx context.Context, sd *module.StateDict, p module.Placement, r io.Reader) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	t, found := sd.Get(p.Name)
+	if !found {
+		return fmt.Errorf("tensor %q is gone", p.Name) // the state dict was made of the layout
+	}
+	if err := t.FillFrom(r); err != nil {
+		return fmt.Errorf("%w: tensor %q: %w", errUpload, p.Name, err)
+	}
+	return nil
+}
+
+// allocate makes the slab of a layout and the state dict over it, whose elements are not written yet.
+func allocate(dev driver.Device, layout *module.Layout) (*module.StateDict, error) {
+	if layout.SlabBytes == 0 {
+		// Tensors without elements have no memory, and a storage has some.
+		layout.SlabBytes = max(dev.Info().Granularity, module.Alignment)
+	}
+	mem, err := dev.Alloc(layout.SlabBytes)
+	if err != nil {
+		return nil, err
+	}
+	storage := tensor.NewStorage(mem)
+	sd, err := module.FromManifest(layout.Manifest(dev.Info()), []*tensor.Storage{storage})
+	return sd, errors.Join(err, storage.Close()) // the state dict has its own reference
+}
+
+// readHeader reads the beginning of a file and checks it, and that the file can be as long as it is said to be.
+func (c *Component) readHeader(r io.Reader, size int64) (*safetensors.Header, error) {
+	var length [8]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return nil, fmt.Errorf("%w: %w", errUpload, err)
+	}
+	n := binary.LittleEndian.Uint64(length[:])
+	if n > uint64(min(safetensors.MaxHeaderBytes, c.env.MaxRequest)) || int64(n) > size-8 {
+		return nil, fmt.Errorf("%w: a header of %d bytes in a file of %d", errUpload, n, size)
+	}
+	text := bytes.NewBuffer(length[:])
+	if _, err := io.CopyN(text, r, int64(n)); err != nil {
+		return nil, fmt.Errorf("%w: the header: %w", errUpload, io.ErrUnexpectedEOF)
+	}
+	header, err := safetensors.ReadHeader(bytes.NewReader(text.Bytes()), size)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUpload, err)
+	}
+	return header, nil
+}

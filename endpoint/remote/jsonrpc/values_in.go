@@ -1,0 +1,280 @@
+package jsonrpc
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// The keys of objects that stand for what JSON does not have.
+const (
+	tensorKey    = "$tensor"
+	stateDictKey = "$state_dict"
+	bytesKey     = "$bytes"
+	floatKey     = "$float"
+)
+
+// maxDepth is how deep values may be nested.
+const maxDepth = 64
+
+// incoming makes the argument of a call of a value of JSON. What it opens on the way is closed by close, when the call has ended.
+type incoming struct {
+	c      *Component
+	client *endpoint.Client // for tensors by reference; nil where there is no owner
+	held   []io.Closer
+}
+
+// close closes what the argument was made of.
+func (in *incoming) close() error {
+	var errs []error
+	for _, one := range in.held {
+		errs = append(errs, one.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// value replaces the objects that stand for tensors and the like. v is changed in place.
+func (in *incoming) value(ctx context.Context, v any, depth int) (_ any, err error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("%w: nested deeper than %d", errParams, maxDepth)
+	}
+	switch v := v.(type) {
+	case []any:
+		for i := range v {
+			if v[i], err = in.value(ctx, v[i], depth+1); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		if len(v) == 1 {
+			for key, inner := range v {
+				if special, is, err := in.special(ctx, key, inner); is || err != nil {
+					return special, err
+				}
+			}
+		}
+		for key := range v {
+			if v[key], err = in.value(ctx, v[key], depth+1); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}
+
+// special makes what an object with one key stands for; is is false for a key that means nothing.
+func (in *incoming) special(ctx context.Context, key string, v any) (_ any, is bool, err error) {
+	switch key {
+	case tensorKey:
+		t, err := in.tensor(ctx, v)
+		return t, true, err
+	case stateDictKey:
+		sd, err := in.stateDict(ctx, v)
+		return sd, true, err
+	case bytesKey:
+		text, ok := v.(string)
+		b, err := base64.StdEncoding.DecodeString(text)
+		if !ok || err != nil {
+			return nil, true, fmt.Errorf("%w: %s has to be base64", errParams, bytesKey)
+		}
+		return b, true, nil
+	case floatKey:
+		text, _ := v.(string)
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return nil, true, fmt.Errorf("%w: %s is \"NaN\", \"Infinity\" or \"-Infinity\"", errParams, floatKey)
+		}
+		return f, true, nil
+	}
+	return nil, false, nil
+}
+
+// tensorSpec is what an object of a tensor says.
+type tensorSpec struct {
+	dtype                              tensor.DType
+	shape                              tensor.Shape
+	hasShape                           bool
+	data, model, name, url, sha256, dt string
+	version                            uint64
+	values                             any
+	hasData, hasValues                 bool
+}
+
+// readTensorSpec checks the keys and types of an object.
+func readTensorSpec(v any) (s tensorSpec, err error) {
+	object, ok := v.(map[string]any)
+	if !ok {
+		return s, fmt.Errorf("%w: %s has to be an object", errParams, tensorKey)
+	}
+	for key, inner := range object {
+		ok := true
+		switch key {
+		case "dtype":
+			s.dt, ok = inner.(string)
+		case "shape":
+			s.hasShape = true
+			s.shape, ok = shapeOf(inner)
+		case "data":
+			s.hasData = true
+			s.data, ok = inner.(string)
+		case "values":
+			s.hasValues, s.values = true, inner
+		case "model":
+			s.model, ok = inner.(string)
+		case "name":
+			s.name, ok = inner.(string)
+		case "version":
+			s.version, ok = versionOf(inner)
+		case "url":
+			s.url, ok = inner.(string)
+		case "sha256":
+			s.sha256, ok = inner.(string)
+		default:
+			return s, fmt.Errorf("%w: a tensor has no %q: it has dtype, shape and data or values, or model and name, or dtype, shape, url and sha256",
+				errParams, key)
+		}
+		if !ok {
+			return s, fmt.Errorf("%w: %s of a tensor has the wrong type", errParams, key)
+		}
+	}
+	return s, nil
+}
+
+func shapeOf(v any) (tensor.Shape, bool) {
+	list, ok := v.([]any)
+	if !ok || len(list) > tensor.MaxRank {
+		return nil, false
+	}
+	shape := make(tensor.Shape, len(list))
+	for i, one := range list {
+		n, ok := one.(int64)
+		if !ok || n < 0 {
+			return nil, false
+		}
+		shape[i] = n
+	}
+	return shape, true
+}
+
+func versionOf(v any) (uint64, bool) {
+	n, ok := v.(int64)
+	return uint64(max(n, 0)), ok && n >= 0
+}
+
+// tensor makes a tensor of an object.
+func (in *incoming) tensor(ctx context.Context, v any) (*tensor.Tensor, error) {
+	s, err := readTensorSpec(v)
+	if err != nil {
+		return nil, err
+	}
+	if s.model != "" {
+		return in.fromModel(ctx, s)
+	}
+	if s.dtype, err = parseDType(s.dt); err != nil {
+		return nil, err
+	}
+	switch {
+	case s.hasValues:
+		return in.fromValues(s)
+	case s.hasData:
+		return in.fromBase64(s)
+	case s.url != "":
+		return in.fromURL(ctx, s)
+	}
+	return nil, fmt.Errorf("%w: a tensor has data, values, a model or a url", errParams)
+}
+
+// byteSize is the size of a tensor's elements, computed without overflow.
+func (s tensorSpec) byteSize() (int64, error) {
+	if !s.hasShape {
+		return 0, fmt.Errorf("%w: the shape of a tensor is missing", errParams)
+	}
+	spec := tensor.Spec{DType: s.dtype, Shape: s.shape}
+	if err := spec.Validate(math.MaxInt64); err != nil {
+		return 0, fmt.Errorf("%w: %w", errParams, err)
+	}
+	n, err := s.shape.NumElements()
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errParams, err)
+	}
+	return elementBytes(s.dtype, n), nil
+}
+
+// fromBase64 decodes straight into the tensor's memory. The length is checked before the memory is taken.
+func (in *incoming) fromBase64(s tensorSpec) (*tensor.Tensor, error) {
+	want, err := s.byteSize()
+	if err != nil {
+		return nil, err
+	}
+	if have := base64Bytes(s.data); have != want {
+		return nil, fmt.Errorf("%w: a tensor of dtype %v and shape %v has %d bytes, and data has %d", errParams, s.dtype, s.shape, want, have)
+	}
+	t, err := tensor.Empty(in.c.dev, s.dtype, s.shape)
+	if err != nil {
+		return nil, err
+	}
+	in.held = append(in.held, t)
+	if err := t.FillFrom(base64.NewDecoder(base64.StdEncoding, newStringReader(s.data))); err != nil {
+		return nil, fmt.Errorf("%w: data is not base64: %w", errParams, err)
+	}
+	return t, nil
+}
+
+// base64Bytes is how many bytes padded base64 stands for.
+func base64Bytes(text string) int64 {
+	n := int64(base64.StdEncoding.DecodedLen(len(text)))
+	for i := len(text) - 1; i >= 0 && i >= len(text)-2 && text[i] == '='; i-- {
+		n--
+	}
+	return n
+}
+
+// fromModel borrows a tensor of a published model, where it is. The lease lasts as long as the call.
+func (in *incoming) fromModel(ctx context.Context, s tensorSpec) (*tensor.Tensor, error) {
+	if s.name == "" {
+		return nil, fmt.Errorf("%w: a tensor of a model has a name", errParams)
+	}
+	h, err := in.acquire(ctx, s.model, s.version)
+	if err != nil {
+		return nil, err
+	}
+	t, found := h.StateDict().Get(s.name)
+	if !found {
+		return nil, fmt.Errorf("%q has no tensor %q: %w", s.model, s.name, endpoint.ErrNotFound)
+	}
+	return t, nil
+}
+
+// stateDict borrows all tensors of a published model.
+func (in *incoming) stateDict(ctx context.Context, v any) (any, error) {
+	object, _ := v.(map[string]any)
+	model, _ := object["model"].(string)
+	version, ok := versionOf(object["version"])
+	if _, given := object["version"]; model == "" || given && !ok {
+		return nil, fmt.Errorf("%w: %s is {\"model\": NAME} or {\"model\": NAME, \"version\": N}", errParams, stateDictKey)
+	}
+	h, err := in.acquire(ctx, model, version)
+	if err != nil {
+		return nil, err
+	}
+	return h.StateDict(), nil
+}
+
+func (in *incoming) acquire(ctx context.Context, name string, version uint64) (*endpoint.Handle, error) {
+	if in.client == nil {
+		return nil, fmt.Errorf("model %q: %w", name, endpoint.ErrUnavailable)
+	}
+	h, err := in.client.AcquireVersion(ctx, name, version)
+	if err != nil {
+		return nil, fmt.Errorf("model %q: %w", name, err)
+	}
+	in.held = append(in.held, h)
+	return h, nil
+}
