@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins/binsgate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
 )
@@ -9,5 +10,6 @@ import (
 func newComponents() []gateway.Component {
 	return []gateway.Component{
 		&jsonrpc.Component{},
+		binsgate.New(),
 	}
 }

@@ -13,6 +13,7 @@ import (
 var commands = []func() *cobra.Command{
 	newServeCommand,
 	newConfigCommand,
+	newBinCommand,
 	newVersionCommand,
 }
 

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+)
+
+// binCommand is what all commands below `bin` have in common.
+type binCommand struct {
+	nats      natsFlags
+	namespace string
+	json      bool
+}
+
+func newBinCommand() *cobra.Command {
+	b := &binCommand{}
+	c := &cobra.Command{
+		Use:   "bin",
+		Short: "Put values into named bins on NATS, take them out and watch them",
+		Example: `  echo '{"reward": 12}' | sharedtensor-gateway bin append episodes
+  sharedtensor-gateway bin get episodes --wait
+  sharedtensor-gateway bin listen 'episodes.>'`,
+	}
+	b.nats.add(c)
+	c.PersistentFlags().StringVar(&b.namespace, "namespace", "default", "namespace of the bins")
+	c.PersistentFlags().BoolVar(&b.json, "json", false, "print JSON, one object a line")
+	c.AddCommand(b.write("put", "Replace the items of a bin by one", (*bins.Store).Put),
+		b.write("append", "Add an item to a bin", (*bins.Store).Append), b.get(), b.peek(), b.rm(), b.ls(), b.listen())
+	return c
+}
+
+// with opens the store for the length of use.
+func (b *binCommand) with(ctx context.Context, use func(*bins.Store) error) error {
+	conn, err := b.nats.connect()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	store, err := bins.Open(ctx, conn, bins.Options{Namespace: b.namespace})
+	if err != nil {
+		return err
+	}
+	return use(store)
+}
+
+type writeFunc func(*bins.Store, context.Context, string, bins.Value, ...bins.WriteOption) (uint64, error)
+
+func (b *binCommand) write(verb, short string, write writeFunc) *cobra.Command {
+	var text, mediaType string
+	var meta map[string]string
+	c := &cobra.Command{
+		Use: verb + " BIN [FILE]", Short: short, Args: usageArgs(cobra.RangeArgs(1, 2)),
+		Long: short + ". The item is the file, or standard input where FILE is missing or -, or --text.",
+		RunE: func(c *cobra.Command, args []string) error {
+			body, err := itemBody(c, args[1:], text)
+			if err != nil {
+				return err
+			}
+			return b.with(c.Context(), func(s *bins.Store) error {
+				sequence, err := write(s, c.Context(), args[0], bins.Value{Type: mediaType, Meta: meta, Body: body})
+				if err == nil && b.json {
+					err = json.NewEncoder(c.OutOrStdout()).Encode(map[string]any{"bin": args[0], "sequence": sequence, "bytes": len(body)})
+				}
+				return err
+			})
+		},
+	}
+	c.Flags().StringVar(&text, "text", "", "the item itself, instead of a file")
+	c.Flags().StringVar(&mediaType, "type", "", "media type of the item, such as application/json")
+	c.Flags().StringToStringVar(&meta, "meta", nil, "KEY=VALUE that readers see beside the item")
+	return c
+}
+
+func itemBody(c *cobra.Command, file []string, text string) ([]byte, error) {
+	switch {
+	case c.Flags().Changed("text") && len(file) > 0:
+		return nil, usageError{errors.New("--text and a file are two items: give one")}
+	case c.Flags().Changed("text"):
+		return []byte(text), nil
+	case len(file) == 0 || file[0] == "-":
+		return io.ReadAll(io.LimitReader(c.InOrStdin(), bins.DefaultMaxItemBytes+1))
+	}
+	return os.ReadFile(file[0])
+}
+
+func (b *binCommand) get() *cobra.Command {
+	var wait bool
+	c := &cobra.Command{
+		Use: "get BIN", Short: "Take all items out of a bin and print them", Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error {
+			return b.with(c.Context(), func(s *bins.Store) error {
+				items, err := s.Take(c.Context(), args[0], bins.TakeOptions{Wait: wait})
+				if err != nil {
+					return err
+				}
+				return b.printItems(c.OutOrStdout(), items)
+			})
+		},
+	}
+	c.Flags().BoolVar(&wait, "wait", false, "wait for an item where the bin is empty")
+	return c
+}
+
+func (b *binCommand) peek() *cobra.Command {
+	return &cobra.Command{
+		Use: "peek BIN", Short: "Print the items of a bin and leave them", Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error {
+			return b.with(c.Context(), func(s *bins.Store) error {
+				items, err := s.Peek(c.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				return b.printItems(c.OutOrStdout(), items)
+			})
+		},
+	}
+}
+
+// itemLine is an item as --json prints it.
+type itemLine struct {
+	Sequence uint64            `json:"sequence"`
+	Time     time.Time         `json:"time"`
+	Type     string            `json:"type,omitempty"`
+	Meta     map[string]string `json:"meta,omitempty"`
+	Bytes    int               `json:"bytes"`
+	// Text is the body where it is UTF-8, else Base64 is.
+	Text   *string `json:"text,omitempty"`
+	Base64 []byte  `json:"base64,omitempty"`
+}
+
+// printItems writes bodies as they are, each of several ending with a line break, so that a pipe gets what was put.
+func (b *binCommand) printItems(w io.Writer, items []bins.Item) error {
+	out := json.NewEncoder(w)
+	for _, item := range items {
+		if b.json {
+			line := itemLine{Sequence: item.Sequence, Time: item.Time, Type: item.Type, Meta: item.Meta, Bytes: len(item.Body)}
+			if text := string(item.Body); utf8.ValidString(text) {
+				line.Text = &text
+			} else {
+				line.Base64 = item.Body
+			}
+			if err := out.Encode(line); err != nil {
+				return err
+			}
+			continue
+		}
+		body := item.Body
+		if isTerminal(w) {
+			body = []byte(printable(string(body)))
+		}
+		if len(items) > 1 && (len(body) == 0 || body[len(body)-1] != '\n') {
+			body = append(slices.Clip(body), '\n')
+		}
+		if _, err := w.Write(body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *binCommand) rm() *cobra.Command {
+	return &cobra.Command{
+		Use: "rm BIN...", Short: "Remove all items of bins", Args: usageArgs(cobra.MinimumNArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error {
+			return b.with(c.Context(), func(s *bins.Store) error {
+				for _, bin := range args {
+					if err := s.Delete(c.Context(), bin); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (b *binCommand) ls() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls [PATTERN]", Short: "List bins and how many items they have", Args: usageArgs(cobra.MaximumNArgs(1)),
+		Long: "List bins and how many items they have. In PATTERN * stands for one part of a name between dots, > at the end for all that follow.",
+		RunE: func(c *cobra.Command, args []string) error {
+			pattern := ">"
+			if len(args) > 0 {
+				pattern = args[0]
+			}
+			return b.with(c.Context(), func(s *bins.Store) error {
+				counts, err := s.List(c.Context(), pattern)
+				if err != nil {
+					return err
+				}
+				return b.printCounts(c.OutOrStdout(), counts)
+			})
+		},
+	}
+}
+
+func (b *binCommand) printCounts(w io.Writer, counts map[string]int) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if !b.json {
+		fmt.Fprintln(table, "BIN\tITEMS")
+	}
+	for _, name := range slices.Sorted(maps.Keys(counts)) {
+		if b.json {
+			if err := json.NewEncoder(w).Encode(map[string]any{"bin": name, "items": counts[name]}); err != nil {
+				return err
+			}
+			continue
+		}
+		fmt.Fprintf(table, "%s\t%d\n", printableLine(name), counts[name])
+	}
+	return table.Flush()
+}
+
+func (b *binCommand) listen() *cobra.Command {
+	return &cobra.Command{
+		Use: "listen [PATTERN]", Short: "Print each change of bins until interrupted", Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error {
+			pattern := ">"
+			if len(args) > 0 {
+				pattern = args[0]
+			}
+			return b.with(c.Context(), func(s *bins.Store) error { return b.print(c.Context(), c.OutOrStdout(), s, pattern) })
+		},
+	}
+}
+
+func (b *binCommand) print(ctx context.Context, w io.Writer, s *bins.Store, pattern string) error {
+	events, err := s.Listen(ctx, pattern)
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	for {
+		event, err := events.Next(ctx)
+		if errors.Is(err, context.Canceled) {
+			return nil // Ctrl-C is how it ends
+		}
+		if err != nil {
+			return err
+		}
+		if b.json {
+			err = json.NewEncoder(w).Encode(map[string]any{"bin": event.Bin, "items": event.Items, "sequence": event.Sequence, "op": event.Op})
+		} else {
+			_, err = fmt.Fprintf(w, "%s|%d\n", printableLine(event.Bin), event.Items)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// usageArgs makes a wrong number of arguments a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return usageError{fmt.Errorf("%w: see `%s --help`", err, c.CommandPath())}
+		}
+		return nil
+	}
+}
+
+// printable makes text of others harmless for a terminal: characters that control it become '?'. Line breaks and tabs stay.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, text)
+}
+
+// printableLine is printable for what must stay on its line.
+func printableLine(text string) string {
+	return strings.NewReplacer("\n", "?", "\t", "?").Replace(printable(text))
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

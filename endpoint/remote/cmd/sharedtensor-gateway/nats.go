@@ -1,0 +1,51 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+)
+
+// natsFlags say which NATS servers a command speaks to.
+type natsFlags struct {
+	url, credentials, tokenFile string
+}
+
+// add adds the flags to a command and to those below it. Their defaults come from the environment.
+func (f *natsFlags) add(c *cobra.Command) {
+	url := os.Getenv("NATS_URL")
+	if url == "" {
+		url = "nats://127.0.0.1:4222"
+	}
+	set := c.PersistentFlags()
+	set.StringVar(&f.url, "nats", url, "URLs of the NATS servers, separated by commas (or NATS_URL)")
+	set.StringVar(&f.credentials, "nats-credentials", os.Getenv("NATS_CREDS"), "credentials file for the servers (or NATS_CREDS)")
+	set.StringVar(&f.tokenFile, "token-file", "", "file whose first line is the token of the servers")
+}
+
+// connect connects within a few seconds or says what to do. The caller closes the connection.
+func (f *natsFlags) connect() (*nats.Conn, error) {
+	opts := []nats.Option{nats.Name("sharedtensor-gateway bin")}
+	if f.credentials != "" {
+		opts = append(opts, nats.UserCredentials(f.credentials))
+	}
+	if f.tokenFile != "" {
+		text, err := os.ReadFile(f.tokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("--token-file: %w", err)
+		}
+		token, _, _ := strings.Cut(string(text), "\n")
+		opts = append(opts, nats.Token(strings.TrimSpace(token)))
+	}
+	conn, err := natslink.Connect(f.url, opts...)
+	if errors.Is(err, nats.ErrNoServers) {
+		return nil, fmt.Errorf("no NATS server answers at %s: start `sharedtensor-gateway serve`, or name one with --nats", f.url)
+	}
+	return conn, err
+}
