@@ -56,6 +56,7 @@ var codes = wire.NewCodeTable(
 	wire.CodeRow{Code: wire.CodeResourceExhausted, Type: "model too large", Err: module.ErrTooLarge},
 	wire.CodeRow{Code: wire.CodeUnavailable, Type: "unavailable", Err: ErrUnavailable, Class: true},
 	wire.CodeRow{Code: wire.CodeUnavailable, Type: "loading", Err: ErrLoading},
+	wire.CodeRow{Code: wire.CodeUnavailable, Type: "memory busy", Err: driver.ErrBusy},
 	wire.CodeRow{Code: wire.CodeUnavailable, Type: "cache closed", Err: cache.ErrClosed},
 	wire.CodeRow{Code: wire.CodeCanceled, Type: "abandoned", Err: cache.ErrAbandoned},
 	wire.CodeRow{Code: wire.CodeClosed, Type: "catalog closed", Err: catalog.ErrClosed},

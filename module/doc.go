@@ -5,7 +5,7 @@
 // from a safetensors model, all tensors in one slab that a [Layout] plans; [Save] writes one back.
 //
 // Tied tensors are names that mean the same elements of the same storage. They are stored once in memory and on disk; a file
-// remembers them the way the Python library's save_model does, as metadata from the dropped name to the kept one.
+// records them in its metadata ([safetensors.TiedKey]).
 //
 // What surprises: a state dict made by FromManifest shares the manifest's slices and strings, and closing a tensor that was
 // borrowed from a state dict closes it for every user of that state dict. A storage goes when its last tensor is closed.

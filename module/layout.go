@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"slices"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
@@ -42,9 +41,8 @@ type Placement struct {
 	Bytes int64
 }
 
-// PlanLayout plans one slab for a model, rounded up to granularity bytes. It borrows the model and shares its shapes. A
-// metadata entry from a name that the model does not store to one that it does makes the former a tied name, as written by
-// [Save] and by the Python library's save_model. Errors are [ErrName], [ErrTooLarge] and those of [tensor.Spec.Validate].
+// PlanLayout plans one slab for a model, rounded up to granularity bytes. It borrows the model and shares its shapes. The
+// model's Ties become names for the same bytes. Errors are [ErrName], [ErrTooLarge] and those of [tensor.Spec.Validate].
 func PlanLayout(model *safetensors.Model, granularity int64) (*Layout, error) {
 	l := &Layout{Tensors: make([]Placement, 0, len(model.Tensors)), Metadata: maps.Clone(model.Metadata)}
 	var end int64
@@ -67,7 +65,9 @@ func PlanLayout(model *safetensors.Model, granularity int64) (*Layout, error) {
 	if l.SlabBytes, ok = roundUp(end, max(granularity, Alignment)); !ok {
 		return nil, fmt.Errorf("%s: %w", model.Path, ErrTooLarge)
 	}
-	l.tie()
+	if err := l.tie(model.Ties); err != nil {
+		return nil, fmt.Errorf("%s: %w", model.Path, err)
+	}
 	for i := range l.Tensors {
 		if err := l.Tensors[i].Spec.Validate(l.SlabBytes); err != nil {
 			return nil, fmt.Errorf("%s: tensor %s: %w", model.Path, quote(l.Tensors[i].Name), err)
@@ -76,24 +76,24 @@ func PlanLayout(model *safetensors.Model, granularity int64) (*Layout, error) {
 	return l, nil
 }
 
-// tie appends the names that the metadata ties to a stored one.
-func (l *Layout) tie() {
-	if len(l.Metadata) == 0 {
-		return
+// tie appends the names that are tied to a stored one.
+func (l *Layout) tie(ties []safetensors.Tie) error {
+	if len(ties) == 0 {
+		return nil
 	}
 	stored := make(map[string]int, len(l.Tensors))
 	for i := range l.Tensors {
 		stored[l.Tensors[i].Name] = i
 	}
-	for _, name := range slices.Sorted(maps.Keys(l.Metadata)) {
-		kept, known := stored[l.Metadata[name]]
-		if _, own := stored[name]; !known || own || checkName(name) != nil {
-			continue
+	for _, t := range ties {
+		if err := checkName(t.Name); err != nil {
+			return fmt.Errorf("%w: %w", safetensors.ErrTies, err)
 		}
-		p := l.Tensors[kept]
-		p.Name, p.TiedTo = name, p.Name
+		p := l.Tensors[stored[t.Kept]] // the model made sure that it is stored
+		p.Name, p.TiedTo = t.Name, t.Kept
 		l.Tensors = append(l.Tensors, p)
 	}
+	return nil
 }
 
 // roundUp rounds n, which is not negative, up to a multiple of unit; ok is false where that overflows.

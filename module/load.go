@@ -20,6 +20,9 @@ type LoadOptions struct {
 	// Progress, if not nil, is told how many bytes of how many are on the device: once with 0 before the first, and then as
 	// they arrive, from one goroutine at a time.
 	Progress func(done, total int64)
+	// PythonTies makes [Load] take metadata entries for ties as the Python library's save_model writes them, see
+	// [safetensors.Model.TieByMetadata]. Without it only ties that are recorded as such are made ([safetensors.TiedKey]).
+	PythonTies bool
 }
 
 // Load reads a safetensors model (see [safetensors.Open] for what path may be) into one new slab of memory on dev and
@@ -31,13 +34,16 @@ func Load(ctx context.Context, dev driver.Device, path string, opts LoadOptions)
 	if err != nil {
 		return nil, err
 	}
+	if opts.PythonTies {
+		model.TieByMetadata()
+	}
 	sd, err := LoadModel(ctx, dev, model, opts)
 	// Nothing was written to these files, so closing them cannot lose anything.
 	_ = model.Close()
 	return sd, err
 }
 
-// LoadModel is [Load] for a model that is open already. It borrows the model.
+// LoadModel is [Load] for a model that is open already, with the ties that it has. It borrows the model.
 func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model, opts LoadOptions) (_ *StateDict, err error) {
 	layout, err := PlanLayout(model, dev.Info().Granularity)
 	if err != nil {

@@ -58,7 +58,7 @@ func TestLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.safetensors")
 	// Sizes around the alignment, one larger than a window, and one without elements.
 	sizes := map[string]int64{"a": 1, "b": 255, "c": 256, "d": 257, "e": 0, "f": 17<<20 + 3, "g": 4096, "h": 512}
-	writeModel(t, path, map[string]string{"format": "pt", "tied": "d", "z": "none"}, sizes)
+	writeModel(t, path, map[string]string{"format": "pt", "of": "d", safetensors.TiedKey: `{"tied":"d"}`}, sizes)
 	bothPaths(t, func(t *testing.T, dev driver.Device) {
 		var done, total, calls int64
 		sd, err := module.Load(t.Context(), dev, path, module.LoadOptions{Progress: func(d, n int64) {
@@ -90,7 +90,7 @@ func TestLoad(t *testing.T) {
 func TestLoadShards(t *testing.T) {
 	dir := t.TempDir()
 	writeModel(t, filepath.Join(dir, "1"), nil, map[string]int64{"a": 300, "b": 512})
-	writeModel(t, filepath.Join(dir, "2"), map[string]string{"head": "a"}, map[string]int64{"c": 9 << 20, "d": 5})
+	writeModel(t, filepath.Join(dir, "2"), map[string]string{safetensors.TiedKey: `{"head":"a"}`}, map[string]int64{"c": 9 << 20, "d": 5})
 	index := `{"weight_map":{"a":"1","b":"1","c":"2","d":"2"}}`
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), []byte(index), 0o600))
 	bothPaths(t, func(t *testing.T, dev driver.Device) {

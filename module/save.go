@@ -14,6 +14,9 @@ import (
 type SaveOptions struct {
 	// Metadata is added to that of the state dict, and wins where both have a key.
 	Metadata map[string]string
+	// PythonTies adds a metadata entry `dropped name` to `kept name` for each tied name, as the Python library's save_model does. A
+	// tied name that the metadata has for something else is written in full then.
+	PythonTies bool
 	// Progress, if not nil, is told how many bytes of how many are written: once with 0 before the first, and then as they
 	// go out, from one goroutine.
 	Progress func(done, total int64)
@@ -21,10 +24,9 @@ type SaveOptions struct {
 
 // Save writes the state dict to a safetensors file, row-major whatever the strides, by way of a temporary file as
 // [safetensors.WriteFile] does: on any error, and when ctx ends, path is what it was before. Tied names are written once,
-// under the name that the metadata already names as kept, else the first in alphabetical order, and for each of the others
-// the metadata gets an entry `dropped name` to `kept name`: the convention of the Python library's save_model. Where the
-// metadata has that key for something else, the tensor is written in full instead, and so are views that overlap
-// only in part. Errors name the path and the tensor.
+// under the name that the metadata already records as kept, else the first in alphabetical order; the metadata records the others
+// ([safetensors.TiedKey]), and Load ties them again. Views that overlap only in part are written in full. Errors name the path and the
+// tensor.
 func Save(ctx context.Context, path string, sd *StateDict, opts SaveOptions) error {
 	h, source, err := sd.file(ctx, opts)
 	if err != nil {
@@ -47,7 +49,7 @@ func (sd *StateDict) file(ctx context.Context, opts SaveOptions) (*safetensors.H
 	metadata := map[string]string{}
 	maps.Copy(metadata, sd.Metadata)
 	maps.Copy(metadata, opts.Metadata)
-	dropped := sd.dropTied(metadata)
+	dropped := sd.dropTied(metadata, opts.PythonTies)
 	infos := make([]safetensors.TensorInfo, 0, sd.Len()-len(dropped))
 	for name, t := range sd.All() {
 		if _, tied := dropped[name]; !tied {
@@ -76,27 +78,37 @@ func (sd *StateDict) file(ctx context.Context, opts SaveOptions) (*safetensors.H
 }
 
 // dropTied chooses one name of each group of tied ones, and returns the others with the name that each is tied to. It
-// enters them into the metadata.
-func (sd *StateDict) dropTied(metadata map[string]string) map[string]string {
+// enters them into the metadata, in the place of what was recorded there.
+func (sd *StateDict) dropTied(metadata map[string]string, python bool) map[string]string {
+	recorded := map[string]string{}
+	if ties, err := safetensors.ParseTies(metadata[safetensors.TiedKey]); err == nil {
+		for _, t := range ties {
+			recorded[t.Name] = t.Kept
+		}
+	}
+	delete(metadata, safetensors.TiedKey)
 	dropped := map[string]string{}
 	for _, group := range sd.Aliases() {
 		kept := slices.Min(group)
 		for _, name := range group {
 			// A file that was written with another choice keeps it.
-			if said := metadata[name]; said != name && slices.Contains(group, said) {
+			if said := recorded[name]; said != name && slices.Contains(group, said) {
 				kept = said
 				break
 			}
 		}
 		for _, name := range group {
-			if name == kept {
+			if said, taken := metadata[name]; name == kept || python && taken && said != kept {
 				continue
 			}
-			if said, taken := metadata[name]; taken && said != kept {
-				continue
+			dropped[name] = kept
+			if python {
+				metadata[name] = kept
 			}
-			dropped[name], metadata[name] = kept, kept
 		}
+	}
+	if len(dropped) > 0 {
+		metadata[safetensors.TiedKey] = safetensors.EncodeTies(dropped)
 	}
 	return dropped
 }

@@ -48,7 +48,7 @@ func TestSaveTied(t *testing.T) {
 	defer sd.Close()
 	m := save(t, sd, module.SaveOptions{Metadata: map[string]string{"format": "pt"}})
 	require.Equal(t, []string{"b", "lm_head"}, names(m))
-	require.Equal(t, map[string]string{"format": "pt", "wte": "lm_head", "zte": "lm_head"}, m.Metadata)
+	require.Equal(t, map[string]string{"format": "pt", safetensors.TiedKey: `{"wte":"lm_head","zte":"lm_head"}`}, m.Metadata)
 	require.Nil(t, sd.Metadata, "the state dict is not changed")
 
 	back, err := module.Load(t.Context(), dev, m.Path, module.LoadOptions{})
@@ -63,13 +63,14 @@ func TestSaveKeepsTheNameThatTheFileKept(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := openHost(t)
 	path := filepath.Join(t.TempDir(), "m")
-	writeModel(t, path, map[string]string{"a": "z"}, map[string]int64{"z": 8})
+	record := map[string]string{safetensors.TiedKey: `{"a":"z"}`}
+	writeModel(t, path, record, map[string]int64{"z": 8})
 	sd, err := module.Load(t.Context(), dev, path, module.LoadOptions{})
 	require.NoError(t, err)
 	defer sd.Close()
 	m := save(t, sd, module.SaveOptions{})
 	require.Equal(t, []string{"z"}, names(m))
-	require.Equal(t, map[string]string{"a": "z"}, m.Metadata)
+	require.Equal(t, record, m.Metadata)
 }
 
 func TestSaveDoesNotOverrideMetadata(t *testing.T) {
@@ -82,8 +83,11 @@ func TestSaveDoesNotOverrideMetadata(t *testing.T) {
 	sd.Metadata = map[string]string{"b": "the user's"}
 	defer sd.Close()
 	m := save(t, sd, module.SaveOptions{})
+	require.Equal(t, []string{"a"}, names(m))
+	require.Equal(t, map[string]string{"b": "the user's", safetensors.TiedKey: `{"b":"a","c":"a"}`}, m.Metadata)
+	m = save(t, sd, module.SaveOptions{PythonTies: true})
 	require.Equal(t, []string{"a", "b"}, names(m))
-	require.Equal(t, map[string]string{"b": "the user's", "c": "a"}, m.Metadata)
+	require.Equal(t, map[string]string{"b": "the user's", "c": "a", safetensors.TiedKey: `{"c":"a"}`}, m.Metadata)
 }
 
 func TestSaveStrided(t *testing.T) {

@@ -21,44 +21,65 @@ func (sd *StateDict) Aliases() [][]string {
 	return groups
 }
 
+// Aliases returns the groups of tied names of the state dict that m describes; see [StateDict.Aliases].
+func (m *Manifest) Aliases() [][]string {
+	var groups [][]string
+	for _, group := range tiedGroups(len(m.Tensors), func(i int) (uint32, tensor.Spec) { return m.Tensors[i].Storage, m.Tensors[i].Spec }) {
+		names := make([]string, len(group))
+		for i, at := range group {
+			names[i] = m.Tensors[at].Name
+		}
+		groups = append(groups, names)
+	}
+	return groups
+}
+
 // aliases is Aliases by position.
 func (sd *StateDict) aliases() [][]int {
+	return tiedGroups(len(sd.tensors), func(i int) (*tensor.Storage, tensor.Spec) { return sd.tensors[i].Storage(), sd.tensors[i].Spec() })
+}
+
+// tiedGroups finds the tensors that are the same elements of the same storage, in the order of their first.
+func tiedGroups[S comparable](n int, at func(i int) (storage S, spec tensor.Spec)) [][]int {
 	type place struct {
-		storage *tensor.Storage
+		storage S
 		offset  int64
 		dtype   tensor.DType
 	}
-	first := make(map[place]int, len(sd.tensors))
+	first := make(map[place]int, n)
 	// others are tensors that begin where an earlier one does; usually there are none.
 	others := map[int][]int{}
-	for i, t := range sd.tensors {
-		if t.NumElements() == 0 {
+	for i := range n {
+		storage, spec := at(i)
+		if empty(spec.Shape) {
 			continue
 		}
-		spec := t.Spec()
-		at := place{t.Storage(), spec.ByteOffset, spec.DType}
-		if j, taken := first[at]; taken {
+		p := place{storage, spec.ByteOffset, spec.DType}
+		if j, taken := first[p]; taken {
 			others[j] = append(others[j], i)
 			continue
 		}
-		first[at] = i
+		first[p] = i
 	}
 	var groups [][]int
 	for i, rest := range others {
-		groups = append(groups, sd.split(append([]int{i}, rest...))...)
+		groups = append(groups, splitBySpec(append([]int{i}, rest...), at)...)
 	}
 	slices.SortFunc(groups, func(a, b []int) int { return a[0] - b[0] })
 	return groups
 }
 
-// split divides tensors that begin at the same byte into groups of equal specs, and drops groups of one.
-func (sd *StateDict) split(candidates []int) [][]int {
+// empty reports whether a tensor of the shape has no elements.
+func empty(shape tensor.Shape) bool { return slices.Contains(shape, 0) }
+
+// splitBySpec divides tensors that begin at the same byte into groups of equal specs, and drops groups of one.
+func splitBySpec[S any](candidates []int, at func(i int) (S, tensor.Spec)) [][]int {
 	var groups [][]int
 	for len(candidates) > 1 {
-		spec := sd.tensors[candidates[0]].Spec()
+		_, want := at(candidates[0])
 		var same, rest []int
 		for _, i := range candidates {
-			if sd.tensors[i].Spec().Equal(spec) {
+			if _, spec := at(i); spec.Equal(want) {
 				same = append(same, i)
 			} else {
 				rest = append(rest, i)

@@ -47,31 +47,23 @@ func (d *description) add(t tensorRow) {
 	}
 }
 
-// fill takes the tensors of a manifest over. Tensors of one spec on one storage are tied.
+// fill takes the tensors of a manifest over. Of tied ones the first is the one that the others are tied to.
 func (d *description) fill(m *module.Manifest) error {
-	type place struct {
-		storage uint32
-		dtype   string
-		offset  int64
-		shape   string
-		strides string
+	tiedTo := map[string]string{}
+	for _, group := range m.Aliases() {
+		for _, name := range group[1:] {
+			tiedTo[name] = group[0]
+		}
 	}
-	first := map[place]string{}
 	for i := range m.Tensors {
 		s := &m.Tensors[i]
 		bytes, err := s.ByteLen()
 		if err != nil {
 			return fmt.Errorf("tensor %q: %w", s.Name, err)
 		}
-		t := tensorRow{Name: s.Name, DType: s.DType.String(), Shape: s.Shape, Bytes: bytes}
+		t := tensorRow{Name: s.Name, DType: s.DType.String(), Shape: s.Shape, Bytes: bytes, TiedTo: tiedTo[s.Name]}
 		if !s.Contiguous() {
 			t.Strides = s.Strides
-		}
-		at := place{s.Storage, t.DType, s.ByteOffset, formatShape(t.Shape), formatShape(t.Strides)}
-		if kept, tied := first[at]; tied && bytes > 0 {
-			t.TiedTo = kept
-		} else {
-			first[at] = s.Name
 		}
 		d.add(t)
 	}

@@ -50,7 +50,7 @@ func TestInspectFileAndName(t *testing.T) {
 	require.Regexp(t, `(?m)^layer.weight +float32 +\[16, 33\] +2\.1 KiB$`, text)
 	require.Regexp(t, `(?m)^layer.tied +float32 +\[16, 33\] +2\.1 KiB  layer.weight$`, text)
 	require.Regexp(t, `(?m)^scale +float8_e4m3fn +\[\] +1 B$`, text)
-	require.Regexp(t, `(?m)^metadata format = pt\n +layer.tied = layer.weight$`, text)
+	require.Regexp(t, `(?m)^metadata format = pt\n +sharedtensor\.tied = \{"layer.tied":"layer.weight"\}$`, text)
 	require.NotContains(t, text, "SHA-256")
 	require.Empty(t, p.described("m").Tensors[0].Digest)
 }

@@ -227,7 +227,7 @@ func (p *place) model(name string, seed byte) string {
 		{Name: "mask", DType: tensor.Bool, Shape: tensor.Shape{7}},
 		{Name: "none", DType: tensor.Int64, Shape: tensor.Shape{0, 4}},
 		{Name: "scale", DType: tensor.Float8E4M3FN, Shape: tensor.Shape{}},
-	}, map[string]string{"format": "pt", "layer.tied": "layer.weight"})
+	}, map[string]string{"format": "pt", safetensors.TiedKey: `{"layer.tied":"layer.weight"}`})
 	require.NoError(p.t, err)
 	path := p.file(name)
 	next := seed

@@ -1,7 +1,6 @@
 package safetensors
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -20,9 +19,7 @@ import (
 // same errors.
 func NewHeader(tensors []TensorInfo, metadata map[string]string) (*Header, error) {
 	infos := slices.Clone(tensors)
-	slices.SortStableFunc(infos, func(a, b TensorInfo) int {
-		return cmp.Or(rank(b.DType)-rank(a.DType), strings.Compare(a.Name, b.Name))
-	})
+	slices.SortStableFunc(infos, byRank)
 	if err := checkNames(infos); err != nil {
 		return nil, err
 	}
@@ -46,8 +43,6 @@ func NewHeader(tensors []TensorInfo, metadata map[string]string) (*Header, error
 	}
 	h.DataOffset = int64(len(text))
 	h.FileBytes = h.DataOffset + at
-	// Tensors without elements may have come after one that begins where they do.
-	sortByPlace(h.Tensors)
 	return h, nil
 }
 

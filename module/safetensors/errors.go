@@ -62,6 +62,10 @@ var (
 	ErrNoModel = errors.New("no safetensors model here")
 	// ErrAmbiguous is a directory that holds more than one model.
 	ErrAmbiguous = errors.New("more than one safetensors model here")
+	// ErrNoIndex is a directory with shards of a model and without the index that says which there are.
+	ErrNoIndex = errors.New("shards without their index")
+	// ErrMissingShards is an index whose shards are not all beside it.
+	ErrMissingShards = errors.New("shards are missing")
 	// ErrNotRegular is a path that is not a regular file where one is needed.
 	ErrNotRegular = errors.New("not a regular file")
 	// ErrIndexTooLarge is an index longer than [MaxHeaderBytes].

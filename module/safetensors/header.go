@@ -41,7 +41,8 @@ func (t TensorInfo) Bytes() int64 { return t.End - t.Begin }
 
 // Header is the header of one file, checked. It is a plain value; nothing in it refers to the file.
 type Header struct {
-	// Tensors are in the order of their bytes in the file: by Begin, then End, then Name.
+	// Tensors are in the order of their bytes in the file: by Begin, then End; those without elements as the reference
+	// implementation writes them.
 	Tensors []TensorInfo
 	// Metadata is the file's __metadata__, nil where it has none.
 	Metadata map[string]string
@@ -56,8 +57,16 @@ func (h *Header) DataBytes() int64 { return h.FileBytes - h.DataOffset }
 
 // ReadHeader reads and checks the header of a file of size bytes. It borrows r and reads nothing behind the header. The
 // header's length is checked before memory is taken for it. What is not valid fails with the error of the rule that it
-// breaks, such as [ErrHole]; errors of r come wrapped.
+// breaks, such as [ErrHole], and a file of another format with a [*FormatError] that says what it is; errors of r come wrapped.
 func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
+	h, err := readHeader(r, size)
+	if err != nil {
+		return nil, sniff(r, size, err)
+	}
+	return h, nil
+}
+
+func readHeader(r io.ReaderAt, size int64) (*Header, error) {
 	if size < prefixBytes {
 		return nil, fmt.Errorf("%w: %d bytes are too few for the header's length", ErrTruncated, size)
 	}
@@ -122,11 +131,17 @@ func (h *Header) check() error {
 }
 
 // sortByPlace puts tensors into the order of their bytes. One without elements comes before the one it shares its
-// beginning with, or it would seem to overlap it.
+// beginning with, or it would seem to overlap it; several of those come in the order in which the reference implementation writes
+// them.
 func sortByPlace(tensors []TensorInfo) {
 	slices.SortFunc(tensors, func(a, b TensorInfo) int {
-		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), byRank(a, b))
 	})
+}
+
+// byRank is the reference implementation's order of writing: the widest alignment first, then by name.
+func byRank(a, b TensorInfo) int {
+	return cmp.Or(rank(b.DType)-rank(a.DType), strings.Compare(a.Name, b.Name))
 }
 
 // byteLen is the number of bytes that a tensor takes in a file.

@@ -176,6 +176,54 @@ func TestErrorsCutLongNames(t *testing.T) {
 	}
 }
 
+// TestPackedLengths has elements of less than a byte, fewer than fill eight and more. (D32)
+func TestPackedLengths(t *testing.T) {
+	for _, test := range []struct {
+		dtype string
+		n     int
+		bytes int // -1 where they do not end on a byte
+	}{
+		{"F4", 0, 0}, {"F4", 2, 1}, {"F4", 7, -1}, {"F4", 8, 4}, {"F4", 9, -1}, {"F4", 10, 5}, {"F4", 16, 8}, {"F4", 22, 11},
+		{"F6_E2M3", 4, 3}, {"F6_E2M3", 8, 6}, {"F6_E2M3", 10, -1}, {"F6_E2M3", 12, 9}, {"F6_E3M2", 16, 12}, {"F6_E3M2", 20, 15}, {"F6_E3M2", 21, -1},
+	} {
+		for _, bytes := range []int{test.bytes - 1, test.bytes, test.bytes + 1} {
+			if bytes < 0 {
+				continue
+			}
+			_, err := read(file(fmt.Sprintf(`{"w":{"dtype":"%s","shape":[%d],"data_offsets":[0,%d]}}`, test.dtype, test.n, bytes), bytes))
+			switch {
+			case test.bytes < 0:
+				require.ErrorIs(t, err, ErrMisaligned, "%d of %s", test.n, test.dtype)
+			case bytes == test.bytes:
+				require.NoError(t, err, "%d of %s", test.n, test.dtype)
+			default:
+				require.ErrorIs(t, err, ErrLength, "%d of %s in %d bytes", test.n, test.dtype, bytes)
+			}
+		}
+	}
+}
+
+// TestOrderOfEmptyTensors writes the header in the order of the reference implementation: among tensors that begin at the same byte too,
+// the widest alignment comes first, and then the name decides. (D31)
+func TestOrderOfEmptyTensors(t *testing.T) {
+	none := tensor.Shape{0}
+	h, err := NewHeader([]TensorInfo{
+		{Name: "a", DType: tensor.Int8, Shape: none}, {Name: "b", DType: tensor.Float64, Shape: none}, {Name: "c", DType: tensor.Float16, Shape: none},
+		{Name: "d", DType: tensor.Float32, Shape: tensor.Shape{1}}, {Name: "e", DType: tensor.Float32, Shape: none}, {Name: "0", DType: tensor.Int64, Shape: none},
+		{Name: "aa", DType: tensor.Int8, Shape: none},
+	}, nil)
+	require.NoError(t, err)
+	text, err := h.Encode()
+	require.NoError(t, err)
+	require.Equal(t, `{"0":{"dtype":"I64","shape":[0],"data_offsets":[0,0]},"b":{"dtype":"F64","shape":[0],"data_offsets":[0,0]},`+
+		`"d":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"e":{"dtype":"F32","shape":[0],"data_offsets":[4,4]},`+
+		`"c":{"dtype":"F16","shape":[0],"data_offsets":[4,4]},"a":{"dtype":"I8","shape":[0],"data_offsets":[4,4]},`+
+		`"aa":{"dtype":"I8","shape":[0],"data_offsets":[4,4]}}`, strings.TrimRight(string(text[8:]), " "))
+	back, err := ReadHeader(strings.NewReader(string(text)+"1234"), int64(len(text))+4)
+	require.NoError(t, err)
+	require.Equal(t, h.Tensors, back.Tensors)
+}
+
 // limitReader fails the test when it is asked for more than limit bytes at once.
 type limitReader struct {
 	t     *testing.T
@@ -190,10 +238,10 @@ func (r limitReader) ReadAt(p []byte, off int64) (int, error) {
 
 func TestHeaderSizeIsCheckedBeforeReading(t *testing.T) {
 	prefix := binary.LittleEndian.AppendUint64(nil, MaxHeaderBytes+1)
-	_, err := ReadHeader(limitReader{t, prefix, 8}, 1<<40)
+	_, err := ReadHeader(limitReader{t, prefix, sniffBytes}, 1<<40)
 	require.ErrorIs(t, err, ErrHeaderTooLarge)
 	prefix = binary.LittleEndian.AppendUint64(nil, MaxHeaderBytes)
-	_, err = ReadHeader(limitReader{t, prefix, 8}, 100)
+	_, err = ReadHeader(limitReader{t, prefix, sniffBytes}, 100)
 	require.ErrorIs(t, err, ErrTruncated)
 }
 

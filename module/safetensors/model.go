@@ -29,8 +29,11 @@ type Model struct {
 	Metadata map[string]string
 	// Index is the index, nil for a model of one file.
 	Index *Index
+	// Ties are the names that have a stored tensor's bytes, sorted by name, as recorded in the metadata under [TiedKey].
+	Ties []Tie
 
 	byName map[string]int
+	tied   map[string]string
 }
 
 // ModelTensor is a tensor of a model.
@@ -56,8 +59,8 @@ func (f *File) Source() *os.File { return f.f }
 // Open opens a model: a safetensors file, an index (a name that ends in .json), or a directory with one of the two. Of a
 // directory with both model.safetensors and an index the former is taken, as Transformers does. All headers are read and
 // checked, and held against the index. The caller closes the model. Errors name the file and the tensor, and are those of
-// [ReadHeader], [ParseIndex], [ErrNoModel], [ErrAmbiguous], [ErrNotRegular], [ErrNotInShard], [ErrNotInIndex] and
-// [ErrDuplicateName].
+// [ReadHeader], [ParseIndex], [ErrNoModel], [ErrAmbiguous], [ErrNoIndex], [ErrMissingShards], [ErrNotRegular], [ErrNotInShard],
+// [ErrNotInIndex], [ErrTies] and [ErrDuplicateName].
 func Open(path string) (*Model, error) {
 	file, err := resolve(path)
 	if err != nil {
@@ -74,6 +77,9 @@ func Open(path string) (*Model, error) {
 	}
 	if err == nil && m.Index != nil {
 		err = m.checkIndex()
+	}
+	if err == nil {
+		err = m.tie()
 	}
 	if err != nil {
 		m.Close()
@@ -106,12 +112,18 @@ func resolve(path string) (string, error) {
 				found = append(found, entry.Name())
 			}
 		}
+		if err := shardsWithoutIndex(found); err != nil {
+			return "", fmt.Errorf("%s: %w", path, err)
+		}
 		switch {
 		case len(found) == 1:
 			return filepath.Join(path, found[0]), nil
 		case len(found) > 1:
 			return "", fmt.Errorf("%s: %w: %s and %s; name one", path, ErrAmbiguous, found[0], found[1])
 		}
+	}
+	if err := foreignIn(path, entries); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
 	}
 	return "", fmt.Errorf("%s: %w", path, ErrNoModel)
 }
@@ -159,6 +171,9 @@ func (m *Model) openShards() error {
 	}
 	defer f.Close()
 	if m.Index, err = readIndex(f, size); err != nil {
+		return fmt.Errorf("%s: %w", m.Path, err)
+	}
+	if err := m.findShards(); err != nil {
 		return fmt.Errorf("%s: %w", m.Path, err)
 	}
 	for _, shard := range m.Index.Shards {
@@ -224,8 +239,11 @@ func (m *Model) checkIndex() error {
 	return nil
 }
 
-// Lookup finds a tensor by its name.
+// Lookup finds a tensor by its name. A tied name finds the stored tensor whose bytes it has, under that one's name.
 func (m *Model) Lookup(name string) (ModelTensor, bool) {
+	if kept, tied := m.tied[name]; tied {
+		name = kept
+	}
 	i, found := m.byName[name]
 	if !found {
 		return ModelTensor{}, false
