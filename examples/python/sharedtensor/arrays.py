@@ -1,0 +1,144 @@
+"""Arrays and tensors over shared memory, and what memory an array or a tensor is in."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import frameworks
+from .dtypes import DType
+from .errors import CapabilityError
+from .manifest import TensorSpec, contiguous_strides, extent
+from .memory import Mapping
+
+Array = Any
+"""A numpy.ndarray or a torch.Tensor."""
+
+
+def numpy_view(mapping: Mapping, spec: TensorSpec, *, raw: bool = False) -> np.ndarray[Any, Any]:
+    """Returns the tensor as a numpy array over the mapping, which it keeps alive; read-only unless the memory is writable.
+
+    With `raw` the elements are unsigned integers of the same size, packed types the bytes that hold them.
+    """
+    dtype = spec.dtype.bits_numpy if raw else spec.dtype.numpy
+    return _ndarray(mapping, spec, dtype, mapping.view())
+
+
+def torch_view(mapping: Mapping, spec: TensorSpec) -> Any:
+    """Returns the tensor as torch's over the mapping, which it keeps alive."""
+    dtype = spec.dtype.torch
+    if spec.numel and any(stride < 0 for stride in spec.strides):
+        raise CapabilityError(f"the tensor {spec.name!r} has negative strides, which torch has not: take it as a numpy array")
+    # Bits first, then the type: torch takes from numpy only the types that numpy has by itself.
+    bits = np.dtype(f"i{spec.dtype.bits // 8}") if spec.dtype.bits <= 64 else np.dtype(np.complex128)
+    array = _ndarray(mapping, spec, bits, memoryview(mapping.buffer()).cast("B"))
+    tensor = frameworks.torch().from_numpy(array)
+    return tensor if tensor.dtype == dtype else tensor.view(dtype)
+
+
+def _ndarray(mapping: Mapping, spec: TensorSpec, dtype: np.dtype[Any], buffer: memoryview) -> np.ndarray[Any, Any]:
+    if spec.dtype.packed:
+        return np.ndarray((spec.nbytes,), dtype, buffer, spec.offset)
+    if not spec.numel or spec.offset == mapping.nbytes:
+        empty: np.ndarray[Any, Any] = np.ndarray(spec.shape, dtype, buffer[:0] if spec.offset > mapping.nbytes else buffer, 0)
+        empty.flags.writeable = not buffer.readonly
+        return empty
+    strides = tuple(stride * dtype.itemsize for stride in spec.strides)
+    return np.ndarray(spec.shape, dtype, buffer, spec.offset, strides)
+
+
+@dataclass(frozen=True)
+class Described:
+    """An array or tensor as its parts: what type and shape it has, and where in this process its elements are.
+
+    :ivar address: of the first element.
+    :ivar strides: in elements.
+    :ivar device: "cpu", or "cuda:N".
+    """
+
+    value: Array
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    address: int
+    device: str = "cpu"
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements, without gaps."""
+        n = 1
+        for dim in self.shape:
+            n *= dim
+        return self.dtype.nbytes(n)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The addresses of the lowest byte and of one past the highest one."""
+        low, high = extent(self.shape, self.strides)
+        return self.address + low * self.dtype.bits // 8, self.address + high * self.dtype.bits // 8
+
+    @property
+    def dense(self) -> bool:
+        """Whether the elements fill their span without gaps or overlaps, in whatever order of dimensions."""
+        low, high = self.span
+        return high - low == self.nbytes and all(s >= 0 for s in self.strides)
+
+
+def is_array(value: object) -> bool:
+    """Reports whether a value is a tensor for this package: a numpy array with dimensions or a tensor of torch, cupy and the like."""
+    return isinstance(value, np.ndarray) or frameworks.is_torch(value) or hasattr(value, "__cuda_array_interface__")
+
+
+def describe(value: Array) -> Described:
+    """Takes an array or tensor to its parts. Raises CapabilityError for those that cannot be shared."""
+    if isinstance(value, np.ndarray):
+        return _describe_numpy(value)
+    if frameworks.is_torch(value):
+        return _describe_torch(value)
+    if hasattr(value, "__cuda_array_interface__"):
+        from .cuda import describe as describe_cuda
+
+        return describe_cuda(value)
+    raise CapabilityError(f"{type(value).__name__} is neither a numpy array nor a tensor of torch")
+
+
+def _describe_numpy(value: np.ndarray[Any, Any]) -> Described:
+    dtype = DType.of_numpy(value.dtype)
+    if any(stride % value.itemsize for stride in value.strides):
+        raise CapabilityError("an array whose strides are no multiples of its elements, as of one field of a record: copy it first")
+    strides = tuple(stride // value.itemsize for stride in value.strides)
+    return Described(value, dtype, value.shape, strides, int(value.__array_interface__["data"][0]))
+
+
+def _describe_torch(value: Any) -> Described:
+    torch = frameworks.torch()
+    if value.layout != torch.strided:
+        raise CapabilityError(f"a tensor of layout {value.layout}: only strided ones can be shared")
+    value = value.detach()
+    if value.is_conj() or value.is_neg():
+        value = value.resolve_conj().resolve_neg()
+    dtype = DType.of_name(str(value.dtype))
+    if value.device.type not in ("cpu", "cuda"):
+        raise CapabilityError(f"a tensor on {value.device}: those on cpu and cuda can be shared")
+    device = "cpu" if value.device.type == "cpu" else str(value.device)
+    return Described(value, dtype, tuple(value.shape), tuple(value.stride()), int(value.data_ptr()), device)
+
+
+def copy_into(mapping: Mapping, offset: int, source: Described) -> None:
+    """Copies the elements of a tensor of host memory, in row-major order, to `offset`."""
+    if not source.nbytes:
+        return
+    spec = TensorSpec("", source.dtype, source.shape, contiguous_strides(source.shape), 0, offset)
+    if isinstance(source.value, np.ndarray):
+        target = numpy_view(mapping, spec, raw=True)
+        np.copyto(target, source.value.view(target.dtype))
+    else:
+        torch_view(mapping, spec).copy_(source.value)
+
+
+def copy_bytes(mapping: Mapping, offset: int, address: int, nbytes: int) -> None:
+    """Copies bytes from an address of this process to `offset`."""
+    ctypes.memmove(mapping.address + offset, address, nbytes)

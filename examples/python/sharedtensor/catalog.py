@@ -1,0 +1,146 @@
+"""Acquiring and publishing: the operations, and what their answers become."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Mapping as MappingABC
+from typing import Any
+
+from . import layout, manifest, messages, op, tables
+from .arrays import describe
+from .errors import Error
+from .frames import Frame
+from .frameworks import Framework
+from .importing import check_storages, device_of, import_handles
+from .lease import Lease, release_late
+from .memory import Mapping, Slab, SlabPool, import_memfd
+from .models import Model
+from .op import Op
+from .operations import Operation, mapped
+from .session import Session
+
+
+def acquire(name: str, version: int, framework: Framework, leases: Leases) -> Operation[Model]:
+    """Takes a lease on a version, 0 for the newest, and maps its memory."""
+
+    def finish(frame: Frame, session: Session) -> Model:
+        answer = messages.Acquired.decode(frame.body)
+        lease = Lease(session, answer.lease, answer.name, answer.version)
+        specs, metadata = manifest.unpack(answer.manifest)
+        mappings = import_handles(answer.handles, frame, session, private=framework == "torch", owner=lease)
+        check_storages(answer.manifest.storages, mappings)
+        lease.inodes = [m.inode() for m in mappings if isinstance(m, Mapping)]
+        leases.add(lease)
+        return Model(answer.name, answer.version, lease, specs, metadata, mappings, framework)
+
+    def discard(frame: Frame, session: Session) -> None:
+        lease = messages.Acquired.decode(frame.body).lease
+        release_late(session, Op.RELEASE, messages.Release(leases=[lease]))
+
+    return Operation(Op.ACQUIRE, messages.Acquire(name=name, version=version), finish, discard=discard, repeatable=True)
+
+
+class Leases:
+    """The leases of a client that are still held, to take them again when the connection was lost."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: weakref.WeakSet[Lease] = weakref.WeakSet()
+
+    def add(self, lease: Lease) -> None:
+        """Adds one that was just taken."""
+        with self._lock:
+            self._held.add(lease)
+
+    def __len__(self) -> int:
+        with self._lock:
+            return sum(1 for lease in self._held if lease.session is not None)
+
+    def take_again(self, session: Session) -> None:
+        """Takes each lease of an earlier session anew. One whose version is gone, or is other memory by now, becomes stale."""
+        with self._lock:
+            held = [lease for lease in self._held if lease.session is not None and lease.session is not session]
+        for lease in held:
+            _take_again(lease, session)
+
+
+def _take_again(lease: Lease, session: Session) -> None:
+    try:
+        frame = session.request(Op.ACQUIRE, messages.Acquire(name=lease.name, version=lease.version), timeout=10)
+    except Error as err:
+        if session.closed is None:
+            lease.lost(str(err))
+        return
+    try:
+        answer = messages.Acquired.decode(frame.body)
+        inodes = []
+        for handle in answer.handles:
+            if handle.kind == "memfd" and 0 <= handle.file < len(frame.files):
+                fd, frame.files[handle.file] = frame.files[handle.file], -1
+                inodes.append(import_memfd(fd, handle.offset, 0).inode())
+        if inodes == lease.inodes:
+            lease.taken_again(session, answer.lease)
+            return
+        lease.lost("another server has this version in other memory")
+        session.start(Op.RELEASE, messages.Release(leases=[answer.lease]))
+    except Error as err:
+        lease.lost(str(err))
+    finally:
+        frame.close()
+
+
+def publish(
+    name: str, state_dict: MappingABC[str, Any], session: Session, pool: SlabPool, *, source: str, metadata: MappingABC[str, str], digests: bool
+) -> Operation[int]:
+    """Lays the tensors out in one slab, copies them there, and hands it over. The result is the version."""
+    if any(describe(value).device != "cpu" for value in state_dict.values()):
+        from .cuda import publish as publish_cuda
+
+        return publish_cuda(name, state_dict, session, source=source, metadata=metadata)
+    device = device_of(session, op.HOST)
+    plan = layout.plan(state_dict)
+    slab: Slab | None = pool.take(plan.nbytes)
+    assert slab is not None
+    fd = -1
+    try:
+        plan.fill(slab)
+        slab.seal()
+        specs = plan.with_digests(slab) if digests else plan.specs
+        storages = [messages.Storage(nbytes=slab.nbytes, device=device.uuid, type=op.HOST)]
+        handle = messages.Handle(kind="memfd", device=device.uuid, nbytes=slab.nbytes, offset=0, file=0)
+        body = messages.Publish(name=name, manifest=manifest.pack(specs, storages, metadata), handles=[handle], source=source)
+        fd = slab.share()
+    except BaseException:
+        pool.put(slab)
+        raise
+    return Operation(
+        Op.PUBLISH, body, lambda frame, _: messages.Published.decode(frame.body).version, files=[fd], done=lambda: pool.put(slab)
+    )
+
+
+def listing() -> Operation[Models]:
+    """Asks for all names with their versions."""
+    return mapped(Op.LIST, messages.List(), messages.Listed, lambda answer: Models(answer.models))
+
+
+class Models(list[messages.ModelInfo]):
+    """What is published, as `Client.list` returns it: a list that prints as a table."""
+
+    def table(self) -> tables.Table:
+        """Returns one row a version."""
+        rows = []
+        for model in self:
+            for v in model.versions:
+                mark = "withdrawn" if model.withdrawn else "" if v.current else "older"
+                holders = ", ".join(f"{h.label or h.pid} ({h.leases})" for h in v.holders)
+                rows.append(
+                    (model.name, str(v.version), str(v.tensors), tables.size(v.nbytes), tables.age(v.published_at), mark, v.origin.source, holders)
+                )
+        return tables.Table(["name", "version", "tensors", "bytes", "age", "", "source", "held by"], rows)
+
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()

@@ -1,0 +1,141 @@
+"""CBOR as the protocol has it: core deterministic encoding out, and nothing but that subset in.
+
+cbor2 reads and writes; :func:`check` walks over what has come before cbor2 sees it, since no decoder refuses all that the
+protocol refuses (indefinite lengths, tags outside values, duplicate keys, deep nesting, large arrays) without making objects of it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import cbor2
+
+from .errors import ProtocolError, SerializationError
+
+MAX_ARRAY = 1 << 20
+MAX_MAP = 1 << 16
+MAX_DEPTH = 16
+VALUE_DEPTH = 64
+"""How deep an argument or a result may nest, and the envelope around it with it."""
+
+TAG_TENSOR = 50001
+TAG_STATE_DICT = 50002
+VALUE_TAGS = frozenset({TAG_TENSOR, TAG_STATE_DICT})
+
+
+def encode(value: Any) -> bytes:
+    """Returns the deterministic encoding of a message's plain form: maps, lists, texts, bytes, numbers."""
+    try:
+        return cbor2.dumps(_ordered(value), canonical=True)
+    except (cbor2.CBOREncodeError, TypeError, ValueError, OverflowError) as err:
+        raise SerializationError(f"this value cannot be sent: {err}") from err
+
+
+def _ordered(value: Any) -> Any:
+    # RFC 8949 sorts keys by the bytes of their encoding; cbor2's canonical form sorts by length first. They differ only for maps whose
+    # keys are both numbers and texts, which no message has and an argument may.
+    if isinstance(value, dict):
+        kinds = {isinstance(key, str) for key in value}
+        if len(kinds) > 1:
+            raise SerializationError("the keys of a map are texts or numbers, not both")
+        return {key: _ordered(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_ordered(item) for item in value]
+    if isinstance(value, cbor2.CBORTag):
+        return cbor2.CBORTag(value.tag, _ordered(value.value))
+    if isinstance(value, int) and not isinstance(value, bool) and not -(1 << 63) <= value < 1 << 64:
+        raise SerializationError(f"{value} does not fit 64 bits")
+    return value
+
+
+def decode(body: bytes, *, tags: Iterable[int] = (), depth: int = MAX_DEPTH) -> Any:
+    """Reads one item. Raises ProtocolError for what the protocol refuses; of tags only those named are let in, as cbor2.CBORTag."""
+    check(body, frozenset(tags), depth)
+    try:
+        return cbor2.loads(body)
+    except (cbor2.CBORDecodeError, UnicodeDecodeError, ValueError, TypeError) as err:
+        raise ProtocolError(f"a message is not CBOR: {err}") from err
+
+
+def check(body: bytes, tags: frozenset[int], depth: int) -> None:
+    """Walks over one item and raises ProtocolError for anything that a receiver has to refuse. Makes no objects of it."""
+    end = _check_item(memoryview(body), 0, tags, depth)
+    if end != len(body):
+        raise ProtocolError(f"{len(body) - end} bytes behind the item")
+
+
+_LENGTHS = {24: 1, 25: 2, 26: 4, 27: 8}
+
+
+def _head(body: memoryview, at: int) -> tuple[int, int, int]:
+    """Reads the head of the item at `at`: its major type, its argument, and where the head ends."""
+    if at >= len(body):
+        raise ProtocolError("a message ends within an item")
+    first = body[at]
+    major, short = first >> 5, first & 31
+    at += 1
+    if short < 24:
+        return major, short, at
+    size = _LENGTHS.get(short)
+    if size is None:
+        raise ProtocolError("a message has an item of indefinite length" if short == 31 else "a message is not well-formed CBOR")
+    if at + size > len(body):
+        raise ProtocolError("a message ends within an item")
+    return major, int.from_bytes(body[at : at + size], "big"), at + size
+
+
+def _check_item(body: memoryview, at: int, tags: frozenset[int], depth: int) -> int:
+    begin = at
+    major, argument, at = _head(body, at)
+    if major in (0, 1):
+        return at
+    if major in (2, 3):
+        end = at + argument
+        if end > len(body):
+            raise ProtocolError("a message ends within an item")
+        return end  # cbor2 checks that text is UTF-8
+    if major == 7:
+        _check_simple(body[begin], argument)
+        return at
+    if depth == 0:
+        raise ProtocolError("a message nests too deeply")
+    if major == 4:
+        if argument > MAX_ARRAY:
+            raise ProtocolError(f"an array of {argument} elements")
+        for _ in range(argument):
+            at = _check_item(body, at, tags, depth - 1)
+        return at
+    if major == 5:
+        return _check_map(body, at, argument, tags, depth)
+    if argument not in tags:
+        raise ProtocolError(f"a message has the tag {argument}")
+    return _check_item(body, at, tags, depth - 1)
+
+
+def _check_simple(first: int, argument: int) -> None:
+    short = first & 31
+    if short in (20, 21, 22) or short in (25, 26, 27):  # false, true, null, floats
+        return
+    raise ProtocolError(f"a message has the simple value {argument}")
+
+
+def _check_map(body: memoryview, at: int, pairs: int, tags: frozenset[int], depth: int) -> int:
+    if pairs > MAX_MAP:
+        raise ProtocolError(f"a map of {pairs} pairs")
+    seen: set[tuple[int, int] | tuple[int, bytes]] = set()
+    for _ in range(pairs):
+        major, argument, end = _head(body, at)
+        key: tuple[int, int] | tuple[int, bytes]
+        if major in (0, 1):
+            key = (major, argument)
+        elif major in (2, 3):
+            key = (major, bytes(body[end : end + argument]))
+        else:
+            raise ProtocolError("a key of a map is neither a number nor a text")
+        if key in seen:
+            raise ProtocolError("a map has the same key twice")
+        seen.add(key)
+        at = _check_item(body, at, tags, depth - 1)
+        at = _check_item(body, at, tags, depth - 1)
+    return at

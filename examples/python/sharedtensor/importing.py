@@ -1,0 +1,75 @@
+"""Handles that came, as memory: the checks of what a peer claims, and the mappings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from . import messages
+from .errors import CapabilityError, ProtocolError
+from .frames import Frame
+from .memory import Mapping, import_memfd
+from .session import Session
+
+
+def import_handles(
+    handles: Sequence[messages.Handle], frame: Frame, session: Session, *, private: bool, owner: object = None
+) -> list[Any]:
+    """Maps the memory of each handle, in order. Takes the descriptors of the frame that handles name.
+
+    :param private: map host memory so that writes stay in this process, as torch needs it, which knows no read-only tensors.
+    :param owner: what each mapping keeps alive.
+
+    Raises ProtocolError for a handle that is not what it says and CapabilityError for memory of a kind that cannot be had here.
+    """
+    taken: set[int] = set()
+    mappings: list[Any] = []
+    for handle in handles:
+        fd = _take(handle, frame, taken)
+        if handle.kind == "memfd":
+            if fd < 0:
+                raise ProtocolError("a handle of a memfd names no descriptor")
+            mapping: Any = import_memfd(fd, handle.offset, handle.nbytes, private=private, device=handle.device)
+        elif handle.kind in ("cuda-fd", "cuda-ipc"):
+            from . import cuda
+
+            mapping = cuda.import_handle(handle, fd)
+        else:
+            if fd >= 0:
+                os.close(fd)
+            raise CapabilityError(f"a handle of kind {handle.kind!r}, which this client cannot import")
+        mapping.name, mapping.server, mapping.owner = handle.name, session.hello.server, owner
+        mappings.append(mapping)
+    return mappings
+
+
+def _take(handle: messages.Handle, frame: Frame, taken: set[int]) -> int:
+    """Returns the descriptor that a handle names, now the caller's; -1 for none."""
+    at = handle.file
+    if at < 0:
+        return -1
+    if at >= len(frame.files):
+        raise ProtocolError(f"a handle names the descriptor {at} of {len(frame.files)}")
+    if at in taken:
+        raise ProtocolError("two handles name the same descriptor")
+    taken.add(at)
+    fd, frame.files[at] = frame.files[at], -1  # the frame closes what is left
+    return fd
+
+
+def check_storages(storages: Sequence[messages.Storage], mappings: Sequence[Mapping]) -> None:
+    """Raises ProtocolError unless a manifest's storages are those of the handles."""
+    if len(storages) != len(mappings):
+        raise ProtocolError(f"a manifest of {len(storages)} storages comes with {len(mappings)} handles")
+    for storage, mapping in zip(storages, mappings, strict=True):
+        if storage.nbytes > mapping.nbytes:
+            raise ProtocolError(f"a storage of {storage.nbytes} bytes comes with a handle of {mapping.nbytes}")
+
+
+def device_of(session: Session, kind: int) -> messages.DeviceInfo:
+    """Returns the server's device of a kind. Raises CapabilityError where it has none."""
+    for device in session.hello.devices:
+        if device.type == kind:
+            return device
+    raise CapabilityError(f"the server has no device of type {kind}: it has {[d.name or d.type for d in session.hello.devices]}")

@@ -1,0 +1,222 @@
+"""The manifest: tensors in columns, and the slab layout that makes one.
+
+A manifest is what a peer sent, so :func:`unpack` believes nothing: each number is checked against what the columns and storages can
+hold before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from . import messages
+from .dtypes import DType
+from .errors import InvalidArgumentError, ProtocolError
+
+MAX_TENSORS = 1 << 20
+MAX_RANK = 64
+ALIGNMENT = 256
+"""Tensors begin at multiples of this within a slab."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Where a tensor is and what it looks like.
+
+    :ivar offset: bytes from the start of the storage to the first element.
+    :ivar strides: in elements, one for each dimension; of a tensor that is contiguous, those of row-major order.
+    :ivar digest: SHA-256 of its bytes in row-major order as the publisher claims it, or b"".
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    storage: int
+    offset: int
+    digest: bytes = b""
+
+    @property
+    def numel(self) -> int:
+        """How many elements it has."""
+        return count(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its elements have, without gaps."""
+        return self.dtype.nbytes(self.numel)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its elements lie one behind the other in row-major order."""
+        return is_contiguous(self.shape, self.strides)
+
+
+def count(shape: Sequence[int]) -> int:
+    """Returns how many elements a shape has; 1 for that of a scalar."""
+    n = 1
+    for dim in shape:
+        n *= dim
+    return n
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the strides of row-major order, in elements."""
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(shape[i + 1], 1)
+    return tuple(strides)
+
+
+def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Reports whether these are the strides of row-major order, those of dimensions of one element aside."""
+    if 0 in shape:
+        return True
+    want = 1
+    for dim, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if dim != 1:
+            if stride != want:
+                return False
+            want *= dim
+    return True
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """Returns the lowest and one past the highest element that a tensor touches, counted from its first; (0, 0) without elements."""
+    if 0 in shape:
+        return 0, 0
+    low = high = 0
+    for dim, stride in zip(shape, strides, strict=True):
+        step = (dim - 1) * stride
+        low, high = low + min(step, 0), high + max(step, 0)
+    return low, high + 1
+
+
+def check_name(name: str) -> str:
+    """Returns the name of a tensor or raises InvalidArgumentError."""
+    if not name:
+        raise InvalidArgumentError("a tensor has an empty name")
+    return name
+
+
+def unpack(m: messages.Manifest) -> tuple[list[TensorSpec], dict[str, str]]:
+    """Reads the columns. Returns the tensors in their order, and the metadata. Raises ProtocolError for columns that cannot be."""
+    lengths = _numbers("I", m.name_lengths, "name-lengths")
+    n = len(lengths)
+    if n > MAX_TENSORS:
+        raise ProtocolError(f"a manifest of {n} tensors")
+    if len(m.dtypes) != n or len(m.ranks) != n or len(m.storage) != 4 * n or len(m.offsets) != 8 * n:
+        raise ProtocolError("the columns of a manifest do not have the same length")
+    if m.digests and len(m.digests) != 32 * n:
+        raise ProtocolError("a manifest has digests of some tensors only")
+    names = _split_names(m.names, lengths)
+    dims = _split_dims(_numbers("q", m.dims, "dims"), m.ranks)
+    storages, offsets = _numbers("I", m.storage, "storage"), _numbers("q", m.offsets, "offsets")
+    strides = _split_strides(m, dims)
+    specs = []
+    for i, name in enumerate(names):
+        dtype = DType.of_number(m.dtypes[i])
+        given = strides.get(i)
+        spec = TensorSpec(
+            name, dtype, dims[i], given if given is not None else contiguous_strides(dims[i]), storages[i], offsets[i],
+            m.digests[32 * i : 32 * i + 32],
+        )
+        if spec.storage >= len(m.storages):
+            raise ProtocolError(f"the tensor {spec.name!r} is in storage {spec.storage} of {len(m.storages)}")
+        check_place(spec, m.storages[spec.storage].nbytes)
+        specs.append(spec)
+    return specs, m.metadata
+
+
+def _numbers(code: str, column: bytes, what: str) -> tuple[int, ...]:
+    size = struct.calcsize("<" + code)
+    if len(column) % size:
+        raise ProtocolError(f"the column {what} of a manifest has {len(column)} bytes")
+    return struct.unpack(f"<{len(column) // size}{code}", column)
+
+
+def _split_names(text: str, lengths: Sequence[int]) -> list[str]:
+    data = text.encode()
+    if sum(lengths) != len(data):
+        raise ProtocolError("the names of a manifest do not have the lengths that it says")
+    names, at = [], 0
+    for length in lengths:
+        try:
+            names.append(data[at : at + length].decode())
+        except UnicodeDecodeError:
+            raise ProtocolError("a name of a manifest begins or ends within a character") from None
+        at += length
+    if len(set(names)) != len(names):
+        raise ProtocolError("a manifest has the same name twice")
+    return names
+
+
+def _split_dims(dims: Sequence[int], ranks: bytes) -> list[tuple[int, ...]]:
+    if sum(ranks) != len(dims) or (ranks and max(ranks) > MAX_RANK):
+        raise ProtocolError("the dimensions of a manifest do not fit its ranks")
+    shapes: list[tuple[int, ...]] = []
+    at = 0
+    for rank in ranks:
+        shape = tuple(dims[at : at + rank])
+        if any(dim < 0 for dim in shape) or count([dim for dim in shape if dim]) >= 1 << 63:
+            raise ProtocolError(f"a manifest has a tensor of shape {shape}")
+        shapes.append(shape)
+        at += rank
+    return shapes
+
+
+def _split_strides(m: messages.Manifest, dims: list[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    strided, strides = _numbers("I", m.strided, "strided"), _numbers("q", m.strides, "strides")
+    found: dict[int, tuple[int, ...]] = {}
+    at, last = 0, -1
+    for i in strided:
+        if i <= last or i >= len(dims):
+            raise ProtocolError("the column strided of a manifest is not ascending, or names no tensor")
+        rank = len(dims[i])
+        found[i] = tuple(strides[at : at + rank])
+        at, last = at + rank, i
+    if at != len(strides):
+        raise ProtocolError("the column strides of a manifest does not fit its tensors")
+    return found
+
+
+def check_place(spec: TensorSpec, nbytes: int) -> None:
+    """Raises ProtocolError unless all elements of a tensor lie within a storage of that many bytes."""
+    if spec.dtype.bits % 8 and not spec.contiguous:
+        raise ProtocolError(f"the tensor {spec.name!r} is packed and has strides")
+    low, high = extent(spec.shape, spec.strides)
+    begin = spec.offset + (low * spec.dtype.bits) // 8
+    end = spec.offset + (high * spec.dtype.bits + 7) // 8
+    if spec.offset < 0 or begin < 0 or end > nbytes:
+        raise ProtocolError(f"the tensor {spec.name!r} reaches out of its storage")
+
+
+def pack(specs: Sequence[TensorSpec], storages: list[messages.Storage], metadata: Mapping[str, str]) -> messages.Manifest:
+    """Makes the columns. Raises InvalidArgumentError for what no manifest can say."""
+    if len(specs) > MAX_TENSORS:
+        raise InvalidArgumentError(f"{len(specs)} tensors, at most {MAX_TENSORS} go into a manifest")
+    names = [check_name(spec.name) for spec in specs]
+    strided = [i for i, spec in enumerate(specs) if not spec.contiguous]
+    ranks = [len(spec.shape) for spec in specs]
+    if ranks and max(ranks) > MAX_RANK:
+        raise InvalidArgumentError(f"a tensor of {max(ranks)} dimensions, at most {MAX_RANK} are possible")
+    digests = b"".join(spec.digest for spec in specs)
+    return messages.Manifest(
+        names="".join(names),
+        name_lengths=_column("I", [len(name.encode()) for name in names]),
+        dtypes=bytes(spec.dtype.number for spec in specs),
+        ranks=bytes(ranks),
+        dims=_column("q", [dim for spec in specs for dim in spec.shape]),
+        storage=_column("I", [spec.storage for spec in specs]),
+        offsets=_column("q", [spec.offset for spec in specs]),
+        strided=_column("I", strided),
+        strides=_column("q", [stride for i in strided for stride in specs[i].strides]),
+        digests=digests if len(digests) == 32 * len(specs) else b"",
+        storages=storages,
+        metadata=dict(metadata),
+    )
+
+
+def _column(code: str, numbers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}{code}", *numbers)

@@ -1,0 +1,84 @@
+"""What the client can ask, each as a value: what is sent, and what becomes of the answer. The blocking client and that of asyncio run them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from . import messages
+from .frames import Frame, close_all
+from .message import Message
+from .op import Op
+from .session import Session
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+@dataclass
+class Operation(Generic[T]):
+    """A request and what to make of its answer.
+
+    :ivar finish: gets the response and the session; what it does not take of the frame's descriptors is closed.
+    :ivar files: descriptors to send, which the operation owns: `close` closes them.
+    :ivar discard: gets a response that comes too late, to give back what it brings.
+    :ivar repeatable: whether asking again after a lost connection changes nothing.
+    :ivar done: called once when there is an outcome, whatever it is.
+    """
+
+    op: Op
+    body: Message | None
+    finish: Callable[[Frame, Session], T]
+    files: Sequence[int] = ()
+    discard: Callable[[Frame, Session], None] | None = None
+    repeatable: bool = False
+    done: Callable[[], None] | None = None
+    _closed: bool = field(default=False, repr=False)
+
+    def close(self) -> None:
+        """Closes the descriptors and calls `done`. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        close_all(self.files)
+        if self.done is not None:
+            self.done()
+
+    def take(self, frame: Frame, session: Session) -> T:
+        """Makes the result of a response, and closes what is left of the frame."""
+        try:
+            return self.finish(frame, session)
+        finally:
+            frame.close()
+
+
+def plain(op: Op, body: Message | None, answer: type[M], *, repeatable: bool = True) -> Operation[M]:
+    """Returns an operation whose result is the answer itself."""
+    return Operation(op, body, lambda frame, _: answer.decode(frame.body), repeatable=repeatable)
+
+
+def mapped(op: Op, body: Message | None, answer: type[M], make: Callable[[M], T], *, repeatable: bool = True) -> Operation[T]:
+    """Returns an operation whose result is made of the answer."""
+    return Operation(op, body, lambda frame, _: make(answer.decode(frame.body)), repeatable=repeatable)
+
+
+def ping() -> Operation[messages.Pong]:
+    """Asks for an answer and nothing else."""
+    return plain(Op.PING, messages.Ping(), messages.Pong)
+
+
+def withdraw(name: str) -> Operation[None]:
+    """Takes a name off the books; whoever has a version keeps it."""
+    return mapped(Op.WITHDRAW, messages.Withdraw(name=name), messages.Withdrawn, lambda _: None, repeatable=False)
+
+
+def info(name: str, version: int, manifest: bool) -> Operation[messages.InfoResult]:
+    """Asks what is known of a name."""
+    return plain(Op.INFO, messages.Info(name=name, version=version, manifest=manifest), messages.InfoResult)
+
+
+def invalidate(endpoint: str) -> Operation[int]:
+    """Drops the cached results of an endpoint; the result is how many."""
+    body = messages.InvalidateEndpoint(endpoint=endpoint)
+    return mapped(Op.INVALIDATE_ENDPOINT, body, messages.Invalidated, lambda answer: answer.count, repeatable=False)

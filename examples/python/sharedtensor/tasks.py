@@ -1,0 +1,242 @@
+"""Tasks: calls that go on whatever becomes of who asked for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from . import messages, tables, values
+from .calls import Object, Track, discard_returned, finish_returned
+from .errors import ClosedError, DeadlineExceededError, Error, TaskError
+from .frames import Frame
+from .frameworks import Framework
+from .lease import release_late
+from .memory import SlabPool
+from .op import Op, TaskEventKind
+from .operations import Operation, mapped
+from .session import Session
+from .wire_errors import exception_of
+
+if TYPE_CHECKING:
+    from .client import Client
+
+OVER = frozenset({"completed", "failed", "cancelled", "expired"})
+
+
+class TaskInfo:
+    """A task as it was when the server said so.
+
+    :ivar id: of the task.
+    :ivar endpoint: that it runs.
+    :ivar state: pending, running, completed, failed or cancelled.
+    :ivar done: of `total`, how far it is; 0 of 0 where it does not say.
+    :ivar message: what it says of itself.
+    :ivar seq: the number of the change that made it so.
+    """
+
+    def __init__(self, sent: messages.TaskInfo) -> None:
+        self.id = sent.id
+        self.endpoint = sent.endpoint
+        self.state = sent.state
+        self.seq = sent.seq
+        self.done = sent.done
+        self.total = sent.total
+        self.message = sent.message
+        self.created_at = sent.created_at
+        self.started_at = sent.started_at
+        self.finished_at = sent.finished_at
+        self.session = sent.session
+        self.object = sent.object
+        self.error: Error | None = None if sent.error is None else exception_of(sent.error)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, however."""
+        return self.finished_at != 0 or self.state in OVER
+
+    def __repr__(self) -> str:
+        progress = f" {self.done}/{self.total}" if self.total else ""
+        message = f": {tables.clean(self.message)}" if self.message else ""
+        return f"{self.endpoint} {self.id} {self.state}{progress}{message}"
+
+
+class TaskList(list[TaskInfo]):
+    """Tasks as `Client.tasks` returns them: a list that prints as a table."""
+
+    def table(self) -> tables.Table:
+        """Returns one row a task."""
+        rows = [(t.id, t.endpoint, t.state, f"{t.done}/{t.total}" if t.total else "", tables.age(t.created_at), t.message) for t in self]
+        return tables.Table(["task", "endpoint", "state", "progress", "age", "message"], rows)
+
+    def __repr__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+def submit(endpoint: str, value: Any, session: Session, pool: SlabPool) -> Operation[TaskInfo]:
+    """Starts a call as a task. One whose answer nobody waits for any more is cancelled."""
+    out = values.Outgoing(value, session, pool)
+
+    def discard(frame: Frame, session: Session) -> None:
+        release_late(session, Op.CANCEL_TASK, messages.Task(id=messages.TaskInfo.decode(frame.body).id))
+
+    return Operation(
+        Op.SUBMIT,
+        messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
+        lambda frame, _: TaskInfo(messages.TaskInfo.decode(frame.body)),
+        files=out.files,
+        discard=discard,
+        done=out.release,
+    )
+
+
+def info(id: str) -> Operation[TaskInfo]:
+    """Asks how a task is."""
+    return mapped(Op.TASK, messages.Task(id=id), messages.TaskInfo, TaskInfo)
+
+
+def wait(id: str, after: int) -> Operation[TaskInfo]:
+    """Waits for the end of a task, or with `after` for a later change than that one."""
+    return mapped(Op.WAIT_FOR_TASK, messages.Task(id=id, after=after), messages.TaskInfo, TaskInfo)
+
+
+def cancel(id: str) -> Operation[bool]:
+    """Cancels a task; the result is whether this did it."""
+    return mapped(Op.CANCEL_TASK, messages.Task(id=id), messages.TaskCancelled, lambda answer: answer.cancelled, repeatable=False)
+
+
+def result(id: str, framework: Framework, track: Track) -> Operation[tuple[Any, Object | None]]:
+    """Fetches the result of a task that has completed."""
+    return Operation(
+        Op.TASK_RESULT,
+        messages.Task(id=id),
+        lambda frame, s: finish_returned(frame, s, framework, track),
+        discard=discard_returned,
+        repeatable=True,
+    )
+
+
+def listing(states: list[str], endpoint: str, mine: bool) -> Operation[TaskList]:
+    """Asks for the tasks that there are."""
+    body = messages.Tasks(states=states, endpoint=endpoint, mine=mine)
+    return mapped(Op.TASKS, body, messages.TasksListed, lambda answer: TaskList(TaskInfo(t) for t in answer.tasks))
+
+
+class Task:
+    """A task of the server, as `Client.submit` and `Client.task` return it.
+
+    :ivar id: by which any client can ask for it.
+    :ivar info: the newest that is known.
+    """
+
+    def __init__(self, client: Client, info: TaskInfo) -> None:
+        self._client = client
+        self.id = info.id
+        self.info = info
+
+    def refresh(self) -> TaskInfo:
+        """Asks the server how it is."""
+        self.info = self._client._run(info(self.id))
+        return self.info
+
+    def wait(self, *, progress: Callable[[TaskInfo], object] | None = None, timeout: float | None = None) -> Any:
+        """Waits for the end and returns the result, as `result` does.
+
+        :param progress: called with each change that is seen, such as ``print``.
+        :param timeout: in seconds; DeadlineExceededError then, and the task goes on.
+        """
+        for change in self.changes(timeout=timeout, each=progress is not None):
+            if progress is not None:
+                progress(change)
+        return self.result()
+
+    def changes(self, *, timeout: float | None = None, each: bool = True) -> Iterator[TaskInfo]:
+        """Yields the task as it changes, ending with its end; with `each` false only its end."""
+        until = None if timeout is None else time.monotonic() + timeout
+        after = 0
+        while True:
+            left = None if until is None else max(until - time.monotonic(), 0.001)
+            if each and not after:
+                self.info = self._client._run(info(self.id), timeout=left)
+            else:
+                self.info = self._client._run(wait(self.id, after if each else 0), timeout=left)
+            yield self.info
+            if self.info.over:
+                return
+            after = self.info.seq
+
+    def result(self) -> Any:
+        """Returns the result of the task, its tensors in place. Raises TaskFailedError with the function's error as `__cause__`,
+        TaskCancelledError, and TaskNotCompleteError while it runs."""
+        return self._client._result_of(self.id)[0]
+
+    def object(self) -> Object:
+        """Returns the result of a managed endpoint as its object."""
+        found = self._client._result_of(self.id)[1]
+        if found is None:
+            raise TaskError(f"the result of {self.info.endpoint} is no managed object")
+        return found
+
+    def cancel(self) -> bool:
+        """Cancels it. Returns False if it had ended."""
+        return self._client._run(cancel(self.id))
+
+    def __repr__(self) -> str:
+        return f"<sharedtensor.Task {self.info!r}>"
+
+
+class TaskWatch:
+    """Tasks as they change, as `Client.watch_tasks` returns it: an iterator over `TaskInfo`, beginning with the tasks that there are."""
+
+    def __init__(self, session: Session, id: str, endpoint: str, mine: bool) -> None:
+        self._session = session
+        self._queue: SimpleQueue[Frame | None] = SimpleQueue()
+        body = messages.WatchTasks(id=id, endpoint=endpoint, mine=mine)
+        self._pending = session.start(Op.WATCH_TASKS, body, events=self._queue.put)
+        session.wait(self._pending, 10).close()
+
+    def next(self, timeout: float | None = None) -> TaskInfo:
+        """Waits for the next change. Raises DeadlineExceededError after `timeout` seconds and what ended the connection."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = 1.0 if until is None else until - time.monotonic()
+            try:
+                frame = self._queue.get(timeout=max(min(left, 1.0), 0.001))
+            except Empty:
+                self._session.check()
+                if until is not None and time.monotonic() >= until:
+                    raise DeadlineExceededError(f"no task changed within {timeout:g} s") from None
+                continue
+            if frame is None:
+                raise ClosedError("the watch is closed")
+            frame.close()
+            event = messages.TaskEvent.decode(frame.body)
+            if event.task is not None and event.kind in (TaskEventKind.LISTED, TaskEventKind.CHANGED):
+                return TaskInfo(event.task)
+
+    def __iter__(self) -> Iterator[TaskInfo]:
+        while True:
+            try:
+                found = self.next()
+            except ClosedError:
+                return
+            yield found
+
+    def close(self) -> None:
+        """Ends it. Safe to call twice."""
+        self._queue.put(None)
+        self._session.forget(self._pending.id)
+        try:
+            self._session.start(Op.UNWATCH, messages.Unwatch(watch=self._pending.id))
+        except Error:
+            pass  # the connection is gone, and the watch with it
+
+    def __enter__(self) -> TaskWatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

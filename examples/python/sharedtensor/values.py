@@ -1,0 +1,268 @@
+"""Arguments and results of calls: plain Python values with tensors anywhere in them, as one CBOR item and handles beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping as MappingABC
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import cbor2
+import numpy as np
+
+from . import layout, manifest, messages, op
+from .arrays import Described, describe, is_array, numpy_view, torch_view
+from .cbor import TAG_STATE_DICT, TAG_TENSOR
+from .dtypes import DType
+from .errors import ProtocolError, SerializationError
+from .frames import Frame, close_all
+from .frameworks import Framework
+from .importing import check_storages, device_of, import_handles
+from .manifest import TensorSpec, contiguous_strides
+from .memory import Mapping, Slab, SlabPool, find
+from .models import StateDict
+from .session import Session
+
+MAX_NESTING = 60
+
+
+class Outgoing:
+    """A value on its way out: its plain form, the handles of its tensors, and the descriptors to send with them.
+
+    Tensors over shared memory go as they are. The others are copied, once, into one slab that comes back to the pool with `close`.
+    """
+
+    def __init__(self, value: Any, session: Session, pool: SlabPool, *, writable: bool = False) -> None:
+        """Encodes `value`. Raises SerializationError or CapabilityError for what cannot be sent."""
+        self._session = session
+        self._pool = pool
+        self._writable = writable
+        self._slab: Slab | None = None
+        self._indices: dict[tuple[int, int, int], int] = {}
+        self._copied: dict[int, TensorSpec] = {}
+        self.handles: list[messages.Handle] = []
+        self.files: list[int] = []
+        try:
+            self._copy_ordinary(value)
+            self.plain = self._encode(value, 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the descriptors and gives the slab back. Safe to call twice."""
+        close_all(self.files)
+        self.files = []
+        self.release()
+
+    def release(self) -> None:
+        """Gives the slab back to the pool, which uses it again once the server has left it."""
+        if self._slab is not None:
+            self._pool.put(self._slab)
+            self._slab = None
+
+    # ---- ordinary memory
+
+    def _copy_ordinary(self, value: Any) -> None:
+        found: dict[str, Any] = {}
+        _collect(value, found, 0)
+        ordinary = {key: array for key, array in found.items() if self._in_place(describe(array)) is None}
+        if not ordinary:
+            return
+        plan = layout.plan(ordinary)
+        self._slab = self._pool.take(plan.nbytes)
+        plan.fill(self._slab)
+        self._copied = {int(spec.name): spec for spec in plan.specs}
+
+    @staticmethod
+    def _in_place(d: Described) -> Any | None:
+        """Returns the shared memory that a tensor is in, or None where it has to be copied."""
+        if d.device != "cpu":
+            from .cuda import find_memory
+
+            return find_memory(d)
+        if not d.nbytes:
+            return None
+        low, high = d.span
+        mapping = find(low, high - low)
+        if mapping is None or (mapping.private and mapping.changed(low, high)):
+            return None
+        return mapping
+
+    # ---- the plain form
+
+    def _encode(self, value: Any, depth: int) -> Any:
+        if depth > MAX_NESTING:
+            raise SerializationError("the value nests too deeply")
+        if isinstance(value, StateDict):
+            return self._state_dict(value)
+        if is_array(value):
+            return self._tensor(value)
+        if isinstance(value, MappingABC):
+            return {_key(k): self._encode(v, depth + 1) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self._encode(v, depth + 1) for v in value]
+        return _scalar(value)
+
+    def _tensor(self, array: Any) -> cbor2.CBORTag:
+        d = describe(array)
+        spec = self._copied.get(id(array))
+        if spec is not None:
+            assert self._slab is not None
+            strides = [] if spec.contiguous else list(spec.strides)
+            return cbor2.CBORTag(TAG_TENSOR, [self._handle(self._slab), d.dtype.number, spec.offset, list(spec.shape), strides])
+        mapping = self._in_place(d)
+        if mapping is None:
+            raise SerializationError("a tensor was moved while it was being sent")
+        strides = [] if manifest.is_contiguous(d.shape, d.strides) else list(d.strides)
+        return cbor2.CBORTag(
+            TAG_TENSOR, [self._handle(mapping), d.dtype.number, d.address - mapping.address, list(d.shape), strides]
+        )
+
+    def _state_dict(self, value: StateDict) -> cbor2.CBORTag:
+        storages = [messages.Storage(nbytes=m.nbytes, device=self._device(m), type=op.HOST) for m in value.mappings]
+        handles = [self._handle(m) for m in value.mappings]
+        return cbor2.CBORTag(TAG_STATE_DICT, [handles, manifest.pack(value.specs, storages, value.metadata).plain()])
+
+    def _device(self, mapping: Any) -> bytes:
+        if isinstance(mapping, Mapping):
+            return device_of(self._session, op.HOST).uuid
+        found: bytes = mapping.device
+        return found
+
+    def _handle(self, mapping: Any) -> int:
+        if not isinstance(mapping, Mapping):
+            return self._device_handle(mapping)
+        key = (*mapping.inode(), mapping.file_offset)
+        if key not in self._indices:
+            fd = mapping.share(writable=self._writable)
+            name = mapping.name if mapping.server == self._session.hello.server else ""
+            self._indices[key] = self._add(
+                messages.Handle(
+                    kind="memfd", device=self._device(mapping), nbytes=mapping.nbytes, offset=mapping.file_offset, file=len(self.files), name=name
+                ),
+                fd,
+            )
+        return self._indices[key]
+
+    def _device_handle(self, memory: Any) -> int:
+        key = (-1, id(memory), 0)
+        if key not in self._indices:
+            handle, fd = memory.export(len(self.files))
+            self._indices[key] = self._add(handle, fd)
+        return self._indices[key]
+
+    def _add(self, handle: messages.Handle, fd: int) -> int:
+        self.handles.append(handle)
+        if fd >= 0:
+            self.files.append(fd)
+        return len(self.handles) - 1
+
+
+def _collect(value: Any, found: dict[str, Any], depth: int) -> None:
+    if depth > MAX_NESTING:
+        raise SerializationError("the value nests too deeply")
+    if isinstance(value, StateDict):
+        return
+    if is_array(value):
+        found[str(id(value))] = value
+    elif isinstance(value, MappingABC):
+        for item in value.values():
+            _collect(item, found, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _collect(item, found, depth + 1)
+
+
+def _key(key: Any) -> Any:
+    if isinstance(key, (str, int)) and not isinstance(key, bool):
+        return key
+    raise SerializationError(f"a key of type {type(key).__name__}: they are texts or whole numbers")
+
+
+def _scalar(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise SerializationError("a time without a time zone: use datetime.now(timezone.utc)")
+        return value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f") + "000Z"
+    if isinstance(value, timedelta):
+        return (value.days * 86400 + value.seconds) * 10**9 + value.microseconds * 1000
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise SerializationError(f"a value of type {type(value).__name__} cannot be an argument")
+
+
+def decode(
+    plain: Any, handles: Sequence[messages.Handle], frame: Frame, session: Session, framework: Framework, owner: object = None
+) -> tuple[Any, list[Any]]:
+    """Returns a value that came, with its tensors over the memory of its handles, and that memory.
+
+    :param owner: what each mapping keeps alive.
+    """
+    mappings = import_handles(handles, frame, session, private=framework == "torch", owner=owner)
+    return _decode(plain, mappings, framework), mappings
+
+
+def _decode(plain: Any, mappings: list[Any], framework: Framework) -> Any:
+    if isinstance(plain, cbor2.CBORTag):
+        parts = _thaw(plain.value)
+        if plain.tag == TAG_TENSOR:
+            return _decode_tensor(parts, mappings, framework)
+        return _decode_state_dict(parts, mappings, framework)
+    if isinstance(plain, dict):
+        return {key: _decode(value, mappings, framework) for key, value in plain.items()}
+    if isinstance(plain, list):
+        return [_decode(value, mappings, framework) for value in plain]
+    return plain
+
+
+def _decode_tensor(parts: Any, mappings: list[Any], framework: Framework) -> Any:
+    if not isinstance(parts, list) or len(parts) != 5 or not all(isinstance(n, int) for n in parts[:3]):
+        raise ProtocolError("a tensor in a result does not have its five parts")
+    handle, number, offset, shape, strides = parts
+    if not _integers(shape) or not _integers(strides) or len(shape) > manifest.MAX_RANK or any(dim < 0 for dim in shape):
+        raise ProtocolError(f"a tensor in a result has the shape {shape!r}")
+    if strides and len(strides) != len(shape):
+        raise ProtocolError(f"a tensor in a result has {len(shape)} dimensions and {len(strides)} strides")
+    if not 0 <= handle < len(mappings):
+        raise ProtocolError(f"a tensor in a result names the handle {handle} of {len(mappings)}")
+    mapping = mappings[handle]
+    spec = TensorSpec("", DType.of_number(number), tuple(shape), tuple(strides) or contiguous_strides(shape), 0, offset)
+    manifest.check_place(spec, mapping.nbytes)
+    if not isinstance(mapping, Mapping):
+        return mapping.tensor(spec, framework)
+    if spec.dtype.packed:
+        return numpy_view(mapping, spec, raw=True)
+    return torch_view(mapping, spec) if framework == "torch" else numpy_view(mapping, spec)
+
+
+def _thaw(value: Any) -> Any:
+    # cbor2 gives what is within a tag as tuples and frozen maps.
+    if isinstance(value, (list, tuple)):
+        return [_thaw(v) for v in value]
+    if isinstance(value, MappingABC):
+        return {k: _thaw(v) for k, v in value.items()}
+    return value
+
+
+def _integers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+
+
+def _decode_state_dict(parts: Any, mappings: list[Any], framework: Framework) -> StateDict:
+    if not isinstance(parts, list) or len(parts) != 2 or not _integers(parts[0]):
+        raise ProtocolError("a state dict in a result does not have its two parts")
+    if any(not 0 <= handle < len(mappings) for handle in parts[0]):
+        raise ProtocolError(f"a state dict in a result names a handle of {len(mappings)} that is not there")
+    sent = messages.Manifest.from_plain(parts[1])
+    chosen = [mappings[handle] for handle in parts[0]]
+    check_storages(sent.storages, chosen)
+    specs, metadata = manifest.unpack(sent)
+    return StateDict(specs, metadata, chosen, framework)

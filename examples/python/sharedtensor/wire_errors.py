@@ -1,0 +1,38 @@
+"""Errors on the wire and as exceptions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import messages
+from .errors import Error, ProtocolError, StaleHandleError, class_of, combined
+
+MAX_CAUSES = 3
+
+
+def exception_of(sent: messages.ErrorMessage, depth: int = 0) -> Error:
+    """Returns the exception for an error that a server sent. Its cause, if it came along, is `__cause__`."""
+    details = _details(sent.data)
+    cls = class_of(sent.code, sent.type)
+    if details is not None:
+        cls = combined(cls, [class_of(c.code, c.type) for c in details.classes])
+    err = cls(sent.message, type=sent.type, data=sent.data if details is None else None)
+    if cls.code != sent.code and cls.code != 7:
+        err.code = sent.code
+    if details is None:
+        return err
+    if isinstance(err, StaleHandleError):
+        err.object, err.server, err.reason, err.detail = details.object, details.server, details.reason, details.detail
+    if details.cause is not None and depth < MAX_CAUSES:
+        err.__cause__ = exception_of(details.cause, depth + 1)
+    return err
+
+
+def _details(data: Any) -> messages.ErrorDetails | None:
+    """Reads the data of an error if it is the protocol's own, a map with integer keys; other data is the endpoint's."""
+    if not isinstance(data, dict) or not data or not all(isinstance(key, int) for key in data):
+        return None
+    try:
+        return messages.ErrorDetails.from_plain(data)
+    except ProtocolError:
+        return None

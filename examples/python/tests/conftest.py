@@ -1,0 +1,154 @@
+"""Real owners for the tests: the Go command and the programs beside the tests, built once, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import sharedtensor as st
+
+ROOT = Path(__file__).resolve().parents[3]
+VECTORS = ROOT / "wire" / "testdata"
+
+
+def pytest_report_header() -> list[str]:
+    import numpy as np
+
+    lines = [f"python {sys.version.split()[0]}, numpy {np.__version__}"]
+    for name in ("torch", "ml_dtypes", "cbor2"):
+        try:
+            module = __import__(name)
+            lines.append(f"{name} {getattr(module, '__version__', 'installed')}")
+        except ImportError:
+            lines.append(f"{name}: NOT INSTALLED, tests that need it are skipped")
+    return lines
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Path]:
+    """A folder with the Go programs: sharedtensor, owner (of examples/service) and those of testdata."""
+    given = os.environ.get("SHAREDTENSOR_PROGRAMS")
+    if given:
+        yield Path(given)
+        return
+    if shutil.which("go") is None:
+        pytest.skip("go is not installed: no owner to test against")
+    with tempfile.TemporaryDirectory(prefix="st") as folder:
+        command = ["go", "build", "-o", folder + "/", "./cmd/sharedtensor", "./examples/service/owner", "./examples/python/testdata/..."]
+        subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "CGO_ENABLED": "0"})
+        yield Path(folder)
+
+
+class Owner:
+    """An owner in a process of its own."""
+
+    def __init__(self, command: list[str], socket: str, env: dict[str, str] | None = None) -> None:
+        self.command = command
+        self.socket = socket
+        self.env = env
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        env = {**os.environ, **(self.env or {})}
+        process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=env)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            if process.poll() is not None:
+                assert process.stderr is not None
+                raise AssertionError(f"{self.command}: {process.stderr.read().decode()}")
+            try:
+                st.connect(self.socket).close()
+                return process
+            except st.UnavailableError:
+                time.sleep(0.02)
+        raise AssertionError(f"{self.command} does not serve")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        self.process.wait(30)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+    def restart(self) -> None:
+        self.process = self._start()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.end()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path is short enough for a socket in it."""
+    with tempfile.TemporaryDirectory(prefix="st") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def make_owner(programs: Path, folder: Path) -> Iterator[Callable[..., Owner]]:
+    """Starts owners: `make("owner")` the one of examples/service, `make("serve", "name=file")` the command."""
+    made: list[Owner] = []
+
+    def make(kind: str = "owner", *args: str, socket: str = "s.sock", env: dict[str, str] | None = None) -> Owner:
+        path = str(folder / socket)
+        command = [str(programs / "sharedtensor"), "serve", "--socket", path, *args] if kind == "serve" else [str(programs / kind), path, *args]
+        made.append(Owner(command, path, env))
+        return made[-1]
+
+    yield make
+    for owner in made:
+        owner.stop()
+
+
+@pytest.fixture(scope="module")
+def module_owner(programs: Path) -> Iterator[Owner]:
+    """The owner of examples/service, one for all tests of a file."""
+    with tempfile.TemporaryDirectory(prefix="st") as name:
+        owner = Owner([str(programs / "owner"), f"{name}/s.sock"], f"{name}/s.sock")
+        yield owner
+        owner.stop()
+
+
+@pytest.fixture
+def client(module_owner: Owner) -> Iterator[st.Client]:
+    """A client of that owner, of numpy."""
+    with st.connect(module_owner.socket, framework="numpy") as c:
+        yield c
+
+
+def eventually(condition: Callable[[], bool], what: str, seconds: float = 15) -> None:
+    """Fails unless the condition comes true."""
+    import gc
+
+    until = time.monotonic() + seconds
+    while not condition():
+        gc.collect()
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+
+
+def descriptors() -> int:
+    """Returns how many descriptors this process has."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def mappings() -> list[str]:
+    """Returns the lines of this process's maps that are shared tensors."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:" in line]
