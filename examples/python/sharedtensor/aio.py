@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from . import calls, catalog, client, frameworks, messages, operations, tasks
@@ -37,7 +38,8 @@ async def connect(path: str | os.PathLike[str] | None = None, **options: Any) ->
 
 
 class Client:
-    """The same as `sharedtensor.Client`, to await. Made by `connect`, or over a client that is there: both may be used at once.
+    """The same as `sharedtensor.Client`, to await. Made by `connect`, or over a client that is there: both may be used
+    at once.
 
     :ivar sync: the blocking client underneath.
     """
@@ -45,10 +47,9 @@ class Client:
     def __init__(self, sync: client.Client) -> None:
         self.sync = sync
 
-    async def _run(
-        self, make: Callable[[Session], Operation[T]], timeout: float | None = None
-    ) -> T:
-        # What may block or copies memory (connecting, laying out tensors, a send to a server that does not read) has a thread; waiting has none.
+    async def _run(self, make: Callable[[Session], Operation[T]], timeout: float | None = None) -> T:
+        # What may block or copies memory (connecting, laying out tensors, a send to a server that does not read) has a
+        # thread; waiting has none.
         def start() -> tuple[Session, Operation[T], Pending]:
             session = self.sync._session()
             operation = make(session)
@@ -60,7 +61,8 @@ class Client:
             frame = await _answer(session, pending, limit)
         finally:
             operation.close()
-        return operation.take(frame, session)
+        result: T = operation.take(frame, session)
+        return result
 
     @staticmethod
     def _drop(started: tuple[Session, Operation[Any], Pending]) -> None:
@@ -76,7 +78,13 @@ class Client:
         return await self._run(lambda _: catalog.acquire(name, version, chosen, self.sync._leases), timeout)
 
     async def publish(
-        self, name: str, state_dict: Mapping[str, Any], *, source: str = "", metadata: Mapping[str, str] | None = None, digests: bool = False,
+        self,
+        name: str,
+        state_dict: Mapping[str, Any],
+        *,
+        source: str = "",
+        metadata: Mapping[str, str] | None = None,
+        digests: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Publishes a state dict as the next version of a name and returns that version."""
@@ -100,18 +108,30 @@ class Client:
         return client.Inspection(await self._run(lambda _: operations.info(name, version, True)))
 
     async def call(
-        self, endpoint: str, value: Any = NOTHING, /, *, timeout: float | None = None, writable: bool = False, framework: str | None = None,
+        self,
+        endpoint: str,
+        value: Any = NOTHING,
+        /,
+        *,
+        timeout: float | None = None,
+        writable: bool = False,
+        framework: str | None = None,
         **fields: Any,
     ) -> Any:
         """Calls a function of the owner and returns its result."""
         chosen = frameworks.choose(framework or self.sync._framework)
         argument = calls.argument(value, fields)
         found = await self._run(
-            lambda session: calls.call(endpoint, argument, session, self.sync._pool, chosen, self.sync._track, writable=writable), timeout
+            lambda session: calls.call(
+                endpoint, argument, session, self.sync._pool, chosen, self.sync._track, writable=writable
+            ),
+            timeout,
         )
         return found[0]
 
-    async def stream(self, endpoint: str, value: Any = NOTHING, /, *, framework: str | None = None, **fields: Any) -> AsyncIterator[Any]:
+    async def stream(
+        self, endpoint: str, value: Any = NOTHING, /, *, framework: str | None = None, **fields: Any
+    ) -> AsyncIterator[Any]:
         """Calls a function that yields results; the iterator that is returned has them as they come."""
         chosen = frameworks.choose(framework or self.sync._framework)
         argument = calls.argument(value, fields)
@@ -146,7 +166,9 @@ class Client:
     async def endpoints(self) -> Endpoints:
         """Returns the functions that the owner has."""
         return await self._run(
-            lambda _: operations.mapped(Op.ENDPOINTS, messages.Endpoints(), messages.EndpointsListed, lambda a: Endpoints(a.endpoints))
+            lambda _: operations.mapped(
+                Op.ENDPOINTS, messages.Endpoints(), messages.EndpointsListed, lambda a: Endpoints(a.endpoints)
+            )
         )
 
     async def info(self) -> ServerInfo:
@@ -208,8 +230,7 @@ class Task:
         async def follow() -> None:
             after = 0
             while not self.info.over:
-                seq = after
-                self.info = await self._client._run(lambda _: tasks.wait(self.id, seq) if progress and seq else _first(self.id, progress))
+                self.info = await self._client._run(partial(_change, self.id, after, progress is not None))
                 if progress is not None:
                     progress(self.info)
                 after = self.info.seq
@@ -234,8 +255,9 @@ class Task:
         return f"<sharedtensor.aio.Task {self.info!r}>"
 
 
-def _first(id: str, progress: object) -> Operation[TaskInfo]:
-    return tasks.info(id) if progress else tasks.wait(id, 0)
+def _change(id: str, after: int, each: bool, _: Session) -> Operation[TaskInfo]:
+    """Asks for the next change of a task, for its state where none is known, or for its end."""
+    return tasks.info(id) if each and not after else tasks.wait(id, after if each else 0)
 
 
 async def _answer(session: Session, pending: Pending, timeout: float | None) -> Frame:

@@ -19,33 +19,52 @@ Array = Any
 
 
 def numpy_view(mapping: Mapping, spec: TensorSpec, *, raw: bool = False) -> np.ndarray[Any, Any]:
-    """Returns the tensor as a numpy array over the mapping, which it keeps alive; read-only unless the memory is writable.
+    """Returns the tensor as a numpy array over the mapping, which it keeps alive; read-only unless the memory is
+    writable.
 
     With `raw` the elements are unsigned integers of the same size, packed types the bytes that hold them.
     """
     dtype = spec.dtype.bits_numpy if raw else spec.dtype.numpy
-    return _ndarray(mapping, spec, dtype, mapping.view())
+    return _ndarray(mapping, spec, dtype, np.asarray(_Bytes(mapping)))
+
+
+class _Bytes:
+    """The bytes of a mapping for numpy, which asks it by __array_interface__: of a buffer numpy forgets that it is
+    read-only, so that a program could switch the arrays' flag back and die by writing."""
+
+    __slots__ = ("__array_interface__", "_mapping")
+
+    def __init__(self, mapping: Mapping) -> None:
+        self._mapping = mapping
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (mapping.nbytes,),
+            "typestr": "|u1",
+            "data": (mapping.address, not mapping.writable),
+        }
 
 
 def torch_view(mapping: Mapping, spec: TensorSpec) -> Any:
     """Returns the tensor as torch's over the mapping, which it keeps alive."""
     dtype = spec.dtype.torch
     if spec.numel and any(stride < 0 for stride in spec.strides):
-        raise CapabilityError(f"the tensor {spec.name!r} has negative strides, which torch has not: take it as a numpy array")
+        raise CapabilityError(
+            f"the tensor {spec.name!r} has negative strides, which torch has not: take it as a numpy array"
+        )
     # Bits first, then the type: torch takes from numpy only the types that numpy has by itself.
     bits = np.dtype(f"i{spec.dtype.bits // 8}") if spec.dtype.bits <= 64 else np.dtype(np.complex128)
-    array = _ndarray(mapping, spec, bits, memoryview(mapping.buffer()).cast("B"))
+    array = _ndarray(mapping, spec, bits, np.frombuffer(mapping.buffer(), np.uint8))
     tensor = frameworks.torch().from_numpy(array)
     return tensor if tensor.dtype == dtype else tensor.view(dtype)
 
 
-def _ndarray(mapping: Mapping, spec: TensorSpec, dtype: np.dtype[Any], buffer: memoryview) -> np.ndarray[Any, Any]:
+def _ndarray(
+    mapping: Mapping, spec: TensorSpec, dtype: np.dtype[Any], buffer: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     if spec.dtype.packed:
         return np.ndarray((spec.nbytes,), dtype, buffer, spec.offset)
-    if not spec.numel or spec.offset == mapping.nbytes:
-        empty: np.ndarray[Any, Any] = np.ndarray(spec.shape, dtype, buffer[:0] if spec.offset > mapping.nbytes else buffer, 0)
-        empty.flags.writeable = not buffer.readonly
-        return empty
+    if not spec.numel:
+        return np.ndarray(spec.shape, dtype, buffer, 0)
     strides = tuple(stride * dtype.itemsize for stride in spec.strides)
     return np.ndarray(spec.shape, dtype, buffer, spec.offset, strides)
 
@@ -88,7 +107,8 @@ class Described:
 
 
 def is_array(value: object) -> bool:
-    """Reports whether a value is a tensor for this package: a numpy array with dimensions or a tensor of torch, cupy and the like."""
+    """Reports whether a value is a tensor for this package: a numpy array with dimensions or a tensor of torch, cupy
+    and the like."""
     return isinstance(value, np.ndarray) or frameworks.is_torch(value) or hasattr(value, "__cuda_array_interface__")
 
 
@@ -108,7 +128,9 @@ def describe(value: Array) -> Described:
 def _describe_numpy(value: np.ndarray[Any, Any]) -> Described:
     dtype = DType.of_numpy(value.dtype)
     if any(stride % value.itemsize for stride in value.strides):
-        raise CapabilityError("an array whose strides are no multiples of its elements, as of one field of a record: copy it first")
+        raise CapabilityError(
+            "an array whose strides are no multiples of its elements, as of one field of a record: copy it first"
+        )
     strides = tuple(stride // value.itemsize for stride in value.strides)
     return Described(value, dtype, value.shape, strides, int(value.__array_interface__["data"][0]))
 

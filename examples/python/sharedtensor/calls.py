@@ -53,7 +53,8 @@ class Object:
         return self._reference.stale
 
     def release(self) -> bool:
-        """Gives the reference back now. Tensors stay valid. Returns False if it was given back before or the object is gone."""
+        """Gives the reference back now. Tensors stay valid. Returns False if it was given back before or the object
+        is gone."""
         if self._reference.session is None:
             return False
         self._reference.close()
@@ -90,7 +91,14 @@ def discard_returned(frame: Frame, session: Session) -> None:
 
 
 def call(
-    endpoint: str, value: Any, session: Session, pool: SlabPool, framework: Framework, track: Track, *, writable: bool = False
+    endpoint: str,
+    value: Any,
+    session: Session,
+    pool: SlabPool,
+    framework: Framework,
+    track: Track,
+    *,
+    writable: bool = False,
 ) -> Operation[tuple[Any, Object | None]]:
     """Calls an endpoint; the result is its value and, where it is managed, the object."""
     out = values.Outgoing(value, session, pool, writable=writable)
@@ -117,7 +125,8 @@ def invalidate(endpoint: str, value: Any, session: Session, pool: SlabPool) -> O
 
 
 class Stream(Generic[T], Iterator[T]):
-    """The results of a stream as they come. Ends with its last one; `close`, or leaving it unreferenced, stops the function.
+    """The results of a stream as they come. Ends with its last one; `close`, or leaving it unreferenced, stops the
+    function.
 
     Not for several threads at once.
     """
@@ -134,7 +143,10 @@ class Stream(Generic[T], Iterator[T]):
         queue = self._queue
         try:
             self._pending = session.start(
-                Op.STREAM, messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles), files=out.files, events=queue.put
+                Op.STREAM,
+                messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
+                files=out.files,
+                events=queue.put,
             )
         except BaseException:
             out.close()
@@ -213,7 +225,8 @@ class Stream(Generic[T], Iterator[T]):
 
 
 class References:
-    """The references of a client, to mark those stale whose object is destroyed, and to take them again over another connection."""
+    """The references of a client, to mark those stale whose object is destroyed, and to take them again over another
+    connection."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

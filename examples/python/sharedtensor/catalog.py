@@ -8,7 +8,6 @@ from collections.abc import Mapping as MappingABC
 from typing import Any
 
 from . import layout, manifest, messages, op, tables
-from .arrays import describe
 from .errors import Error
 from .frames import Frame
 from .frameworks import Framework
@@ -58,7 +57,8 @@ class Leases:
             return sum(1 for lease in self._held if lease.session is not None)
 
     def take_again(self, session: Session) -> None:
-        """Takes each lease of an earlier session anew. One whose version is gone, or is other memory by now, becomes stale."""
+        """Takes each lease of an earlier session anew. One whose version is gone, or is other memory by now, becomes
+        stale."""
         with self._lock:
             held = [lease for lease in self._held if lease.session is not None and lease.session is not session]
         for lease in held:
@@ -91,15 +91,23 @@ def _take_again(lease: Lease, session: Session) -> None:
 
 
 def publish(
-    name: str, state_dict: MappingABC[str, Any], session: Session, pool: SlabPool, *, source: str, metadata: MappingABC[str, str], digests: bool
+    name: str,
+    state_dict: MappingABC[str, Any],
+    session: Session,
+    pool: SlabPool,
+    *,
+    source: str,
+    metadata: MappingABC[str, str],
+    digests: bool,
 ) -> Operation[int]:
     """Lays the tensors out in one slab, copies them there, and hands it over. The result is the version."""
-    if any(describe(value).device != "cpu" for value in state_dict.values()):
+    described = layout.describe_all(state_dict)
+    if any(d.device != "cpu" for d in described.values()):
         from .cuda import publish as publish_cuda
 
-        return publish_cuda(name, state_dict, session, source=source, metadata=metadata)
+        return publish_cuda(name, described, session, source=source, metadata=metadata)
     device = device_of(session, op.HOST)
-    plan = layout.plan(state_dict)
+    plan = layout.plan(described)
     slab: Slab | None = pool.take(plan.nbytes)
     assert slab is not None
     fd = -1
@@ -109,23 +117,39 @@ def publish(
         specs = plan.with_digests(slab) if digests else plan.specs
         storages = [messages.Storage(nbytes=slab.nbytes, device=device.uuid, type=op.HOST)]
         handle = messages.Handle(kind="memfd", device=device.uuid, nbytes=slab.nbytes, offset=0, file=0)
-        body = messages.Publish(name=name, manifest=manifest.pack(specs, storages, metadata), handles=[handle], source=source)
+        body = messages.Publish(
+            name=name, manifest=manifest.pack(specs, storages, metadata), handles=[handle], source=source
+        )
         fd = slab.share()
     except BaseException:
         pool.put(slab)
         raise
     return Operation(
-        Op.PUBLISH, body, lambda frame, _: messages.Published.decode(frame.body).version, files=[fd], done=lambda: pool.put(slab)
+        Op.PUBLISH,
+        body,
+        lambda frame, _: messages.Published.decode(frame.body).version,
+        files=[fd],
+        done=lambda: pool.put(slab),
     )
 
 
 def listing() -> Operation[Models]:
     """Asks for all names with their versions."""
-    return mapped(Op.LIST, messages.List(), messages.Listed, lambda answer: Models(answer.models))
+    return mapped(Op.LIST, messages.List(), messages.Listed, Models)
+
+
+_STATES = {1: "waiting to load", 2: "loading", 3: "failed to load"}
 
 
 class Models(list[messages.ModelInfo]):
-    """What is published, as `Client.list` returns it: a list that prints as a table."""
+    """What is published, as `Client.list` returns it: a list that prints as a table.
+
+    :ivar loading: what the owner is still reading, and what it could not read.
+    """
+
+    def __init__(self, answer: messages.Listed) -> None:
+        super().__init__(answer.models)
+        self.loading = answer.loading
 
     def table(self) -> tables.Table:
         """Returns one row a version."""
@@ -135,8 +159,33 @@ class Models(list[messages.ModelInfo]):
                 mark = "withdrawn" if model.withdrawn else "" if v.current else "older"
                 holders = ", ".join(f"{h.label or h.pid} ({h.leases})" for h in v.holders)
                 rows.append(
-                    (model.name, str(v.version), str(v.tensors), tables.size(v.nbytes), tables.age(v.published_at), mark, v.origin.source, holders)
+                    (
+                        model.name,
+                        str(v.version),
+                        str(v.tensors),
+                        tables.size(v.nbytes),
+                        tables.age(v.published_at),
+                        mark,
+                        v.origin.source,
+                        holders,
+                    )
                 )
+        for load in self.loading:
+            state = _STATES.get(load.state, "")
+            percent = f" {100 * load.done // load.total} %" if load.total else ""
+            why = f": {load.error.message}" if load.error is not None else ""
+            rows.append(
+                (
+                    load.name,
+                    "",
+                    "",
+                    tables.size(load.total),
+                    tables.age(load.started_at),
+                    state + percent + why,
+                    load.source,
+                    "",
+                )
+            )
         return tables.Table(["name", "version", "tensors", "bytes", "age", "", "source", "held by"], rows)
 
     def __repr__(self) -> str:

@@ -1,7 +1,8 @@
 """CBOR as the protocol has it: core deterministic encoding out, and nothing but that subset in.
 
-cbor2 reads and writes; :func:`check` walks over what has come before cbor2 sees it, since no decoder refuses all that the
-protocol refuses (indefinite lengths, tags outside values, duplicate keys, deep nesting, large arrays) without making objects of it first.
+cbor2 reads and writes; :func:`check` walks over what has come before cbor2 sees it, since no decoder refuses all that
+the protocol refuses (indefinite lengths, tags outside values, duplicate keys, deep nesting, large arrays) without
+making objects of it first.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def encode(value: Any) -> bytes:
 
 
 def _ordered(value: Any) -> Any:
-    # RFC 8949 sorts keys by the bytes of their encoding; cbor2's canonical form sorts by length first. They differ only for maps whose
-    # keys are both numbers and texts, which no message has and an argument may.
+    # RFC 8949 sorts keys by the bytes of their encoding; cbor2's canonical form sorts by length first. They differ only
+    # for maps whose keys are both numbers and texts, which no message has and an argument may.
     if isinstance(value, dict):
         kinds = {isinstance(key, str) for key in value}
         if len(kinds) > 1:
@@ -50,7 +51,8 @@ def _ordered(value: Any) -> Any:
 
 
 def decode(body: bytes, *, tags: Iterable[int] = (), depth: int = MAX_DEPTH) -> Any:
-    """Reads one item. Raises ProtocolError for what the protocol refuses; of tags only those named are let in, as cbor2.CBORTag."""
+    """Reads one item. Raises ProtocolError for what the protocol refuses; of tags only those named are let in, as
+    cbor2.CBORTag."""
     check(body, frozenset(tags), depth)
     try:
         return cbor2.loads(body)
@@ -59,7 +61,8 @@ def decode(body: bytes, *, tags: Iterable[int] = (), depth: int = MAX_DEPTH) -> 
 
 
 def check(body: bytes, tags: frozenset[int], depth: int) -> None:
-    """Walks over one item and raises ProtocolError for anything that a receiver has to refuse. Makes no objects of it."""
+    """Walks over one item and raises ProtocolError for anything that a receiver has to refuse. Makes no objects of
+    it."""
     end = _check_item(memoryview(body), 0, tags, depth)
     if end != len(body):
         raise ProtocolError(f"{len(body) - end} bytes behind the item")
@@ -79,7 +82,9 @@ def _head(body: memoryview, at: int) -> tuple[int, int, int]:
         return major, short, at
     size = _LENGTHS.get(short)
     if size is None:
-        raise ProtocolError("a message has an item of indefinite length" if short == 31 else "a message is not well-formed CBOR")
+        raise ProtocolError(
+            "a message has an item of indefinite length" if short == 31 else "a message is not well-formed CBOR"
+        )
     if at + size > len(body):
         raise ProtocolError("a message ends within an item")
     return major, int.from_bytes(body[at : at + size], "big"), at + size

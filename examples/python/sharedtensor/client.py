@@ -14,6 +14,7 @@ from .calls import NOTHING, Object, References, Stream
 from .endpoints import Endpoints
 from .errors import ClosedError, ConnectionLostError, DeadlineExceededError, Error, UnavailableError
 from .frames import Frame
+from .lease import Reference
 from .memory import SlabPool, require_linux
 from .models import Model
 from .op import Op
@@ -21,7 +22,7 @@ from .operations import Operation
 from .paths import socket_path
 from .serverinfo import ServerInfo
 from .session import Pending, Session
-from .tasks import Task, TaskList
+from .tasks import Task, TaskList, TaskWatch
 from .watching import Follower, Watch
 
 T = TypeVar("T")
@@ -39,12 +40,13 @@ def connect(
 ) -> Client:
     """Connects to the owner of this user on this host.
 
-    :param path: of its socket; by default ``$SHARED_TENSOR_BASE_PATH-0.sock``, ``$XDG_RUNTIME_DIR/shared-tensor-0.sock`` or
-        ``/tmp/shared-tensor-UID/shared-tensor-0.sock``.
-    :param framework: "torch" or "numpy", what tensors are; by default torch's where the program has imported torch when they are made.
+    :param path: of its socket; by default ``$SHARED_TENSOR_BASE_PATH-0.sock``,
+        ``$XDG_RUNTIME_DIR/shared-tensor-0.sock`` or ``/tmp/shared-tensor-UID/shared-tensor-0.sock``.
+    :param framework: "torch" or "numpy", what tensors are; by default torch's where the program has imported torch when
+        they are made.
     :param timeout: seconds that each request may take where it does not say itself; None for any time.
-    :param reconnect: seconds to look for the owner again when the connection is lost, before a request fails with UnavailableError; 0
-        never connects again.
+    :param reconnect: seconds to look for the owner again when the connection is lost, before a request fails with
+        UnavailableError; 0 never connects again.
     :param wait: seconds to wait for an owner that is not there yet.
     :param uid: the user whose server is meant, where it is another one.
     :param keep: bytes of memory to keep for publishing and for arguments, beyond what others still look at.
@@ -52,18 +54,29 @@ def connect(
     Raises UnavailableError where nobody serves, PermissionDeniedError for a server of another user.
     """
     require_linux()
-    return Client(socket_path(path), framework=framework, timeout=timeout, reconnect=reconnect, wait=wait, uid=uid, keep=keep)
+    return Client(
+        socket_path(path), framework=framework, timeout=timeout, reconnect=reconnect, wait=wait, uid=uid, keep=keep
+    )
 
 
 class Client:
     """A client of one owner. Made by `connect`. Safe for threads; in a forked child it raises ForkError.
 
-    When the connection is lost the next request connects again, and leases and references are taken again at once, in the background.
-    Requests that change nothing are then repeated; a call or a publication whose answer was lost raises ConnectionLostError.
+    When the connection is lost the next request connects again, and leases and references are taken again at once, in
+    the background. Requests that change nothing are then repeated; a call or a publication whose answer was lost raises
+    ConnectionLostError.
     """
 
     def __init__(
-        self, path: str, *, framework: str | None, timeout: float | None, reconnect: float, wait: float, uid: int | None, keep: int
+        self,
+        path: str,
+        *,
+        framework: str | None,
+        timeout: float | None,
+        reconnect: float,
+        wait: float,
+        uid: int | None,
+        keep: int,
     ) -> None:
         self.path = path
         self._framework = framework
@@ -131,14 +144,17 @@ class Client:
         return session
 
     def _lost(self, session: Session) -> None:
-        """Called by the session that has ended: connects again in the background if there is something to take again."""
+        """Called by the session that has ended: connects again in the background if there is something to take
+        again."""
         if self._closed or session is not self._current:
             return
         watchers = list(self._watchers)
         for watcher in watchers:
             watcher.lost()
         if self._reconnect and (watchers or len(self._leases) or len(self._references)):
-            threading.Thread(target=_look_again, args=(weakref.ref(self),), name="sharedtensor reconnect", daemon=True).start()
+            threading.Thread(
+                target=_look_again, args=(weakref.ref(self),), name="sharedtensor reconnect", daemon=True
+            ).start()
 
     def close(self) -> None:
         """Ends the connection. Tensors stay valid for as long as they are referenced. Safe to call twice."""
@@ -183,7 +199,8 @@ class Client:
         return pending
 
     def _run(self, operation: Operation[T], *, session: Session | None = None, timeout: float | None = None) -> T:
-        """Sends an operation, waits, and makes its result. Repeats it once over a new connection where that is harmless."""
+        """Sends an operation, waits, and makes its result. Repeats it once over a new connection where that is
+        harmless."""
         timeout = self._timeout if timeout is None else timeout
         again = session is None and operation.repeatable and bool(self._reconnect)
         try:
@@ -202,7 +219,13 @@ class Client:
     # ---- models
 
     def acquire(
-        self, name: str, version: int = 0, *, framework: str | None = None, wait: float = 0.0, timeout: float | None = None
+        self,
+        name: str,
+        version: int = 0,
+        *,
+        framework: str | None = None,
+        wait: float = 0.0,
+        timeout: float | None = None,
     ) -> Model:
         """Attaches to a version: one message, one mapping, whatever its size.
 
@@ -210,7 +233,8 @@ class Client:
         :param framework: "torch" or "numpy", what its tensors are.
         :param wait: seconds to wait for a name that is not published yet.
 
-        Raises NotFoundError, VersionNotFoundError. The model is a read-only mapping of names to tensors in the owner's memory.
+        Raises NotFoundError, VersionNotFoundError. The model is a read-only mapping of names to tensors in the owner's
+        memory.
         """
         chosen = frameworks.choose(framework or self._framework)
         if wait:
@@ -219,20 +243,29 @@ class Client:
         return self._run(catalog.acquire(name, version, chosen, self._leases), timeout=timeout)
 
     def publish(
-        self, name: str, state_dict: Mapping[str, Any], *, source: str = "", metadata: Mapping[str, str] | None = None, digests: bool = False,
+        self,
+        name: str,
+        state_dict: Mapping[str, Any],
+        *,
+        source: str = "",
+        metadata: Mapping[str, str] | None = None,
+        digests: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Publishes a state dict as the next version of a name and returns that version.
 
-        The tensors are copied once, into one slab of shared memory; those that share memory share it there too. The slab of an earlier
-        publication is filled again when no process has it mapped any more, so that a loop makes memory for the first versions only.
+        The tensors are copied once, into one slab of shared memory; those that share memory share it there too. The
+        slab of an earlier publication is filled again when no process has it mapped any more, so that a loop makes
+        memory for the first versions only.
 
         :param source: where it comes from, for people.
         :param metadata: texts that those who acquire it get along.
         :param digests: sends the SHA-256 of each tensor along.
         """
         session = self._session()
-        operation = catalog.publish(name, state_dict, session, self._pool, source=source, metadata=metadata or {}, digests=digests)
+        operation = catalog.publish(
+            name, state_dict, session, self._pool, source=source, metadata=metadata or {}, digests=digests
+        )
         return self._run(operation, session=session, timeout=timeout)
 
     def withdraw(self, name: str) -> None:
@@ -258,65 +291,109 @@ class Client:
     # ---- calls
 
     def call(
-        self, endpoint: str, value: Any = NOTHING, /, *, timeout: float | None = None, writable: bool = False, framework: str | None = None,
+        self,
+        endpoint: str,
+        value: Any = NOTHING,
+        /,
+        *,
+        timeout: float | None = None,
+        writable: bool = False,
+        framework: str | None = None,
         **fields: Any,
     ) -> Any:
         """Calls a function of the owner and returns its result.
 
-        :param value: the argument, where it is not a struct, or where a field of it has the name of one of these parameters.
-        :param fields: the fields of the argument. Tensors may stand anywhere in them. Those over shared memory (of models, of results, of
-            `empty`) go in place; others are copied once, into shared memory.
+        :param value: the argument, where it is not a struct, or where a field of it has the name of one of these
+            parameters.
+        :param fields: the fields of the argument. Tensors may stand anywhere in them. Those over shared memory (of
+            models, of results, of `empty`) go in place; others are copied once, into shared memory.
         :param writable: lets the function write into tensors made by `empty`.
         :param timeout: in seconds; the server stops the function then.
 
-        Tensors of the result are the function's own memory, read-only. A reference to a managed result lives as long as they do.
+        Tensors of the result are the function's own memory, read-only. A reference to a managed result lives as long as
+        they do.
         """
         return self._call(endpoint, value, fields, timeout, writable, framework)[0]
 
-    def call_object(self, endpoint: str, value: Any = NOTHING, /, *, timeout: float | None = None, framework: str | None = None, **fields: Any) -> Object:
-        """Calls a function whose results are managed and returns the object: value, id, and the reference to give back."""
+    def call_object(
+        self,
+        endpoint: str,
+        value: Any = NOTHING,
+        /,
+        *,
+        timeout: float | None = None,
+        framework: str | None = None,
+        **fields: Any,
+    ) -> Object:
+        """Calls a function whose results are managed and returns the object: value, id, and the reference to give
+        back."""
         found = self._call(endpoint, value, fields, timeout, False, framework)[1]
         if found is None:
             raise Error(f"the results of {endpoint} are not managed: use call")
         return found
 
     def _call(
-        self, endpoint: str, value: Any, fields: dict[str, Any], timeout: float | None, writable: bool, framework: str | None
+        self,
+        endpoint: str,
+        value: Any,
+        fields: dict[str, Any],
+        timeout: float | None,
+        writable: bool,
+        framework: str | None,
     ) -> tuple[Any, Object | None]:
         session = self._session()
         chosen = frameworks.choose(framework or self._framework)
-        operation = calls.call(endpoint, calls.argument(value, fields), session, self._pool, chosen, self._track, writable=writable)
+        operation = calls.call(
+            endpoint, calls.argument(value, fields), session, self._pool, chosen, self._track, writable=writable
+        )
         return self._run(operation, session=session, timeout=timeout)
 
-    def _track(self, reference: calls.Reference) -> None:
+    def _track(self, reference: Reference) -> None:
         first = not len(self._references)
         self._references.add(reference)
         session = reference.session
         if first and session is not None:
             objects.watch(session, self._references)
 
-    def stream(self, endpoint: str, value: Any = NOTHING, /, *, framework: str | None = None, **fields: Any) -> Stream[Any]:
-        """Calls a function that yields results and returns an iterator over them as they come. Closing it stops the function."""
+    def stream(
+        self, endpoint: str, value: Any = NOTHING, /, *, framework: str | None = None, **fields: Any
+    ) -> Stream[Any]:
+        """Calls a function that yields results and returns an iterator over them as they come. Closing it stops the
+        function."""
         session = self._session()
-        return Stream(endpoint, calls.argument(value, fields), session, self._pool, frameworks.choose(framework or self._framework))
+        return Stream(
+            endpoint,
+            calls.argument(value, fields),
+            session,
+            self._pool,
+            frameworks.choose(framework or self._framework),
+        )
 
     def endpoints(self) -> Endpoints:
         """Returns the functions that the owner has, with their arguments and results."""
-        return self._run(operations.mapped(Op.ENDPOINTS, messages.Endpoints(), messages.EndpointsListed, lambda a: Endpoints(a.endpoints)))
+        return self._run(
+            operations.mapped(
+                Op.ENDPOINTS, messages.Endpoints(), messages.EndpointsListed, lambda a: Endpoints(a.endpoints)
+            )
+        )
 
     def invalidate(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> int:
         """Drops cached results: that of one call, or with no argument all of an endpoint. Returns how many."""
         if value is NOTHING and not fields:
             return self._run(operations.invalidate(endpoint))
         session = self._session()
-        return self._run(calls.invalidate(endpoint, calls.argument(value, fields), session, self._pool), session=session)
+        return self._run(
+            calls.invalidate(endpoint, calls.argument(value, fields), session, self._pool), session=session
+        )
 
     # ---- tasks
 
     def submit(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> Task:
         """Starts a call as a task, which goes on when this client leaves, and returns it."""
         session = self._session()
-        return Task(self, self._run(tasks.submit(endpoint, calls.argument(value, fields), session, self._pool), session=session))
+        return Task(
+            self, self._run(tasks.submit(endpoint, calls.argument(value, fields), session, self._pool), session=session)
+        )
 
     def task(self, id: str) -> Task:
         """Returns a task by its id. Raises TaskNotFoundError."""
@@ -326,9 +403,9 @@ class Client:
         """Returns the tasks of the owner: those in these states, of this endpoint, of this connection."""
         return self._run(tasks.listing([*states], endpoint, mine))
 
-    def watch_tasks(self, *, id: str = "", endpoint: str = "", mine: bool = False) -> tasks.TaskWatch:
+    def watch_tasks(self, *, id: str = "", endpoint: str = "", mine: bool = False) -> TaskWatch:
         """Returns an iterator over tasks as they change, beginning with those that there are."""
-        return tasks.TaskWatch(self._session(), id, endpoint, mine)
+        return TaskWatch(self._session(), id, endpoint, mine)
 
     def _result_of(self, id: str) -> tuple[Any, Object | None]:
         return self._run(tasks.result(id, frameworks.choose(self._framework), self._track))
@@ -381,10 +458,13 @@ class Inspection:
         self.specs, self.metadata = manifest.unpack(answer.manifest) if answer.manifest is not None else ([], {})
 
     def __repr__(self) -> str:
-        return f"{catalog.Models([self.model])!r}\n\n{self._tensors()}"
+        return f"{catalog.Models(messages.Listed(models=[self.model]))!r}\n\n{self._tensors()}"
 
     def _tensors(self) -> str:
-        rows = [(s.name, str(s.dtype), "×".join(map(str, s.shape)) or "scalar", tables.size(s.nbytes), s.digest.hex()[:12]) for s in self.specs]
+        rows = [
+            (s.name, str(s.dtype), "×".join(map(str, s.shape)) or "scalar", tables.size(s.nbytes), s.digest.hex()[:12])
+            for s in self.specs
+        ]
         return str(tables.Table(["tensor", "type", "shape", "bytes", "digest"], rows))
 
 
@@ -427,5 +507,3 @@ def _look_again(me: weakref.ref[Client]) -> None:
         del client
         time.sleep(pause)
         pause = min(pause * 1.5, 1.0)
-
-

@@ -74,9 +74,12 @@ class DType(Enum):
 
     @staticmethod
     def of_numpy(dtype: np.dtype[Any]) -> DType:
-        """Returns the type of a numpy array. Raises CapabilityError for those that cannot be shared, such as texts and objects."""
+        """Returns the type of a numpy array. Raises CapabilityError for those that cannot be shared, such as texts
+        and objects."""
         if not dtype.isnative:
-            raise CapabilityError(f"the data type {dtype.str} has the other byte order: use .astype({dtype.newbyteorder('=').str!r})")
+            raise CapabilityError(
+                f"the data type {dtype.str} has the other byte order: use .astype({dtype.newbyteorder('=').str!r})"
+            )
         found = _BY_NAME.get(dtype.name)
         if found is None or found.packed:
             raise CapabilityError(f"the numpy type {dtype.name} cannot be shared in place")
@@ -84,12 +87,14 @@ class DType(Enum):
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """numpy's type. Raises CapabilityError for those that need ml_dtypes where that is not installed, and for packed ones."""
+        """numpy's type. Raises CapabilityError for those that need ml_dtypes where that is not installed, and for
+        packed ones."""
         return _numpy_of(self)
 
     @property
     def bits_numpy(self) -> np.dtype[Any]:
-        """numpy's unsigned type of the same size, for the bits of elements; uint8 for packed ones, itself for complex128."""
+        """numpy's unsigned type of the same size, for the bits of elements; uint8 for packed ones, itself for
+        complex128."""
         return np.dtype(np.complex128) if self.bits == 128 else np.dtype(f"u{max(self.bits // 8, 1)}")
 
     @property
@@ -118,8 +123,11 @@ def _numpy_of(dtype: DType) -> np.dtype[Any]:
         ) from None
     found = getattr(ml_dtypes, dtype.title, None)
     if found is None:
-        raise CapabilityError(f"the ml_dtypes that is installed has no {dtype}: raw(name) gives the bits of the elements")
-    return np.dtype(found)
+        raise CapabilityError(
+            f"the ml_dtypes that is installed has no {dtype}: raw(name) gives the bits of the elements"
+        )
+    made: np.dtype[Any] = np.dtype(found)
+    return made
 
 
 @functools.cache
@@ -128,6 +136,6 @@ def _torch_of(dtype: DType) -> Any:
     found = None if dtype.packed else getattr(torch, dtype.title, None)
     if found is None:
         raise CapabilityError(
-            f"torch {torch.__version__} has no type {dtype}: raw(name) gives the bits of the elements as numpy's {dtype.bits_numpy}"
+            f"torch {torch.__version__} has no type {dtype}: raw(name) gives the bits of its elements"
         )
     return found

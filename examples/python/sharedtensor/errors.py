@@ -1,7 +1,8 @@
-"""The errors of the protocol as exception classes: one for each code, and one for each type that a program may want to tell apart.
+"""The errors of the protocol as exception classes: one for each code, and one for each type that a program may want to
+tell apart.
 
-What a server answers is raised as the class of its code and type. An error that has further codes (the protocol's `classes`) is an
-instance of their classes too, so that ``except`` finds it under each of them.
+What a server answers is raised as the class of its code and type. An error that has further codes (the protocol's
+`classes`) is an instance of their classes too, so that ``except`` finds it under each of them.
 """
 
 from __future__ import annotations
@@ -199,7 +200,8 @@ class ConnectionLostError(ClosedError):
 
 
 class ForkError(ClosedError):
-    """The client was made before this process was forked: connections do not cross a fork. Connect again in the child."""
+    """The client was made before this process was forked: connections do not cross a fork. Connect again in the
+    child."""
 
 
 def _classes() -> list[type[Error]]:

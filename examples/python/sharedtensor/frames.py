@@ -21,7 +21,8 @@ MAX_FRAME_FILES = 253
 """What the kernel takes in one message."""
 MAX_MESSAGE_FILES = 4096
 SEND_TIMEOUT = 10.0
-"""Seconds that a send may wait for a peer that does not read, and that a frame which has begun may stop (three times of it)."""
+"""Seconds that a send may wait for a peer that does not read, and that a frame which has begun may stop (three times
+of it)."""
 STALL_TIMEOUT = 30.0
 
 _ROOM = socket.CMSG_SPACE(MAX_FRAME_FILES * 4)
@@ -68,12 +69,16 @@ class Connection:
     # ---- sending
 
     def send(self, kind: Kind, id: int, body: bytes, files: Sequence[int] = ()) -> None:
-        """Sends one message with its descriptors, which stay the caller's. Raises ConnectionLostError when the peer is gone, and
-        ResourceExhaustedError, with nothing sent, for what the peer would not take."""
+        """Sends one message with its descriptors, which stay the caller's. Raises ConnectionLostError when the peer is
+        gone, and ResourceExhaustedError, with nothing sent, for what the peer would not take."""
         if len(body) > MAX_BODY:
-            raise ResourceExhaustedError(f"a message of {len(body)} bytes, at most {MAX_BODY} are possible", type="too large")
+            raise ResourceExhaustedError(
+                f"a message of {len(body)} bytes, at most {MAX_BODY} are possible", type="too large"
+            )
         if len(files) > MAX_MESSAGE_FILES:
-            raise ResourceExhaustedError(f"a message with {len(files)} descriptors, at most {MAX_MESSAGE_FILES} are possible")
+            raise ResourceExhaustedError(
+                f"a message with {len(files)} descriptors, at most {MAX_MESSAGE_FILES} are possible"
+            )
         with self._send_lock:
             while len(files) > MAX_FRAME_FILES:
                 ahead, files = files[:MAX_FRAME_FILES], files[MAX_FRAME_FILES:]
@@ -119,7 +124,8 @@ class Connection:
     def receive(self, deadline: float | None = None) -> Frame | None:
         """Waits for the next message, files frames gathered into it. Returns None at an ordinary end of the connection.
 
-        Raises ProtocolError for what breaks the protocol and ConnectionLostError where the connection ends within a frame.
+        Raises ProtocolError for what breaks the protocol and ConnectionLostError where the connection ends within a
+        frame.
         """
         gathered: list[int] = []
         expected: int | None = None
@@ -177,7 +183,8 @@ class Connection:
         return bytes(body)
 
     def _read(self, into: memoryview, files: list[int], deadline: float | None, *, first: bool) -> bool:
-        """Fills `into`, adds the descriptors that come with its first byte to `files`. Returns False at the end before the first byte."""
+        """Fills `into`, adds the descriptors that come with its first byte to `files`. Returns False at the end
+        before the first byte."""
         at = 0
         while at < len(into):
             if at or not first:
@@ -215,7 +222,8 @@ class Connection:
     # ---- the end
 
     def shutdown(self) -> None:
-        """Ends the connection in both directions, so that whoever receives returns. The descriptor stays until close."""
+        """Ends the connection in both directions, so that whoever receives returns. The descriptor stays until
+        close."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:

@@ -18,10 +18,12 @@ def import_handles(
 ) -> list[Any]:
     """Maps the memory of each handle, in order. Takes the descriptors of the frame that handles name.
 
-    :param private: map host memory so that writes stay in this process, as torch needs it, which knows no read-only tensors.
+    :param private: map host memory so that writes stay in this process, as torch needs it, which knows no read-only
+        tensors.
     :param owner: what each mapping keeps alive.
 
-    Raises ProtocolError for a handle that is not what it says and CapabilityError for memory of a kind that cannot be had here.
+    Raises ProtocolError for a handle that is not what it says and CapabilityError for memory of a kind that cannot be
+    had here.
     """
     taken: set[int] = set()
     mappings: list[Any] = []
@@ -72,4 +74,6 @@ def device_of(session: Session, kind: int) -> messages.DeviceInfo:
     for device in session.hello.devices:
         if device.type == kind:
             return device
-    raise CapabilityError(f"the server has no device of type {kind}: it has {[d.name or d.type for d in session.hello.devices]}")
+    raise CapabilityError(
+        f"the server has no device of type {kind}: it has {[d.name or d.type for d in session.hello.devices]}"
+    )

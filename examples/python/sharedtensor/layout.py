@@ -58,11 +58,9 @@ class Layout:
         return specs
 
 
-def plan(state_dict: MappingABC[str, Any]) -> Layout:
-    """Lays out a state dict of host tensors. Tensors that share memory share it in the slab too; others get their own, aligned.
-
-    Raises InvalidArgumentError for what is no state dict, CapabilityError for a tensor that cannot be shared.
-    """
+def describe_all(state_dict: MappingABC[str, Any]) -> dict[str, Described]:
+    """Takes the tensors of a state dict to their parts. Raises InvalidArgumentError for what is no state dict,
+    CapabilityError for a tensor that cannot be shared, by its name."""
     described: dict[str, Described] = {}
     for name, value in state_dict.items():
         if not isinstance(name, str):
@@ -71,6 +69,11 @@ def plan(state_dict: MappingABC[str, Any]) -> Layout:
             described[name] = describe(value)
         except CapabilityError as err:
             raise CapabilityError(f"the tensor {name!r}: {err}") from err
+    return described
+
+
+def plan(described: dict[str, Described]) -> Layout:
+    """Lays out host tensors. Those that share memory share it in the slab too; others get their own, aligned."""
     groups = _overlapping(described)
     specs: dict[str, TensorSpec] = {}
     copies: list[_Copy] = []

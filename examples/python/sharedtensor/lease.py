@@ -16,8 +16,8 @@ from .session import Session
 class Held:
     """Something of the server's that ends with this object: a lease on a version, a reference to a managed object.
 
-    Mappings keep it alive, so that it goes back when the last array over the memory has gone. It is given back by the session's worker, since
-    this may happen anywhere.
+    Mappings keep it alive, so that it goes back when the last array over the memory has gone. It is given back by the
+    session's worker, since this may happen anywhere.
 
     :ivar stale: why it is no longer there at the server, or "". The memory stays what it was all the same.
     """

@@ -41,9 +41,12 @@ def from_array(array: Any) -> Any:
     return torch_view(slab, spec) if frameworks.is_torch(array) else numpy_view(slab, spec)
 
 
-def state_dict(tensors: Mapping[str, Any], *, metadata: Mapping[str, str] | None = None, framework: str | None = None) -> StateDict:
-    """Returns a copy of named tensors in one slab of shared memory. As an argument of a call it is a state dict, not a map."""
-    plan = layout.plan(tensors)
+def state_dict(
+    tensors: Mapping[str, Any], *, metadata: Mapping[str, str] | None = None, framework: str | None = None
+) -> StateDict:
+    """Returns a copy of named tensors in one slab of shared memory. As an argument of a call it is a state dict, not
+    a map."""
+    plan = layout.plan(layout.describe_all(tensors))
     slab = Slab(plan.nbytes)
     plan.fill(slab)
     return StateDict(plan.specs, metadata or {}, [slab], frameworks.choose(framework))

@@ -1,7 +1,7 @@
 """The manifest: tensors in columns, and the slab layout that makes one.
 
-A manifest is what a peer sent, so :func:`unpack` believes nothing: each number is checked against what the columns and storages can
-hold before anything is made of it.
+A manifest is what a peer sent, so :func:`unpack` believes nothing: each number is checked against what the columns and
+storages can hold before anything is made of it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def extent(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
-    """Returns the lowest and one past the highest element that a tensor touches, counted from its first; (0, 0) without elements."""
+    """Returns the lowest and one past the highest element that a tensor touches, counted from its first; (0, 0)
+    without elements."""
     if 0 in shape:
         return 0, 0
     low = high = 0
@@ -101,7 +102,8 @@ def check_name(name: str) -> str:
 
 
 def unpack(m: messages.Manifest) -> tuple[list[TensorSpec], dict[str, str]]:
-    """Reads the columns. Returns the tensors in their order, and the metadata. Raises ProtocolError for columns that cannot be."""
+    """Reads the columns. Returns the tensors in their order, and the metadata. Raises ProtocolError for columns that
+    cannot be."""
     lengths = _numbers("I", m.name_lengths, "name-lengths")
     n = len(lengths)
     if n > MAX_TENSORS:
@@ -119,7 +121,12 @@ def unpack(m: messages.Manifest) -> tuple[list[TensorSpec], dict[str, str]]:
         dtype = DType.of_number(m.dtypes[i])
         given = strides.get(i)
         spec = TensorSpec(
-            name, dtype, dims[i], given if given is not None else contiguous_strides(dims[i]), storages[i], offsets[i],
+            name,
+            dtype,
+            dims[i],
+            given if given is not None else contiguous_strides(dims[i]),
+            storages[i],
+            offsets[i],
             m.digests[32 * i : 32 * i + 32],
         )
         if spec.storage >= len(m.storages):
@@ -192,7 +199,9 @@ def check_place(spec: TensorSpec, nbytes: int) -> None:
         raise ProtocolError(f"the tensor {spec.name!r} reaches out of its storage")
 
 
-def pack(specs: Sequence[TensorSpec], storages: list[messages.Storage], metadata: Mapping[str, str]) -> messages.Manifest:
+def pack(
+    specs: Sequence[TensorSpec], storages: list[messages.Storage], metadata: Mapping[str, str]
+) -> messages.Manifest:
     """Makes the columns. Raises InvalidArgumentError for what no manifest can say."""
     if len(specs) > MAX_TENSORS:
         raise InvalidArgumentError(f"{len(specs)} tensors, at most {MAX_TENSORS} go into a manifest")

@@ -1,7 +1,8 @@
 """Host memory: mappings of what others own, and slabs of our own, both sealed memfds.
 
-A :class:`Mapping` lives as long as an array or tensor over it does: these keep it alive, and when the last one has gone its pages
-are unmapped and its descriptor is closed. Nothing else decides that, neither the client nor the connection nor the server.
+A :class:`Mapping` lives as long as an array or tensor over it does: these keep it alive, and when the last one has gone
+its pages are unmapped and its descriptor is closed. Nothing else decides that, neither the client nor the connection
+nor the server.
 """
 
 from __future__ import annotations
@@ -58,10 +59,24 @@ class Mapping:
     :ivar name: what the server calls memory that it lends, "" for other memory.
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "address", "device", "fd", "file_offset", "name", "nbytes", "owner", "private", "server",
-                 "writable")
+    __slots__ = (
+        "__weakref__",
+        "_finalizer",
+        "address",
+        "device",
+        "fd",
+        "file_offset",
+        "name",
+        "nbytes",
+        "owner",
+        "private",
+        "server",
+        "writable",
+    )
 
-    def __init__(self, fd: int, offset: int, nbytes: int, *, writable: bool, private: bool, device: bytes = bytes(16)) -> None:
+    def __init__(
+        self, fd: int, offset: int, nbytes: int, *, writable: bool, private: bool, device: bytes = bytes(16)
+    ) -> None:
         """Maps `nbytes` at `offset` of `fd`, which it takes."""
         start = offset - offset % PAGE if nbytes else 0
         skip = offset - start if nbytes else 0
@@ -88,9 +103,10 @@ class Mapping:
         _registry.add(self)
 
     def buffer(self) -> Any:
-        """Returns a writable ctypes array over all bytes, which keeps the mapping alive. It does not say that writing is allowed."""
+        """Returns a writable ctypes array over all bytes, which keeps the mapping alive. It does not say that
+        writing is allowed."""
         buffer = (ctypes.c_ubyte * self.nbytes).from_address(self.address)
-        buffer._mapping = self
+        setattr(buffer, "_mapping", self)  # noqa: B010
         return buffer
 
     def view(self) -> memoryview:
@@ -99,12 +115,14 @@ class Mapping:
         return view if self.writable else view.toreadonly()
 
     def share(self, *, writable: bool = False) -> int:
-        """Returns a descriptor to send to a peer, which the caller closes. `writable` lets the peer write, where the memory allows it."""
+        """Returns a descriptor to send to a peer, which the caller closes. `writable` lets the peer write, where the
+        memory allows it."""
         del writable
         return os.dup(self.fd)
 
     def changed(self, low: int, high: int) -> bool:
-        """Reports whether this process has written to a private mapping between two addresses: then its bytes are no longer the memory's."""
+        """Reports whether this process has written to a private mapping between two addresses: then its bytes are no
+        longer the memory's."""
         first, last = low // PAGE, max(high - 1, low) // PAGE
         with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
             at = first
@@ -153,7 +171,8 @@ class _Registry:
     def find(self, address: int, nbytes: int) -> Mapping | None:
         with self._lock:
             at = bisect.bisect_right(self._starts, address) - 1
-            # The garbage collector may take a mapping off the list between any two lines: then the next lower one is looked at.
+            # The garbage collector may take a mapping off the list between any two lines: then the next lower one is
+            # looked at.
             start = next(iter(self._starts[at : at + 1]), -1) if at >= 0 else -1
             ref = self._found.get(start)
             mapping = ref() if ref is not None else None
@@ -170,10 +189,13 @@ def find(address: int, nbytes: int) -> Mapping | None:
     return _registry.find(address, nbytes)
 
 
-def import_memfd(fd: int, offset: int, nbytes: int, *, writable: bool = False, private: bool = False, device: bytes = bytes(16)) -> Mapping:
+def import_memfd(
+    fd: int, offset: int, nbytes: int, *, writable: bool = False, private: bool = False, device: bytes = bytes(16)
+) -> Mapping:
     """Maps memory that a peer handed over. Takes `fd`.
 
-    The descriptor is a claim: raises ProtocolError unless it is a memfd, sealed against shrinking and growing, and large enough.
+    The descriptor is a claim: raises ProtocolError unless it is a memfd, sealed against shrinking and growing, and
+    large enough.
     """
     try:
         try:
@@ -199,8 +221,9 @@ _numbers = itertools.count(1)
 class Slab(Mapping):
     """A memfd of our own, mapped writable, sealed against shrinking and growing, and after `seal` against new writers.
 
-    It is handed to others by a second, read-only description of the file. While any descriptor or mapping made from that one is open in
-    any process, the kernel refuses a write lease on ours: so :meth:`exclusive` knows whether others can look at the memory.
+    It is handed to others by a second, read-only description of the file. While any descriptor or mapping made from
+    that one is open in any process, the kernel refuses a write lease on ours: so :meth:`exclusive` knows whether others
+    can look at the memory.
 
     :ivar number: of the slab, for this process's life.
     :ivar writes: how often it was filled anew.
@@ -232,11 +255,13 @@ class Slab(Mapping):
         fcntl.fcntl(self.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
 
     def share(self, *, writable: bool = False) -> int:
-        """Returns a descriptor of its own to hand to others, read-only unless `writable`. The caller closes it once it is sent."""
+        """Returns a descriptor of its own to hand to others, read-only unless `writable`. The caller closes it once
+        it is sent."""
         return os.open(f"/proc/self/fd/{self.fd}", (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
 
     def exclusive(self) -> bool:
-        """Reports whether no other process has the memory open or mapped, and no array here was made from what was handed out."""
+        """Reports whether no other process has the memory open or mapped, and no array here was made from what was
+        handed out."""
         try:
             fcntl.fcntl(self.fd, F_SETLEASE, fcntl.F_WRLCK)
         except OSError:
@@ -264,7 +289,9 @@ class SlabPool:
     def take(self, nbytes: int) -> Slab:
         """Returns a slab of at least `nbytes` that is the caller's until `put`."""
         with self._lock:
-            fitting = sorted((s for s in self._slabs if nbytes <= s.nbytes <= max(2 * nbytes, 1 << 16)), key=lambda s: s.nbytes)
+            fitting = sorted(
+                (s for s in self._slabs if nbytes <= s.nbytes <= max(2 * nbytes, 1 << 16)), key=lambda s: s.nbytes
+            )
             for slab in fitting:
                 if slab.exclusive():
                     self._slabs.remove(slab)

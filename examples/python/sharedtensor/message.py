@@ -1,7 +1,8 @@
 """How a message class becomes CBOR and back.
 
-A message is a dataclass whose n-th field has the key n, as in protocol.cddl. A field without a default is always written; one with a
-default is left out when it has that value. Reading takes a missing key for zero, empty or false, and ignores keys it does not know.
+A message is a dataclass whose n-th field has the key n, as in protocol.cddl. A field without a default is always
+written; one with a default is left out when it has that value. Reading takes a missing key for zero, empty or false,
+and ignores keys it does not know.
 """
 
 from __future__ import annotations
@@ -60,14 +61,20 @@ class Message:
             hints = get_type_hints(cls, include_extras=True)
             own = [f for f in dataclasses.fields(cls) if not f.name.startswith("_")]  # type: ignore[arg-type]
             cls._fields = [
-                Field(f.name, key, f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING, _codec(hints[f.name]))
+                Field(
+                    f.name,
+                    key,
+                    f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING,
+                    _codec(hints[f.name]),
+                )
                 for key, f in enumerate(own, 1)
             ]
         assert cls._fields is not None
         return cls._fields
 
     def plain(self) -> dict[int, Any]:
-        """Returns the message as a map that cbor.encode takes. Raises SerializationError for a value out of its range."""
+        """Returns the message as a map that cbor.encode takes. Raises SerializationError for a value out of its
+        range."""
         out: dict[int, Any] = {}
         for field in self.keyed_fields():
             value = getattr(self, field.name)
@@ -145,7 +152,9 @@ def _identity(value: Any) -> Any:
 
 _TEXT: _Codec[str] = _Codec(lambda v: _expect(v, str, "a text"), lambda v: _expect(v, str, "a text"), str)
 _BYTES: _Codec[bytes] = _Codec(lambda v: _expect(v, bytes, "bytes"), lambda v: _expect(v, bytes, "bytes"), bytes)
-_BOOL: _Codec[bool] = _Codec(lambda v: _expect(v, bool, "true or false"), lambda v: _expect(v, bool, "true or false"), bool)
+_BOOL: _Codec[bool] = _Codec(
+    lambda v: _expect(v, bool, "true or false"), lambda v: _expect(v, bool, "true or false"), bool
+)
 _ANY: _Codec[Any] = _Codec(_identity, _identity, lambda: None)
 
 
@@ -166,6 +175,7 @@ def _texts() -> _Codec[dict[str, str]]:
 
 def _nested(cls: type[Message], *, array: bool) -> _Codec[Any]:
     if array:  # written as an array of its fields, as a storage is
+
         def write(value: Message) -> list[Any]:
             return [field.codec.write(getattr(value, field.name)) for field in value.keyed_fields()]
 

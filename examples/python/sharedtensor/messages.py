@@ -8,9 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .message import I32, I64, U16, U32, U64, UUID, File, Message, Size
-
-# ruff: noqa: D101
+from .message import I32, I64, U8, U16, U32, U64, UUID, File, Message, Size
 
 
 @dataclass(kw_only=True, slots=True)
@@ -151,6 +149,19 @@ class List(Message):
 @dataclass(kw_only=True, slots=True)
 class Listed(Message):
     models: list[ModelInfo]
+    loading: list[Loading] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, slots=True)
+class Loading(Message):
+    name: str
+    state: U8
+    done: U64 = 0
+    total: U64 = 0
+    started_at: I64 = 0
+    updated_at: I64 = 0
+    source: str = ""
+    error: ErrorMessage | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -164,6 +175,7 @@ class Info(Message):
 class InfoResult(Message):
     model: ModelInfo
     manifest: Manifest | None = None
+    loading: Loading | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -451,7 +463,7 @@ class WatchingTasks(Message):
 
 @dataclass(kw_only=True, slots=True)
 class TaskEvent(Message):
-    kind: U64
+    kind: U8
     task: TaskInfo | None = None
 
 
@@ -567,7 +579,7 @@ class StreamMoreDone(Message):
 @dataclass(kw_only=True, slots=True)
 class Event(Message):
     seq: U64
-    kind: U64
+    kind: U8
     name: str
     version: U64 = 0
 

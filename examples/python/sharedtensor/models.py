@@ -16,15 +16,19 @@ from .manifest import TensorSpec
 
 
 class StateDict(Mapping[str, Array]):
-    """Named tensors over shared memory. Tensors are made when they are asked for, and each keeps the memory alive by itself.
+    """Named tensors over shared memory. Tensors are made when they are asked for, and each keeps the memory alive by
+    itself.
 
-    Names that share their bytes (tied weights) give the same tensor. Arrays of numpy are read-only. torch has no read-only tensors: a
-    tensor's pages are mapped so that a write changes a copy of the page in this process and never what others see.
+    Names that share their bytes (tied weights) give the same tensor. Arrays of numpy are read-only. torch has no
+    read-only tensors: a tensor's pages are mapped so that a write changes a copy of the page in this process and never
+    what others see.
 
     :ivar metadata: the texts that the publisher gave along.
     """
 
-    def __init__(self, specs: Sequence[TensorSpec], metadata: Mapping[str, str], mappings: Sequence[Any], framework: Framework) -> None:
+    def __init__(
+        self, specs: Sequence[TensorSpec], metadata: Mapping[str, str], mappings: Sequence[Any], framework: Framework
+    ) -> None:
         self._specs = {spec.name: spec for spec in specs}
         self._mappings: Sequence[Any] | None = list(mappings)
         self._framework = framework
@@ -80,8 +84,8 @@ class StateDict(Mapping[str, Array]):
         return sum(mapping.nbytes for mapping in self.mappings)
 
     def raw(self, name: str) -> np.ndarray[Any, Any]:
-        """Returns a tensor of host memory by the bits of its elements: unsigned integers of the same size, for packed types the bytes that hold
-        them. For types that numpy or torch does not have."""
+        """Returns a tensor of host memory by the bits of its elements: unsigned integers of the same size, for packed
+        types the bytes that hold them. For types that numpy or torch does not have."""
         spec = self._specs[name]
         mapping = self.mappings[spec.storage]
         if not hasattr(mapping, "view"):
@@ -101,7 +105,8 @@ class StateDict(Mapping[str, Array]):
     # ---- the end
 
     def close(self) -> None:
-        """Lets go of the memory: what tensors do not keep is unmapped now. Tensors that were taken stay valid. Safe to call twice."""
+        """Lets go of the memory: what tensors do not keep is unmapped now. Tensors that were taken stay valid. Safe
+        to call twice."""
         self._mappings = None
         self._made.clear()
 
@@ -113,7 +118,13 @@ class StateDict(Mapping[str, Array]):
     def table(self) -> tables.Table:
         """Returns the tensors as a table to print or to show in a notebook."""
         rows = [
-            (s.name, str(s.dtype), "×".join(map(str, s.shape)) or "scalar", tables.size(s.nbytes), "" if s.contiguous else "strided")
+            (
+                s.name,
+                str(s.dtype),
+                "×".join(map(str, s.shape)) or "scalar",
+                tables.size(s.nbytes),
+                "" if s.contiguous else "strided",
+            )
             for s in self._specs.values()
         ]
         return tables.Table(["tensor", "type", "shape", "bytes", ""], rows, self._title())
@@ -135,7 +146,13 @@ class Model(StateDict):
     """
 
     def __init__(
-        self, name: str, version: int, lease: Lease, specs: Sequence[TensorSpec], metadata: Mapping[str, str], mappings: Sequence[Any],
+        self,
+        name: str,
+        version: int,
+        lease: Lease,
+        specs: Sequence[TensorSpec],
+        metadata: Mapping[str, str],
+        mappings: Sequence[Any],
         framework: Framework,
     ) -> None:
         super().__init__(specs, metadata, mappings, framework)
@@ -154,8 +171,8 @@ class Model(StateDict):
         return self._lease.server
 
     def release(self) -> None:
-        """Gives the lease back at once, whatever tensors there are: the server may free the version. Tensors stay valid, since their
-        memory is this process's too."""
+        """Gives the lease back at once, whatever tensors there are: the server may free the version. Tensors stay
+        valid, since their memory is this process's too."""
         self._lease.close()
 
     def close(self) -> None:
@@ -170,6 +187,6 @@ class Model(StateDict):
 
     def _title(self) -> str:
         size = "closed" if self._mappings is None else tables.size(self.nbytes)
-        return f"{self.name!r} version {self.version}: {len(self)} tensors, {size}" + (f", stale: {self.stale}" if self.stale else "")
-
-
+        return f"{self.name!r} version {self.version}: {len(self)} tensors, {size}" + (
+            f", stale: {self.stale}" if self.stale else ""
+        )

@@ -1,4 +1,5 @@
-"""What the client can ask, each as a value: what is sent, and what becomes of the answer. The blocking client and that of asyncio run them."""
+"""What the client can ask, each as a value: what is sent, and what becomes of the answer. The blocking client and
+that of asyncio run them."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def plain(op: Op, body: Message | None, answer: type[M], *, repeatable: bool = T
     return Operation(op, body, lambda frame, _: answer.decode(frame.body), repeatable=repeatable)
 
 
-def mapped(op: Op, body: Message | None, answer: type[M], make: Callable[[M], T], *, repeatable: bool = True) -> Operation[T]:
+def mapped(
+    op: Op, body: Message | None, answer: type[M], make: Callable[[M], T], *, repeatable: bool = True
+) -> Operation[T]:
     """Returns an operation whose result is made of the answer."""
     return Operation(op, body, lambda frame, _: make(answer.decode(frame.body)), repeatable=repeatable)
 

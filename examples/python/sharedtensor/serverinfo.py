@@ -27,7 +27,16 @@ class ServerInfo:
     def table(self) -> tables.Table:
         """Returns one row a session."""
         rows = [
-            (str(s.session), str(s.pid), s.label, tables.age(s.since), str(s.leases), str(s.objects), tables.size(s.nbytes), str(s.requests))
+            (
+                str(s.session),
+                str(s.pid),
+                s.label,
+                tables.age(s.since),
+                str(s.leases),
+                str(s.objects),
+                tables.size(s.nbytes),
+                str(s.requests),
+            )
             for s in self.raw.sessions
         ]
         return tables.Table(["session", "pid", "program", "age", "leases", "objects", "bytes", "requests"], rows)

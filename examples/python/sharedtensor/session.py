@@ -41,7 +41,8 @@ def label() -> str:
 
 
 class Pending:
-    """A request that has been sent, until its answer has come. One thread waits, or callbacks are called by the one that receives."""
+    """A request that has been sent, until its answer has come. One thread waits, or callbacks are called by the one
+    that receives."""
 
     __slots__ = ("_callbacks", "_discard", "_done", "_gate", "_lock", "error", "frame", "id")
 
@@ -103,8 +104,11 @@ class Session:
     :ivar hello: what the server said of itself.
     """
 
-    def __init__(self, path: str, *, on_end: Callable[[Session], None], timeout: float = HELLO_TIMEOUT, uid: int | None = None) -> None:
-        """Connects to the socket at `path`. Raises UnavailableError where nobody answers, PermissionDeniedError for a server of another user."""
+    def __init__(
+        self, path: str, *, on_end: Callable[[Session], None], timeout: float = HELLO_TIMEOUT, uid: int | None = None
+    ) -> None:
+        """Connects to the socket at `path`. Raises UnavailableError where nobody answers, PermissionDeniedError for
+        a server of another user."""
         self._pid = os.getpid()
         self._path = path
         self._ids = itertools.count(1)
@@ -140,7 +144,9 @@ class Session:
             raise ProtocolError(f"the server at {self._path} does not begin with a hello")
         hello = messages.Hello.decode(frame.body)
         if min(hello.protocol, PROTOCOL) < max(hello.oldest, PROTOCOL):
-            raise ProtocolError(f"the server at {self._path} speaks versions {hello.oldest} to {hello.protocol}, this client {PROTOCOL}")
+            raise ProtocolError(
+                f"the server at {self._path} speaks versions {hello.oldest} to {hello.protocol}, this client {PROTOCOL}"
+            )
         return hello
 
     # ---- requests
@@ -155,9 +161,10 @@ class Session:
         events: Callable[[Frame], None] | None = None,
         discard: Callable[[Frame], None] | None = None,
     ) -> Pending:
-        """Sends a request. `files` stay the caller's. `events` is called with each event of it, by the thread that receives, until the session
-        ends or `forget`; `discard` with a response that comes when the request was cancelled here. Raises ClosedError or
-        ConnectionLostError, ResourceExhaustedError for what is too large to send."""
+        """Sends a request. `files` stay the caller's. `events` is called with each event of it, by the thread that
+        receives, until the session ends or `forget`; `discard` with a response that comes when the request was
+        cancelled here. Raises ClosedError or ConnectionLostError, ResourceExhaustedError for what is too large to
+        send."""
         self.check()
         nanoseconds = 0 if timeout is None else max(int(timeout * 1e9), 1)
         data = messages.Request(op=int(op), timeout=nanoseconds, body=None if body is None else body.plain()).encode()
@@ -177,13 +184,16 @@ class Session:
             raise
         return pending
 
-    def request(self, op: Op, body: Message | None, *, files: Sequence[int] = (), timeout: float | None = None) -> Frame:
-        """Sends a request and waits for its answer, whose descriptors are the caller's. Raises what the server answers, and
-        DeadlineExceededError after `timeout` seconds."""
+    def request(
+        self, op: Op, body: Message | None, *, files: Sequence[int] = (), timeout: float | None = None
+    ) -> Frame:
+        """Sends a request and waits for its answer, whose descriptors are the caller's. Raises what the server answers,
+        and DeadlineExceededError after `timeout` seconds."""
         return self.wait(self.start(op, body, files=files, timeout=timeout), timeout)
 
     def wait(self, pending: Pending, timeout: float | None) -> Frame:
-        """Waits for the answer of a request that `start` sent. An exception in this thread meanwhile, such as ^C, cancels it."""
+        """Waits for the answer of a request that `start` sent. An exception in this thread meanwhile, such as ^C,
+        cancels it."""
         try:
             if not pending.wait(None if timeout is None else timeout + GRACE):
                 self.cancel(pending, DeadlineExceededError(f"no answer within {timeout:g} s"))
@@ -214,7 +224,8 @@ class Session:
             raise self.closed
 
     def later(self, job: Callable[[], None]) -> None:
-        """Has a job done by the session's worker, in order: what a finalizer or a listener may not do itself. Never blocks."""
+        """Has a job done by the session's worker, in order: what a finalizer or a listener may not do itself. Never
+        blocks."""
         self._jobs.put(job)
 
     # ---- receiving
@@ -234,7 +245,11 @@ class Session:
                     continue
                 self._deliver(frame)
         except Error as err:
-            error = err if isinstance(err, (ConnectionLostError, ClosedError)) else ConnectionLostError(f"the connection is given up: {err}")
+            error = (
+                err
+                if isinstance(err, (ConnectionLostError, ClosedError))
+                else ConnectionLostError(f"the connection is given up: {err}")
+            )
         except Exception as err:
             error = ConnectionLostError(f"the connection is given up: {err!r}")
         self._end(error)
@@ -285,7 +300,8 @@ class Session:
                 pass  # the connection has ended, and what the job was to give back with it
 
     def close(self) -> None:
-        """Says goodbye and closes. Requests that wait are ended with ClosedError. In a child of the process that made it nothing happens."""
+        """Says goodbye and closes. Requests that wait are ended with ClosedError. In a child of the process that
+        made it nothing happens."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -311,7 +327,7 @@ def _dial(path: str, timeout: float) -> Connection:
         if "AF_UNIX path too long" in str(err):
             raise UnavailableError(f"the path {path} is too long for a socket: at most 107 bytes are possible") from err
         raise UnavailableError(
-            f"no server at {path} ({err.strerror or err}): start one with `sharedtensor serve NAME=FILE`, or say where it is"
+            f"no server at {path} ({err.strerror or err}): start `sharedtensor serve NAME=FILE`, or say where it is"
         ) from err
     return Connection(sock)
 
@@ -319,4 +335,6 @@ def _dial(path: str, timeout: float) -> Connection:
 def _check_peer(conn: Connection, path: str, uid: int) -> None:
     _, peer, _ = conn.peer()
     if peer != uid:
-        raise PermissionDeniedError(f"the server at {path} is of user {peer}, not of {uid}: connect(uid={peer}) says that this is meant")
+        raise PermissionDeniedError(
+            f"the server at {path} is of user {peer}, not of {uid}: connect(uid={peer}) says that this is meant"
+        )

@@ -1,4 +1,5 @@
-"""Tables for people: fixed columns in a terminal, HTML in a notebook. What peers sent is shown without control characters."""
+"""Tables for people: fixed columns in a terminal, HTML in a notebook. What peers sent is shown without control
+characters."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def age(since: int) -> str:
 
 
 def clean(text: str) -> str:
-    """Returns a text with what moves the cursor, colours or rings written out, so that a peer's words cannot do that to a terminal."""
+    """Returns a text with what moves the cursor, colours or rings written out, so that a peer's words cannot do that
+    to a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -57,7 +59,9 @@ class Table:
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.columns))]
         while sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > 8:
             widths[widths.index(max(widths))] -= 1
-        return "\n".join("  ".join(_fit(cell, w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)
+        return "\n".join(
+            "  ".join(_fit(cell, w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines
+        )
 
     __repr__ = __str__
 

@@ -67,7 +67,10 @@ class TaskList(list[TaskInfo]):
 
     def table(self) -> tables.Table:
         """Returns one row a task."""
-        rows = [(t.id, t.endpoint, t.state, f"{t.done}/{t.total}" if t.total else "", tables.age(t.created_at), t.message) for t in self]
+        rows = [
+            (t.id, t.endpoint, t.state, f"{t.done}/{t.total}" if t.total else "", tables.age(t.created_at), t.message)
+            for t in self
+        ]
         return tables.Table(["task", "endpoint", "state", "progress", "age", "message"], rows)
 
     def __repr__(self) -> str:
@@ -106,7 +109,9 @@ def wait(id: str, after: int) -> Operation[TaskInfo]:
 
 def cancel(id: str) -> Operation[bool]:
     """Cancels a task; the result is whether this did it."""
-    return mapped(Op.CANCEL_TASK, messages.Task(id=id), messages.TaskCancelled, lambda answer: answer.cancelled, repeatable=False)
+    return mapped(
+        Op.CANCEL_TASK, messages.Task(id=id), messages.TaskCancelled, lambda answer: answer.cancelled, repeatable=False
+    )
 
 
 def result(id: str, framework: Framework, track: Track) -> Operation[tuple[Any, Object | None]]:
@@ -170,8 +175,8 @@ class Task:
             after = self.info.seq
 
     def result(self) -> Any:
-        """Returns the result of the task, its tensors in place. Raises TaskFailedError with the function's error as `__cause__`,
-        TaskCancelledError, and TaskNotCompleteError while it runs."""
+        """Returns the result of the task, its tensors in place. Raises TaskFailedError with the function's error as
+        `__cause__`, TaskCancelledError, and TaskNotCompleteError while it runs."""
         return self._client._result_of(self.id)[0]
 
     def object(self) -> Object:
@@ -190,7 +195,8 @@ class Task:
 
 
 class TaskWatch:
-    """Tasks as they change, as `Client.watch_tasks` returns it: an iterator over `TaskInfo`, beginning with the tasks that there are."""
+    """Tasks as they change, as `Client.watch_tasks` returns it: an iterator over `TaskInfo`, beginning with the
+    tasks that there are."""
 
     def __init__(self, session: Session, id: str, endpoint: str, mine: bool) -> None:
         self._session = session
@@ -200,7 +206,8 @@ class TaskWatch:
         session.wait(self._pending, 10).close()
 
     def next(self, timeout: float | None = None) -> TaskInfo:
-        """Waits for the next change. Raises DeadlineExceededError after `timeout` seconds and what ended the connection."""
+        """Waits for the next change. Raises DeadlineExceededError after `timeout` seconds and what ended the
+        connection."""
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             left = 1.0 if until is None else until - time.monotonic()

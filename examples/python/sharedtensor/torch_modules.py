@@ -11,17 +11,24 @@ from .models import Model
 
 
 def load_into(
-    module: Any, name: str, *, version: int = 0, client: Client | None = None, strict: bool = True, model: Model | None = None
+    module: Any,
+    name: str,
+    *,
+    version: int = 0,
+    client: Client | None = None,
+    strict: bool = True,
+    model: Model | None = None,
 ) -> Model:
     """Makes the owner's tensors the parameters and buffers of a module: no copy, and no memory of its own any more.
 
     :param module: a torch.nn.Module, also one on the device "meta", which has no memory to begin with.
     :param client: to acquire with; by default one is connected for this.
-    :param strict: raise InvalidArgumentError, with nothing changed, where names or shapes are not the same on both sides.
+    :param strict: raise InvalidArgumentError, with nothing changed, where names or shapes are not the same on both
+        sides.
     :param model: a model that was acquired before, instead of `name`.
 
-    Returns the model. A parameter keeps requires_grad, but training it in place changes copies of its pages in this process: publish what
-    was trained.
+    Returns the model. A parameter keeps requires_grad, but training it in place changes copies of its pages in this
+    process: publish what was trained.
     """
     torch = _torch()
     if model is None:
@@ -50,7 +57,8 @@ def load_into(
 
 
 def share_module(module: Any, name: str, *, client: Client | None = None, source: str = "") -> Model:
-    """Publishes a module's state and makes the published memory the module's own: from then on there is one copy of it on this host.
+    """Publishes a module's state and makes the published memory the module's own: from then on there is one copy of it
+    on this host.
 
     Returns the model that the module now uses. Non-persistent buffers stay where they are.
     """

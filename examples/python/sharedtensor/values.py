@@ -1,4 +1,5 @@
-"""Arguments and results of calls: plain Python values with tensors anywhere in them, as one CBOR item and handles beside it."""
+"""Arguments and results of calls: plain Python values with tensors anywhere in them, as one CBOR item and handles
+beside it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ MAX_NESTING = 60
 class Outgoing:
     """A value on its way out: its plain form, the handles of its tensors, and the descriptors to send with them.
 
-    Tensors over shared memory go as they are. The others are copied, once, into one slab that comes back to the pool with `close`.
+    Tensors over shared memory go as they are. The others are copied, once, into one slab that comes back to the pool
+    with `close`.
     """
 
     def __init__(self, value: Any, session: Session, pool: SlabPool, *, writable: bool = False) -> None:
@@ -70,7 +72,7 @@ class Outgoing:
         ordinary = {key: array for key, array in found.items() if self._in_place(describe(array)) is None}
         if not ordinary:
             return
-        plan = layout.plan(ordinary)
+        plan = layout.plan(layout.describe_all(ordinary))
         self._slab = self._pool.take(plan.nbytes)
         plan.fill(self._slab)
         self._copied = {int(spec.name): spec for spec in plan.specs}
@@ -111,7 +113,9 @@ class Outgoing:
         if spec is not None:
             assert self._slab is not None
             strides = [] if spec.contiguous else list(spec.strides)
-            return cbor2.CBORTag(TAG_TENSOR, [self._handle(self._slab), d.dtype.number, spec.offset, list(spec.shape), strides])
+            return cbor2.CBORTag(
+                TAG_TENSOR, [self._handle(self._slab), d.dtype.number, spec.offset, list(spec.shape), strides]
+            )
         mapping = self._in_place(d)
         if mapping is None:
             raise SerializationError("a tensor was moved while it was being sent")
@@ -140,7 +144,12 @@ class Outgoing:
             name = mapping.name if mapping.server == self._session.hello.server else ""
             self._indices[key] = self._add(
                 messages.Handle(
-                    kind="memfd", device=self._device(mapping), nbytes=mapping.nbytes, offset=mapping.file_offset, file=len(self.files), name=name
+                    kind="memfd",
+                    device=self._device(mapping),
+                    nbytes=mapping.nbytes,
+                    offset=mapping.file_offset,
+                    file=len(self.files),
+                    name=name,
                 ),
                 fd,
             )
@@ -200,7 +209,12 @@ def _scalar(value: Any) -> Any:
 
 
 def decode(
-    plain: Any, handles: Sequence[messages.Handle], frame: Frame, session: Session, framework: Framework, owner: object = None
+    plain: Any,
+    handles: Sequence[messages.Handle],
+    frame: Frame,
+    session: Session,
+    framework: Framework,
+    owner: object = None,
 ) -> tuple[Any, list[Any]]:
     """Returns a value that came, with its tensors over the memory of its handles, and that memory.
 
@@ -227,7 +241,12 @@ def _decode_tensor(parts: Any, mappings: list[Any], framework: Framework) -> Any
     if not isinstance(parts, list) or len(parts) != 5 or not all(isinstance(n, int) for n in parts[:3]):
         raise ProtocolError("a tensor in a result does not have its five parts")
     handle, number, offset, shape, strides = parts
-    if not _integers(shape) or not _integers(strides) or len(shape) > manifest.MAX_RANK or any(dim < 0 for dim in shape):
+    if (
+        not _integers(shape)
+        or not _integers(strides)
+        or len(shape) > manifest.MAX_RANK
+        or any(dim < 0 for dim in shape)
+    ):
         raise ProtocolError(f"a tensor in a result has the shape {shape!r}")
     if strides and len(strides) != len(shape):
         raise ProtocolError(f"a tensor in a result has {len(shape)} dimensions and {len(strides)} strides")

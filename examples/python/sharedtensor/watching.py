@@ -36,8 +36,8 @@ class Event:
 
 
 class Watch:
-    """Events of names, as `Client.watch` returns it: an iterator that waits for the next one. It goes on over a new connection when
-    the old one is lost; what happened meanwhile is then told as it is."""
+    """Events of names, as `Client.watch` returns it: an iterator that waits for the next one. It goes on over a new
+    connection when the old one is lost; what happened meanwhile is then told as it is."""
 
     _KEEP = 4096
 
@@ -63,10 +63,10 @@ class Watch:
             if self._closed is not None or self._session is session:
                 return
             self._session = session
+        self._tell(Event("connected"))  # before the first event can come
         pending = session.start(Op.WATCH, messages.Watch(names=self._names), events=self._receive)
         self._id = pending.id
         session.wait(pending, 10).close()
-        self._tell(Event("connected"))
 
     def _receive(self, frame: Frame) -> None:
         frame.close()
@@ -89,7 +89,8 @@ class Watch:
             self._changed.notify_all()
 
     def next(self, timeout: float | None = None) -> Event:
-        """Waits for the next event. Raises DeadlineExceededError after `timeout` seconds and ClosedError once closed."""
+        """Waits for the next event. Raises DeadlineExceededError after `timeout` seconds and ClosedError once
+        closed."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._news or self._closed, timeout):
                 raise DeadlineExceededError(f"no event within {timeout:g} s")
@@ -171,8 +172,8 @@ class Follower:
     def wait_newer(self, version: int | None = None, timeout: float | None = None) -> Model:
         """Waits until there is a later version than `version` and returns the newest.
 
-        :param version: None for that of the model that was returned last. A server that was replaced by another counts anew: what that has
-            is newer than anything of the one before.
+        :param version: None for that of the model that was returned last. A server that was replaced by another counts
+            anew: what that has is newer than anything of the one before.
         :param timeout: in seconds; DeadlineExceededError then.
         """
         until = None if timeout is None else time.monotonic() + timeout
@@ -240,5 +241,3 @@ class Follower:
 
     def __repr__(self) -> str:
         return f"<sharedtensor.Follower of {self._name!r}, newest {self._newest}>"
-
-

@@ -1,4 +1,5 @@
-"""Real owners for the tests: the Go command and the programs beside the tests, built once, each in a process of its own."""
+"""Real owners for the tests: the Go command and the programs beside the tests, built once, each in a process of its
+own."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def pytest_report_header() -> list[str]:
 
 @pytest.fixture(scope="session")
 def programs() -> Iterator[Path]:
-    """A folder with the Go programs: sharedtensor, owner (of examples/service) and those of testdata."""
+    """A folder with the Go programs: sharedtensor, owner (of examples/service) and those of this folder."""
     given = os.environ.get("SHAREDTENSOR_PROGRAMS")
     if given:
         yield Path(given)
@@ -43,7 +44,15 @@ def programs() -> Iterator[Path]:
     if shutil.which("go") is None:
         pytest.skip("go is not installed: no owner to test against")
     with tempfile.TemporaryDirectory(prefix="st") as folder:
-        command = ["go", "build", "-o", folder + "/", "./cmd/sharedtensor", "./examples/service/owner", "./examples/python/testdata/..."]
+        command = [
+            "go",
+            "build",
+            "-o",
+            folder + "/",
+            "./cmd/sharedtensor",
+            "./examples/service/owner",
+            "./examples/python/...",
+        ]
         subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "CGO_ENABLED": "0"})
         yield Path(folder)
 
@@ -108,7 +117,11 @@ def make_owner(programs: Path, folder: Path) -> Iterator[Callable[..., Owner]]:
 
     def make(kind: str = "owner", *args: str, socket: str = "s.sock", env: dict[str, str] | None = None) -> Owner:
         path = str(folder / socket)
-        command = [str(programs / "sharedtensor"), "serve", "--socket", path, *args] if kind == "serve" else [str(programs / kind), path, *args]
+        command = (
+            [str(programs / "sharedtensor"), "serve", "--socket", path, *args]
+            if kind == "serve"
+            else [str(programs / kind), path, *args]
+        )
         made.append(Owner(command, path, env))
         return made[-1]
 

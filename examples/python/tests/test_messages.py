@@ -22,14 +22,18 @@ PYTHON = {"bytes": "nbytes", "in": "in_", "i-ds": "ids"}
 
 
 def cls_of(name: str) -> type[Message]:
-    return getattr(messages, "ErrorMessage" if name == "error" else "".join(part.capitalize() for part in name.split("-")))
+    return getattr(
+        messages, "ErrorMessage" if name == "error" else "".join(part.capitalize() for part in name.split("-"))
+    )
 
 
 def cddl_maps() -> dict[str, list[tuple[int, bool, str]]]:
     found = {}
     for name, body in re.findall(r"^([a-z-]+) = \{\n(.*?)^\}", CDDL, re.S | re.M):
         rows = re.findall(r"^\s*(\? )?(\d+): .*?;\s*([a-z0-9-]+)\s*$", body, re.M)
-        found[name] = [(int(key), not optional, PYTHON.get(title, title).replace("-", "_")) for optional, key, title in rows]
+        found[name] = [
+            (int(key), not optional, PYTHON.get(title, title).replace("-", "_")) for optional, key, title in rows
+        ]
     return found
 
 
@@ -108,7 +112,12 @@ def test_receiver_takes_long_forms_and_unknown_keys() -> None:
 
 
 def test_deterministic_encoding_of_values() -> None:
-    assert cbor.encode({"b": 1.5, "a": [1, -1, None, True], "aaa": 1e300}).hex() == "a3" "6161840120f6f5" "6162f93e00" "63616161fb7e37e43c8800759c"
+    assert (
+        cbor.encode({"b": 1.5, "a": [1, -1, None, True], "aaa": 1e300}).hex() == "a3"
+        "6161840120f6f5"
+        "6162f93e00"
+        "63616161fb7e37e43c8800759c"
+    )
     with pytest.raises(Exception, match="64 bits"):
         cbor.encode({1: 1 << 64})
     with pytest.raises(Exception, match="not both"):

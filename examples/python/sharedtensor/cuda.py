@@ -1,0 +1,1 @@
+"""Memory of a GPU. Placeholder until the next change."""

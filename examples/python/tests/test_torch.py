@@ -1,0 +1,228 @@
+"""torch over the owner's memory: types, ties, modules, the guard, and what goes back to the owner."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, Owner, eventually, mappings
+
+import sharedtensor as st
+from sharedtensor.dtypes import DType
+
+torch = pytest.importorskip("torch", reason="torch is not installed: no test of torch runs")
+TYPES = [d for d in DType if not d.packed and hasattr(torch, d.title)]
+
+
+@pytest.fixture
+def tclient(module_owner: Owner) -> object:
+    with st.connect(module_owner.socket, framework="torch") as c:
+        yield c
+
+
+def test_the_types_of_this_torch() -> None:
+    names = {d.title for d in TYPES}
+    assert {"float32", "bfloat16", "float16", "complex64", "bool", "int64"} <= names
+    if torch.__version__ >= "2.3":
+        assert {"float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64"} <= names
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_torch_type_crosses(tclient: st.Client, dtype: DType) -> None:
+    bits = torch.arange(1, 25, dtype=torch.uint8).repeat_interleave(dtype.bits // 8)
+    x = (bits % 2).view(dtype.torch) if dtype is DType.BOOL else bits.view(dtype.torch).reshape(2, 3, 4)
+    tclient.publish("types", {"x": x, "empty": x[:0], "scalar": x.reshape(-1)[3]})
+    w = tclient.acquire("types")
+    assert w["x"].dtype == x.dtype and w["x"].shape == x.shape and w["scalar"].shape == ()
+    assert torch.equal(w["x"].contiguous().view(torch.uint8), x.contiguous().view(torch.uint8))
+    assert w["empty"].shape == x[:0].shape and w["empty"].dtype == x.dtype
+    assert w.raw("x").nbytes == x.numel() * x.element_size()
+
+
+def test_types_that_torch_does_not_have_are_named(tclient: st.Client) -> None:
+    missing = [d for d in DType if d not in TYPES and not d.packed]
+    for dtype in missing:
+        with pytest.raises(st.CapabilityError, match="raw"):
+            _ = dtype.torch
+
+
+class Tied(torch.nn.Module):  # type: ignore[misc, name-defined]
+    def __init__(self, vocabulary: int = 50, width: int = 16) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(vocabulary, width)
+        self.norm = torch.nn.BatchNorm1d(width)
+        self.head = torch.nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scratch", torch.zeros(3), persistent=False)
+
+    def forward(self, x: object) -> object:
+        return self.head(self.norm(self.embed(x)))
+
+
+def test_load_state_dict_without_a_copy(tclient: st.Client) -> None:
+    if torch.__version__ < "2.1":
+        pytest.skip("load_state_dict(assign=True) needs torch 2.1")
+    module, other = Tied().eval(), Tied().eval()
+    tclient.publish("tied", module.state_dict())
+    w = tclient.acquire("tied")
+    assert w.tied() == [["embed.weight", "head.weight"]] and w["embed.weight"] is w["head.weight"]
+    other.load_state_dict(w, assign=True)
+    assert other.embed.weight.data_ptr() == w["embed.weight"].data_ptr() == other.head.weight.data_ptr()
+    x = torch.arange(10)
+    assert torch.equal(module(x), other(x))
+    del w
+    tclient.close()
+    assert torch.equal(module(x), other(x)), "the module's memory went with the client"
+
+
+def test_load_into_and_share_module(tclient: st.Client) -> None:
+    module = Tied().eval()
+    x = torch.arange(10)
+    want = module(x)
+    shared = st.share_module(module, "shared", client=tclient)
+    assert module.embed.weight is module.head.weight and torch.equal(module(x), want)
+    inode = shared.mappings[0].inode()
+    other = Tied().eval()
+    loaded = st.load_into(other, "shared", client=tclient)
+    assert loaded.mappings[0].inode() == inode and torch.equal(other(x), want)
+    assert other.embed.weight is other.head.weight and other.embed.weight.requires_grad
+    before = dict(other.named_parameters())
+    with pytest.raises(st.InvalidArgumentError, match=r"shape|missing|no "):
+        st.load_into(Tied(51), "shared", client=tclient)
+    with pytest.raises(st.InvalidArgumentError, match="missing"):
+        st.load_into(torch.nn.Sequential(torch.nn.Linear(2, 2)), "shared", client=tclient)
+    assert all(other.get_parameter(k) is v for k, v in before.items())
+    if torch.__version__ >= "2.0":
+        with torch.device("meta"):
+            meta = Tied().eval()
+        st.load_into(meta, "shared", client=tclient)
+        assert not meta.embed.weight.is_meta
+
+
+def test_a_write_stays_in_this_process(module_owner: Owner, tclient: st.Client) -> None:
+    tclient.publish("guard", {"x": torch.ones(5000)})
+    x = tclient.acquire("guard")["x"]
+    with st.connect(module_owner.socket, framework="numpy") as c:
+        seen = c.acquire("guard")["x"]
+        x[0] = 99
+        x.add_(1)
+        assert seen[0] == 1 and (seen == 1).all(), "the owner's bytes changed"
+        # What was changed here is what goes out, not what the owner still has.
+        y = c.call("transform", x=x, scale=1)
+        assert y[0] == 100 and y[1] == 2
+    assert tclient.acquire("guard")["x"][0] == 1
+
+
+def test_tensors_go_in_place_both_ways(tclient: st.Client) -> None:
+    x = st.empty((100,), torch.float32)
+    x.copy_(torch.arange(100))
+    y = tclient.call("transform", x=x, scale=2.0)
+    assert isinstance(y, torch.Tensor) and torch.equal(y, 2 * torch.arange(100, dtype=torch.float32))
+    made = tclient._pool.made
+    assert torch.equal(tclient.call("transform", x=y, scale=0.5), x)
+    weight = tclient.acquire("base")["layers.0.weight"]
+    assert torch.equal(tclient.call("transform", x=weight, scale=1), weight)
+    assert tclient._pool.made == made, "shared memory was copied"
+    assert torch.equal(
+        tclient.call("transform", x=torch.ones(3, requires_grad=True).reshape(3, 1), scale=2), torch.full((3, 1), 2.0)
+    )
+
+
+def test_strides_of_torch_cross(tclient: st.Client) -> None:
+    x = torch.randn(4, 3, 5, 6).to(memory_format=torch.channels_last)
+    tclient.publish(
+        "strides", {"x": x, "t": x.permute(1, 0, 2, 3), "slice": x[1:, ::2], "expanded": torch.ones(3, 1).expand(3, 4)}
+    )
+    w = tclient.acquire("strides")
+    assert w["x"].stride() == x.stride() and torch.equal(w["x"], x)
+    assert torch.equal(w["t"], x.permute(1, 0, 2, 3)) and torch.equal(w["slice"], x[1:, ::2])
+    assert (
+        w["t"].untyped_storage().data_ptr() == w["x"].untyped_storage().data_ptr()
+        if hasattr(x, "untyped_storage")
+        else True
+    )
+    assert torch.equal(w["expanded"], torch.ones(3, 4))
+
+
+def test_mapping_goes_with_the_last_tensor(module_owner: Owner) -> None:
+    import gc
+
+    gc.collect()
+    before = len(mappings())
+    with st.connect(module_owner.socket, framework="torch") as c:
+        c.publish("life", {"x": torch.ones(10), "y": torch.ones(10)})
+        c._pool.close()
+        view = c.acquire("life")["x"].view(2, 5)[1].detach()
+        gc.collect()
+        assert len(mappings()) == before + 1
+        del view
+        eventually(lambda: len(mappings()) == before, "the mapping stays without a tensor")
+
+
+def test_what_torch_cannot_share_is_named(tclient: st.Client) -> None:
+    with pytest.raises(st.CapabilityError, match="'s'"):
+        tclient.publish("bad", {"s": torch.ones(3).to_sparse()})
+    with pytest.raises(st.CapabilityError, match="meta"):
+        tclient.publish("bad", {"m": torch.ones(3, device="meta")})
+    tclient.publish("negative", {"a": np.arange(6)[::-1], "b": np.arange(6)})
+    assert tclient.acquire("negative")["a"].tolist() == [5, 4, 3, 2, 1, 0]
+
+
+def test_dlpack_and_numpy_see_the_same_bytes(tclient: st.Client) -> None:
+    x = tclient.acquire("base", framework="numpy")["layers.0.weight"]
+    t = tclient.acquire("base")["layers.0.weight"]
+    assert np.array_equal(np.asarray(t), x)
+    assert torch.from_dlpack(t).data_ptr() == t.data_ptr()
+    assert x.__array_interface__["data"][1], "a read-only array says that it can be written"
+
+
+def smaps(pid: int, inode: int) -> tuple[int, int]:
+    """Returns Rss and Pss in KiB of the mappings of an inode."""
+    rss = pss = 0
+    on = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            on = words[4] == str(inode)
+        elif on and words[0] == "Rss:":
+            rss += int(words[1])
+        elif on and words[0] == "Pss:":
+            pss += int(words[1])
+    return rss, pss
+
+
+def test_python_and_go_exchange_weights_without_a_copy(module_owner: Owner, programs: Path) -> None:
+    """Twenty lines of PyTorch and thirty of Go: the same inode in three processes, one copy by their proportional
+    sizes."""
+    lines = (ROOT / "examples/python/exchange/exchange.py").read_text().split('"""')[2].strip().splitlines()
+    assert sum(1 for line in lines if line.strip()) <= 20
+    env = {**os.environ, "PYTHONPATH": str(Path(st.__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    python = subprocess.Popen(
+        [sys.executable, ROOT / "examples/python/exchange/exchange.py", module_owner.socket], env=env, **pipes
+    )  # type: ignore[call-overload]
+    assert "version" in python.stdout.readline()
+    go = subprocess.Popen([programs / "exchange", module_owner.socket], **pipes)  # type: ignore[call-overload]
+    assert go.stdout.readline().strip() == "from python: [0.25 0.25 0.25]"
+    assert "version" in go.stdout.readline()
+    assert python.stdout.readline().strip() == "from go: [0.5, 1.0, 1.5, 2.0]"
+    assert python.stdout.readline().strip() == "sum: True"
+    with st.connect(module_owner.socket, framework="numpy") as c:
+        w = c.acquire("from-python")
+        inode = w.mappings[0].inode()[1]
+        assert w["fc.weight"].sum() == 0.25 * 256 * 1024  # all pages are looked at here
+        sizes = {pid: smaps(pid, inode) for pid in (python.pid, go.pid, c.server.pid, os.getpid())}
+        for pid in sizes:
+            assert any(line.split()[4] == str(inode) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()), (
+                pid
+            )
+        assert sizes[python.pid][0] and sizes[go.pid][0], f"nobody has looked at it: {sizes}"
+        total = sum(pss for _, pss in sizes.values())
+        assert total <= w.nbytes / 1024 * 1.05 + 8, f"more than one copy: {sizes}, {w.nbytes / 1024} KiB"
+    for process in (go, python):
+        process.communicate("\n", timeout=30)
+        assert process.returncode == 0
