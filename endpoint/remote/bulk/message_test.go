@@ -3,7 +3,9 @@ package bulk_test
 import (
 	"bytes"
 	"math/rand/v2"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/encoding"
@@ -83,6 +85,24 @@ func TestBorrowIsReleasedOnce(t *testing.T) {
 		c.Free()
 		require.Equal(t, 1, released, "%d bytes", size)
 	}
+}
+
+// TestDroppedBuffersAreReleased forgets a buffer, as a transport does whose connection breaks.
+func TestDroppedBuffersAreReleased(t *testing.T) {
+	released := make(chan struct{})
+	func() {
+		b := bulk.Borrow(make([]byte, 1<<20), func() { close(released) })
+		_ = b.Slice(0, 10)
+	}()
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		select {
+		case <-released:
+			return true
+		default:
+			return false
+		}
+	}, 10*time.Second, time.Millisecond)
 }
 
 // TestReceivedBuffersAreFreed reads the same field twice from one message: only the last one is kept, and freeing that frees all.

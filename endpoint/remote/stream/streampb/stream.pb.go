@@ -259,7 +259,10 @@ type Chunk struct {
 	// spec stands in the first chunk of a tensor in Exchange.
 	Spec *TensorSpec `protobuf:"bytes,6,opt,name=spec,proto3" json:"spec,omitempty"`
 	// credit is how many bytes more the receiver of this message may send, in Exchange.
-	Credit        uint64 `protobuf:"varint,7,opt,name=credit,proto3" json:"credit,omitempty"`
+	Credit uint64 `protobuf:"varint,7,opt,name=credit,proto3" json:"credit,omitempty"`
+	// end says, in Exchange, that the client sends no more tensors, but goes on granting credit. A client that ends its half of the
+	// call instead grants as much as the connection takes.
+	End           bool `protobuf:"varint,8,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -341,6 +344,13 @@ func (x *Chunk) GetCredit() uint64 {
 		return x.Credit
 	}
 	return 0
+}
+
+func (x *Chunk) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
 }
 
 // PutReply is how a Put is getting on.
@@ -679,7 +689,7 @@ const file_endpoint_remote_stream_streampb_stream_proto_rawDesc = "" +
 	"\bPosition\x12\x16\n" +
 	"\x06tensor\x18\x01 \x01(\rR\x06tensor\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
-	"\x06crc32c\x18\x03 \x01(\aR\x06crc32c\"\xe2\x01\n" +
+	"\x06crc32c\x18\x03 \x01(\aR\x06crc32c\"\xf4\x01\n" +
 	"\x05Chunk\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12\x16\n" +
@@ -687,7 +697,8 @@ const file_endpoint_remote_stream_streampb_stream_proto_rawDesc = "" +
 	"\x06tensor\x18\x04 \x01(\rR\x06tensor\x12-\n" +
 	"\x03set\x18\x05 \x01(\v2\x1b.sharedtensor.stream.v1.SetR\x03set\x126\n" +
 	"\x04spec\x18\x06 \x01(\v2\".sharedtensor.stream.v1.TensorSpecR\x04spec\x12\x16\n" +
-	"\x06credit\x18\a \x01(\x04R\x06credit\"\x8e\x01\n" +
+	"\x06credit\x18\a \x01(\x04R\x06credit\x12\x10\n" +
+	"\x03end\x18\b \x01(\bR\x03end\"\x8e\x01\n" +
 	"\bPutReply\x12\x16\n" +
 	"\x06credit\x18\x01 \x01(\x04R\x06credit\x128\n" +
 	"\x06resume\x18\x02 \x03(\v2 .sharedtensor.stream.v1.PositionR\x06resume\x120\n" +

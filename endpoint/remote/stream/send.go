@@ -1,0 +1,86 @@
+package stream
+
+import (
+	"context"
+	"hash/crc32"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// sender sends tensors of our own service over one call.
+type sender struct {
+	ctx    context.Context
+	call   bulk.Stream
+	credit *credit
+	stall  time.Duration
+	host   driver.Device
+	sent   func(bytes int) // told of each chunk; may be nil
+}
+
+// tensor sends t, which it takes, from a position on that the peer has already. Where the bytes before that position are not those
+// that the peer has, it begins at 0. spec stands in the first chunk; nil where the peer knows it.
+func (s *sender) tensor(index uint32, t *tensor.Tensor, from *streampb.Position, spec *streampb.TensorSpec) error {
+	e, err := newElements(t, s.host)
+	if err != nil {
+		return err
+	}
+	defer e.free()
+	at, crc := resumeAt(e.data, from)
+	if at > 0 && at == len(e.data) {
+		return nil
+	}
+	for first := true; first || at < len(e.data); first = false {
+		n := min(chunkBytes, len(e.data)-at)
+		if err := s.credit.take(s.ctx, n, s.stall); err != nil {
+			return err
+		}
+		crc = crc32.Update(crc, castagnoli, e.data[at:at+n])
+		m := &bulk.Message{Head: &streampb.Chunk{Offset: uint64(at), Crc32C: crc, Tensor: index, Spec: spec}, Field: dataField}
+		if n > 0 {
+			m.SetData(mem.BufferSlice{e.buffer.Slice(at, at+n)})
+		}
+		if err := bulk.Send(s.call, m); err != nil {
+			return err
+		}
+		if s.sent != nil {
+			s.sent(n)
+		}
+		at += n
+		spec = nil
+	}
+	return nil
+}
+
+// resumeAt returns where to go on, and the checksum up to there.
+func resumeAt(data []byte, from *streampb.Position) (int, uint32) {
+	if from == nil || from.GetOffset() > uint64(len(data)) {
+		return 0, 0
+	}
+	at := int(from.GetOffset())
+	if crc := crc32.Checksum(data[:at], castagnoli); crc == from.GetCrc32C() {
+		return at, crc
+	}
+	return 0, 0
+}
+
+// set sends the tensors of a set one after the other.
+func (s *sender) set(set *Set, resume []*streampb.Position) error {
+	positions := make(map[uint32]*streampb.Position, len(resume))
+	for _, p := range resume {
+		positions[p.GetTensor()] = p
+	}
+	index := uint32(0)
+	for _, t := range set.Tensors.All() {
+		if err := s.tensor(index, t.Clone(), positions[index], nil); err != nil {
+			return err
+		}
+		index++
+	}
+	return nil
+}

@@ -1,0 +1,189 @@
+package stream
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// assembler puts the chunks of one call of kpu.torch.Service together. Nothing is allocated for what a chunk claims, only for what it brings.
+type assembler struct {
+	limits  Limits
+	budget  *budget // bytes on the heap, shared by all calls
+	partial map[string]*partial
+}
+
+// partial is a tensor of which chunks are missing.
+type partial struct {
+	total    uint32
+	pieces   map[uint32]mem.BufferSlice // by number, as they were received
+	bytes    int64                      // taken out of the budget
+	metadata map[string]string
+}
+
+func newAssembler(limits Limits, budget *budget) *assembler {
+	return &assembler{limits: limits, budget: budget, partial: make(map[string]*partial)}
+}
+
+// pieceCost is what keeping a chunk costs beside its data.
+const pieceCost = 256
+
+// add takes a chunk, and returns the tensor that it completes, which is the caller's to free, or nil.
+func (a *assembler) add(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*partial, error) {
+	id := chunk.GetTensorId()
+	p, cost, err := a.accept(chunk, data)
+	if err != nil {
+		data.Free()
+		return nil, fmt.Errorf("tensor %q: %w", id, err)
+	}
+	if old, ok := p.pieces[chunk.GetChunkNumber()]; ok { // the later one counts
+		refund := int64(old.Len()) + pieceCost
+		old.Free()
+		a.budget.give(refund)
+		p.bytes -= refund
+	}
+	p.pieces[chunk.GetChunkNumber()] = compact(data)
+	p.bytes += cost
+	if len(chunk.GetMetadata()) > 0 {
+		p.metadata = chunk.GetMetadata()
+	}
+	if len(p.pieces) < int(p.total) {
+		return nil, nil
+	}
+	delete(a.partial, id)
+	return p, nil
+}
+
+// accept checks a chunk against the limits and finds its tensor. It takes what the chunk costs out of the budget.
+func (a *assembler) accept(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*partial, int64, error) {
+	total, number, cost := chunk.GetTotalChunks(), chunk.GetChunkNumber(), int64(data.Len())+pieceCost
+	switch {
+	case total == 0 || number >= total:
+		return nil, 0, fmt.Errorf("%w: chunk %d of %d", ErrInvalid, number, total)
+	case total > a.limits.Chunks:
+		return nil, 0, fmt.Errorf("%w: %d chunks are more than %d", ErrLimit, total, a.limits.Chunks)
+	case data.Len() == 0:
+		return nil, 0, fmt.Errorf("%w: chunk %d is empty", ErrInvalid, number)
+	}
+	p := a.partial[chunk.GetTensorId()]
+	switch {
+	case p == nil && len(a.partial) >= incompletePerCall:
+		return nil, 0, fmt.Errorf("%w: more than %d tensors at a time", ErrLimit, incompletePerCall)
+	case p == nil:
+		p = &partial{total: total, pieces: make(map[uint32]mem.BufferSlice)}
+	case p.total != total:
+		return nil, 0, fmt.Errorf("%w: %d chunks at first, now %d", ErrInvalid, p.total, total)
+	}
+	if p.bytes+cost > a.limits.TensorBytes {
+		return nil, 0, fmt.Errorf("%w: more than %d bytes", ErrLimit, a.limits.TensorBytes)
+	}
+	if err := a.budget.take(cost); err != nil {
+		return nil, 0, err
+	}
+	a.partial[chunk.GetTensorId()] = p
+	return p, cost, nil
+}
+
+// compact copies data that a peer has cut into so many small buffers that keeping them would cost more than the data. It takes data.
+func compact(data mem.BufferSlice) mem.BufferSlice {
+	if len(data) <= 2+data.Len()/(4<<10) {
+		return data
+	}
+	whole := mem.SliceBuffer(data.Materialize())
+	data.Free()
+	return mem.BufferSlice{whole}
+}
+
+// missing says which tensors are incomplete; nil where none is.
+func (a *assembler) missing() error {
+	if len(a.partial) == 0 {
+		return nil
+	}
+	var words []string
+	for _, id := range slices.Sorted(maps.Keys(a.partial)) {
+		p := a.partial[id]
+		words = append(words, fmt.Sprintf("%q (%d of %d chunks)", id, len(p.pieces), p.total))
+		if len(words) == 10 {
+			words = append(words, fmt.Sprintf("%d in all", len(a.partial)))
+			break
+		}
+	}
+	return fmt.Errorf("%w: tensors ended early: %s", ErrIncomplete, strings.Join(words, ", "))
+}
+
+// free gives back what is incomplete.
+func (a *assembler) free() {
+	for _, p := range a.partial {
+		p.free(a.budget)
+	}
+	clear(a.partial)
+}
+
+func (p *partial) free(b *budget) {
+	for _, piece := range p.pieces {
+		piece.Free()
+	}
+	b.give(p.bytes)
+	p.pieces, p.bytes = nil, 0
+}
+
+// load reads the tensor out of a complete file, with one copy of its elements, to memory of dev.
+func (p *partial) load(dev driver.Device) (*tensor.Tensor, error) {
+	file := newPieceReader(p)
+	f, err := torchsave.Read(file, file.size, torchsave.Limits{})
+	if err != nil {
+		return nil, err
+	}
+	entry, err := f.Tensor()
+	if err != nil {
+		return nil, err
+	}
+	return f.Load(dev, entry)
+}
+
+// pieceReader is the chunks of a file as one io.ReaderAt.
+type pieceReader struct {
+	buffers mem.BufferSlice
+	starts  []int64 // where each buffer begins
+	size    int64
+}
+
+func newPieceReader(p *partial) *pieceReader {
+	r := &pieceReader{}
+	for number := range p.total {
+		for _, b := range p.pieces[number] {
+			r.buffers = append(r.buffers, b)
+			r.starts = append(r.starts, r.size)
+			r.size += int64(b.Len())
+		}
+	}
+	return r
+}
+
+// ReadAt implements io.ReaderAt.
+func (r *pieceReader) ReadAt(dst []byte, off int64) (n int, err error) {
+	if off < 0 {
+		return 0, ErrInvalid
+	}
+	i := sort.Search(len(r.starts), func(i int) bool { return r.starts[i] > off }) - 1
+	for ; n < len(dst) && i >= 0 && i < len(r.buffers); i++ {
+		data := r.buffers[i].ReadOnlyData()
+		if skip := off + int64(n) - r.starts[i]; skip < int64(len(data)) {
+			n += copy(dst[n:], data[skip:])
+		}
+	}
+	if n < len(dst) {
+		return n, io.EOF
+	}
+	return n, nil
+}

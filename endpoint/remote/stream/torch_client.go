@@ -1,0 +1,147 @@
+package stream
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
+)
+
+// TorchClient calls kpu.torch.Service, of this package or of skytorch. Its methods are safe for concurrent use.
+type TorchClient struct {
+	rpc    torchpb.ServiceClient
+	opts   ClientOptions
+	limits Limits
+	budget *budget
+}
+
+// NewTorchClient returns a client of the server behind conn, which it borrows.
+func NewTorchClient(conn grpc.ClientConnInterface, opts ClientOptions) *TorchClient {
+	if opts.Host == nil {
+		opts.Host = opts.Device
+	}
+	limits := opts.Limits.withDefaults()
+	return &TorchClient{rpc: torchpb.NewServiceClient(conn), opts: opts, limits: limits, budget: &budget{limit: limits.TorchBytes}}
+}
+
+// TransferError is a ReceiveTensors that failed half-way.
+type TransferError struct {
+	// Message is what the server said.
+	Message string
+	// ReceivedIDs are the tensors that it has taken all the same.
+	ReceivedIDs []string
+}
+
+// Error is the server's message and the number of tensors that were taken.
+func (e *TransferError) Error() string {
+	return fmt.Sprintf("send tensors: %s (%d were taken before)", e.Message, len(e.ReceivedIDs))
+}
+
+// SendTensors sends tensors, which it borrows, and returns the ids under which the server has them, in its order. An item without
+// an ID gets one. An error of the server is a *TransferError, or a *RemoteError where the call itself failed.
+func (c *TorchClient) SendTensors(ctx context.Context, items ...*Item) ([]string, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	call, err := c.rpc.ReceiveTensors(ctx, callOptions...)
+	if err != nil {
+		return nil, remoteError("send tensors", err)
+	}
+	for _, item := range items {
+		if err := c.send(call, item); errors.Is(err, io.EOF) {
+			break // the server has answered already: it says why
+		} else if err != nil {
+			return nil, remoteError("send tensors", err)
+		}
+	}
+	response, err := call.CloseAndRecv()
+	if err != nil {
+		return nil, remoteError("send tensors", err)
+	}
+	if !response.GetSuccess() {
+		return nil, &TransferError{Message: response.GetMessage(), ReceivedIDs: response.GetReceivedTensorIds()}
+	}
+	return response.GetReceivedTensorIds(), nil
+}
+
+func (c *TorchClient) send(call bulk.Stream, item *Item) error {
+	named := *item
+	if named.ID == "" {
+		named.ID = rand.Text()
+	}
+	named.Tensor = item.Tensor.Clone()
+	return sendTorch(call, &named, c.opts.Host, chunkBytes)
+}
+
+// ReceiveTensors asks for count tensors, by parameters that are the server's business, and returns them, owned.
+func (c *TorchClient) ReceiveTensors(ctx context.Context, count int, parameters map[string]string) ([]*Item, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	call, err := c.rpc.SendTensors(ctx, &torchpb.TensorRequest{Count: uint32(max(0, count)), Parameters: parameters}, callOptions...)
+	if err != nil {
+		return nil, remoteError("receive tensors", err)
+	}
+	return c.collect(ctx, call, "receive tensors")
+}
+
+// StreamTensors sends tensors, which it borrows, and returns what the server answers, owned: the id of each has "processed_" before it.
+func (c *TorchClient) StreamTensors(ctx context.Context, items ...*Item) ([]*Item, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	call, err := c.rpc.StreamTensors(ctx, callOptions...)
+	if err != nil {
+		cancel()
+		return nil, remoteError("stream tensors", err)
+	}
+	sent := make(chan error, 1)
+	go func() {
+		for _, item := range items {
+			if err := c.send(call, item); err != nil {
+				if !errors.Is(err, io.EOF) { // else the server says why
+					cancel()
+				}
+				sent <- err
+				return
+			}
+		}
+		sent <- call.CloseSend()
+	}()
+	answers, err := c.collect(ctx, call, "stream tensors")
+	cancel()
+	if sendErr := <-sent; err == nil && sendErr != nil {
+		err = remoteError("stream tensors", sendErr)
+	}
+	if err != nil {
+		closeAll(answers)
+		return nil, err
+	}
+	return answers, nil
+}
+
+// collect receives tensors until the call ends.
+func (c *TorchClient) collect(ctx context.Context, call receiveStream, op string) (items []*Item, err error) {
+	receiver := torchService{Server: &Server{opts: ServerOptions{Device: c.opts.Device}, limits: c.limits, torchBudget: c.budget}}
+	err = receiver.eachTensor(ctx, call, func(item *Item) error {
+		if len(items) >= c.limits.Tensors {
+			item.Tensor.Close()
+			return fmt.Errorf("%w: more than %d tensors", ErrLimit, c.limits.Tensors)
+		}
+		items = append(items, item)
+		return nil
+	})
+	if err != nil {
+		closeAll(items)
+		return nil, remoteError(op, err)
+	}
+	return items, nil
+}
+
+func closeAll(items []*Item) {
+	for _, item := range items {
+		item.Tensor.Close()
+	}
+}
