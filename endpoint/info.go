@@ -28,6 +28,8 @@ type VersionInfo struct {
 	Bytes int64 `json:"bytes"`
 	// Tensors is how many names it has.
 	Tensors int `json:"tensors"`
+	// Withdrawn tells that its name was withdrawn since, so that nobody can acquire it any more. The name may have been published again.
+	Withdrawn bool `json:"withdrawn,omitempty"`
 	// PublishedAt is when it was published.
 	PublishedAt time.Time `json:"published_at"`
 	// Source is where the tensors came from, for people; it may be empty.
@@ -65,7 +67,7 @@ func encodeInfo(info catalog.Info) wire.ModelInfo {
 	for _, v := range info.Versions {
 		from := v.Origin.Publisher
 		version := wire.VersionInfo{
-			Version: v.Version, Bytes: uint64(v.Bytes), Tensors: uint64(v.Tensors), Current: v.Current,
+			Version: v.Version, Bytes: uint64(v.Bytes), Tensors: uint64(v.Tensors), Current: v.Current, Withdrawn: v.Withdrawn,
 			PublishedAt: v.PublishedAt.UnixNano(),
 			Origin:      wire.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
 		}
@@ -87,7 +89,7 @@ func decodeInfo(in wire.ModelInfo) ModelInfo {
 			out.Current = v.Version
 		}
 		version := VersionInfo{
-			Version: v.Version, Bytes: clampBytes(v.Bytes), Tensors: int(clampBytes(v.Tensors)), PublishedAt: time.Unix(0, v.PublishedAt),
+			Version: v.Version, Bytes: clampBytes(v.Bytes), Tensors: int(clampBytes(v.Tensors)), Withdrawn: v.Withdrawn, PublishedAt: time.Unix(0, v.PublishedAt),
 			Source: v.Origin.Source, Publisher: Process{PID: v.Origin.PID, UID: v.Origin.UID, Label: v.Origin.Label},
 			Holders: []Holder{},
 		}

@@ -94,6 +94,7 @@ func samples() []sample {
 		{"listed", KindResponse, OpList, 0, &Listed{Models: []ModelInfo{model, {Name: "vad"}}}},
 		{"listed-loading", KindResponse, OpList, 0, &Listed{Models: []ModelInfo{}, Loading: []Loading{loading, {Name: "u", State: LoadWaiting}, failed}}},
 		{"info-result-loading", KindResponse, OpInfo, 0, &InfoResult{Model: ModelInfo{Name: "next", Versions: []VersionInfo{}}, Loading: &loading}},
+		{"listed-withdrawn", KindResponse, OpList, 0, &Listed{Models: []ModelInfo{{Name: "m", Versions: []VersionInfo{{Version: 2, Current: true}, {Version: 1, Withdrawn: true}}}}}},
 		{"info", KindRequest, OpInfo, 0, &Info{Name: "llama", Version: 16, Manifest: true}},
 		{"info-result", KindResponse, OpInfo, 0, &InfoResult{Model: model, Manifest: &manifest}},
 		{"watch", KindRequest, OpWatch, 0, &Watch{Names: []string{"llama", "vad"}}},

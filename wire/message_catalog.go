@@ -180,6 +180,8 @@ type VersionInfo struct {
 	Holders []Holder `cbor:"7,keyasint,omitempty"`
 	// Devices are the devices its memory is on, each once.
 	Devices []DeviceInfo `cbor:"8,keyasint,omitempty"`
+	// Withdrawn tells that new readers are refused, for its name was withdrawn since. The name may have newer versions.
+	Withdrawn bool `cbor:"10,keyasint,omitempty"`
 }
 
 // Origin is who published a version.

@@ -104,3 +104,19 @@ func TestGetToLinksAndStandardOutput(t *testing.T) {
 	require.True(t, bytes.Equal(want, []byte(r.stdout)), "the whole file, and nothing else")
 	require.Contains(t, r.stderr, "wrote -: m version 1")
 }
+
+// D20: a version that was withdrawn and is held is shown as that, and not as one that was superseded or is gone.
+func TestWithdrawnVersionsAreShownAsSuch(t *testing.T) {
+	p := newPlace(t)
+	path := p.model("m.safetensors", 1)
+	p.serve("m=" + path)
+	attach(t, p.socket(), "m")
+	p.must("withdraw", "m")
+	require.Regexp(t, `(?m)^m +1 .* withdrawn +`, p.must("ls", "--all"))
+	require.Contains(t, p.fails(exitFailure, "get", "m", "-o", p.file("out")), "not found: it was withdrawn")
+	p.must("publish", "m="+path)
+	require.Regexp(t, `(?m)^m +2 .* current +.*\nm +1 .* withdrawn +`, p.must("ls", "--all"))
+	require.Contains(t, p.must("holders"), "withdrawn")
+	require.Contains(t, p.must("ls", "--json"), `"withdrawn": true`)
+	require.Contains(t, p.fails(exitFailure, "get", "m", "--version", "1", "-o", p.file("out")), "it was withdrawn; who holds it keeps it")
+}

@@ -138,10 +138,10 @@ func loadText(l *endpoint.LoadInfo) string {
 
 // versionState says how a version stands.
 func versionState(m endpoint.ModelInfo, v endpoint.VersionInfo) string {
-	switch m.Current {
-	case v.Version:
+	switch {
+	case v.Version == m.Current:
 		return "current"
-	case 0:
+	case v.Withdrawn || m.Current == 0:
 		return "withdrawn"
 	}
 	return "superseded"

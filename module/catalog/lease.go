@@ -53,8 +53,11 @@ func (c *Catalog) Acquire(name string, version uint64, h Holder) (*Lease, error)
 		return nil, fmt.Errorf("acquire %q: %w", name, ErrClosed)
 	}
 	e := c.entries[name]
-	if e == nil || e.current == nil {
+	if e == nil {
 		return nil, fmt.Errorf("acquire %q: %w", name, ErrNotFound)
+	}
+	if e.current == nil {
+		return nil, fmt.Errorf("acquire %q: %w: it was withdrawn", name, ErrNotFound)
 	}
 	v, err := e.find(name, version)
 	if err != nil {
@@ -79,7 +82,10 @@ func (e *entry) find(name string, number uint64) (*version, error) {
 		return e.current, nil
 	}
 	for _, v := range e.versions {
-		if v.number == number && !v.withdrawn {
+		switch {
+		case v.number == number && v.withdrawn:
+			return nil, fmt.Errorf("acquire version %d of %q: %w: it was withdrawn; who holds it keeps it", number, name, ErrNoVersion)
+		case v.number == number:
 			return v, nil
 		}
 	}
