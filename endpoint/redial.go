@@ -129,6 +129,9 @@ func (c *Client) settle(a *attempt) {
 	c.attempt = nil
 	if a.err != nil {
 		c.failed++
+		if c.closed { // which is why it failed, whatever it says
+			a.err = fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
+		}
 		c.mu.Unlock()
 		c.keepTrying()
 		return
