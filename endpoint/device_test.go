@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -66,7 +67,11 @@ func TestAgainOnCUDA(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short")
 	}
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1", "-test.timeout=2m") // a hang is to say where
+	limit := 2 * time.Minute
+	if deadline, ok := t.Deadline(); ok {
+		limit = max(limit, time.Until(deadline)-30*time.Second) // a hang is to say where
+	}
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1", "-test.timeout="+limit.String())
 	cmd.Env = append(os.Environ(), cudatest.Options{Memory: 256 << 20}.Env(t)...)
 	cmd.Env = append(cmd.Env, deviceVariable+"=cuda:0")
 	out, err := cmd.CombinedOutput()

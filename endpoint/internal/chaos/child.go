@@ -58,7 +58,7 @@ type reporter struct {
 func (r *reporter) send(what report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.out.Encode(what) // a parent that is gone ends the input too
+	_ = r.out.Encode(what) // a parent that is gone ends the input too
 }
 
 // fail reports what was found. The parent ends everything then.

@@ -22,10 +22,9 @@ type process struct {
 	ended chan struct{} // closed when it has, and everything that it said was heard
 	done  chan command
 
-	mu      sync.Mutex
-	errors  tail
-	killed  bool // by the parent, so that its end is no failure
-	stopped bool
+	mu     sync.Mutex
+	errors tail
+	killed bool // by the parent, so that its end is no failure
 }
 
 // tail is the end of what was written to it.

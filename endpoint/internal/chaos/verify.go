@@ -70,7 +70,7 @@ func (w *watched) verify(models map[string]endpoint.ModelInfo, server string) er
 			return nil
 		}
 		if err := w.next(ctx); err != nil {
-			return fmt.Errorf("A WATCHER IS DEAF: of %v it does not know %s: %w", w.names, lacks, err)
+			return fmt.Errorf("watcher is DEAF: of %v it does not know %s: %w", w.names, lacks, err)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (c *client) verifyHandle(h *endpoint.Handle, models map[string]endpoint.Mod
 		case <-time.After(100 * time.Millisecond):
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("A HANDLE IS DEAF: %s version %d of %s is %v, newest %d, leased %v; the owner %s has %+v",
+			return fmt.Errorf("handle is DEAF: %s version %d of %s is %v, newest %d, leased %v; the owner %s has %+v",
 				h.Name(), h.Version(), h.ServerID(), h.State(), h.Newest(), h.Leased(), server, m)
 		}
 	}
@@ -144,7 +144,7 @@ func (c *client) verifyRef(ctx context.Context, ref keptRef, server string) erro
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("A REFERENCE IS DEAF: %s of %s says %v; the owner %s says %v", ref.ID(), ref.ServerID(), err, server, known)
+			return fmt.Errorf("reference is DEAF: %s of %s says %v; the owner %s says %v", ref.ID(), ref.ServerID(), err, server, known)
 		}
 	}
 }
