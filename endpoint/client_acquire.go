@@ -108,7 +108,7 @@ func (c *Client) onNext(resume func(context.Context, *link) error) {
 	}
 	go func() {
 		defer c.work.Done()
-		resume(c.ctx, l) // with the connection goes what could not be taken up, and the next one sees to it
+		_ = resume(c.ctx, l) // with the connection goes what could not be taken up, and the next one sees to it
 	}()
 }
 

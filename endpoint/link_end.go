@@ -103,7 +103,7 @@ const farewellTime = 100 * time.Millisecond
 func (l *link) hangUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 	defer cancel()
-	l.conn.SendContext(ctx, wire.KindGoodbye, 0, nil)
+	_ = l.conn.SendContext(ctx, wire.KindGoodbye, 0, nil)
 	l.cut()
 }
 

@@ -266,7 +266,7 @@ func (ses *session) manifest(name string, version uint64) (*wire.Manifest, error
 	if err != nil {
 		return nil, absent(err)
 	}
-	defer books.Release(lease.ID, ses.id)
+	defer func() { _ = books.Release(lease.ID, ses.id) }()
 	return ses.server.exports.of(lease.StateDict()).manifest, nil
 }
 

@@ -92,7 +92,7 @@ func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (rep
 		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id, Token: token}
 		s.noteObject(of, obj)
 		session := r.session.id // not r, which would be allocated for calls that need no undo too
-		undo = func() { s.releaseReference(obj.id, token, session) }
+		undo = func() { _, _ = s.releaseReference(obj.id, token, session) }
 	}
 	return reply{result: res, returned: out, files: files, undo: undo}, nil
 }

@@ -121,5 +121,5 @@ func doObjectRefer(_ context.Context, r request) (reply, error) {
 	}
 	info.Token = token
 	s.complete(&info)
-	return reply{body: info, undo: func() { s.releaseReference(in.ID, token, r.session.id) }}, nil
+	return reply{body: info, undo: func() { _, _ = s.releaseReference(in.ID, token, r.session.id) }}, nil
 }

@@ -182,7 +182,7 @@ func (c *Client) keepTrying() {
 	needed := !c.closed && len(c.handles)+len(c.watchers)+c.refs.count > 0
 	c.mu.Unlock()
 	if needed {
-		c.linkOrAttempt(false)
+		_, _, _ = c.linkOrAttempt(false)
 	}
 }
 

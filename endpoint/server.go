@@ -281,7 +281,7 @@ func (s *Server) close(grace time.Duration) error {
 	}
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
-	s.tasks.Shutdown(now) // its error is that of now
+	_ = s.tasks.Shutdown(now) // its error is that of now
 	s.results.Close(now)
 	select {
 	case <-s.done:

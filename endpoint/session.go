@@ -144,7 +144,7 @@ func (ses *session) allowed() error {
 // refuse tells a peer why the connection ends, if it listens.
 func refuse(conn connection, err error) {
 	if body, encErr := wire.Marshal(encodeError(err)); encErr == nil {
-		conn.Send(wire.KindError, 0, body)
+		_ = conn.Send(wire.KindError, 0, body)
 	}
 }
 
@@ -195,7 +195,7 @@ func (ses *session) leave() {
 
 // sayGoodbye sends the goodbye, once, and returns when it has been sent.
 func (ses *session) sayGoodbye() {
-	ses.farewell.Do(func() { ses.conn.Send(wire.KindGoodbye, 0, nil) })
+	ses.farewell.Do(func() { _ = ses.conn.Send(wire.KindGoodbye, 0, nil) })
 }
 
 // cut ends the connection; the reading goroutine then ends the session.

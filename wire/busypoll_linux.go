@@ -60,7 +60,7 @@ func (p *busyPoll) until(look func() bool) bool {
 			return true
 		}
 		if n%looksBetweenYields == 0 {
-			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+			_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 	}
 	p.vain = min(2*p.vain+1, maxVain)

@@ -152,6 +152,6 @@ func refuse(c *Conn, code Code, err error) {
 		e = given
 	}
 	if body, err := Marshal(e); err == nil {
-		c.Send(KindError, 0, body) // the handshake has failed already
+		_ = c.Send(KindError, 0, body) // the handshake has failed already
 	}
 }

@@ -94,11 +94,11 @@ func (r *reader) fail(err error) {
 		r.err = err
 	}
 	for i := range r.pending {
-		closeDescriptors(r.batches[i].fds)
+		_ = closeDescriptors(r.batches[i].fds)
 		r.batches[i] = batch{}
 	}
 	r.pending = 0
-	closeDescriptors(r.ahead)
+	_ = closeDescriptors(r.ahead)
 	r.ahead, r.large = nil, nil
 	r.start, r.end = 0, 0
 	r.src.release()
@@ -267,7 +267,7 @@ func (r *reader) read(dst []byte) (int, error) {
 	n, fds, err := r.src.read(dst, !r.idle(), crowd)
 	if len(fds) > 0 {
 		if r.pending == len(r.batches) {
-			closeDescriptors(fds)
+			_ = closeDescriptors(fds)
 			return 0, fmt.Errorf("%w: descriptors came that no frame announces", ErrProtocol)
 		}
 		r.batches[r.pending] = batch{start: r.pos, end: r.pos + uint64(n), fds: fds}

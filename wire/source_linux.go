@@ -143,12 +143,12 @@ func (s *source) descriptors() ([]int, error) {
 		}
 	}
 	if err != nil {
-		closeDescriptors(fds)
+		_ = closeDescriptors(fds)
 		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	if s.flags&unix.MSG_CTRUNC != 0 {
 		err = explainTruncation(len(fds))
-		closeDescriptors(fds)
+		_ = closeDescriptors(fds)
 		return nil, err
 	}
 	return fds, nil

@@ -36,7 +36,7 @@ func (s *Stream) Capture(record func() error) (_ *Graph, err error) {
 	}
 	defer func() {
 		if !ended && end() == nil { // record panicked
-			s.p.do(func() error { return check("cuGraphDestroy", cu.GraphDestroy(g.handle)) })
+			_ = s.p.do(func() error { return check("cuGraphDestroy", cu.GraphDestroy(g.handle)) })
 		}
 	}()
 	err = record()

@@ -122,7 +122,7 @@ func resolve(f function) (uintptr, Result) {
 	library.mu.Lock()
 	defer library.mu.Unlock()
 	if library.handle == 0 && library.err == nil {
-		loadLocked("") // the error is kept
+		_ = loadLocked("") // the error is kept
 	}
 	if library.handle == 0 || library.absent[f] != nil {
 		return 0, missingResult(f)

@@ -94,7 +94,7 @@ func (p *process) listen(out io.Reader, hear func(*process, report)) {
 			p.done <- r.Done
 		}
 	}
-	io.Copy(io.Discard, out)
+	_, _ = io.Copy(io.Discard, out)
 	err := p.cmd.Wait()
 	p.mu.Lock()
 	killed := p.killed

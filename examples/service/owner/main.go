@@ -53,7 +53,7 @@ func own(socket string) error {
 	if _, err := server.PublishFrom(ctx, "base", base, "built at the start"); err != nil { // takes base
 		return err
 	}
-	go server.Serve()
+	go func() { _ = server.Serve() }()
 	log.Printf("serving %s", server.Socket())
 	<-ctx.Done()
 	grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)

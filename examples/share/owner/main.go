@@ -46,7 +46,7 @@ func own(socket, name, file string) error {
 	if _, err := server.PublishFrom(ctx, name, weights, file); err != nil { // the server closes weights
 		return err
 	}
-	go server.Serve()
+	go func() { _ = server.Serve() }()
 	log.Printf("serving %s on %s", name, server.Socket())
 	<-ctx.Done()
 	grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -27,7 +27,8 @@ func Depguard() string {
 			fmt.Fprintf(&b, "            - %s/%s$\n", Module, p)
 		}
 		if !isTree {
-			fmt.Fprintf(&b, "            - %s/%s/internal\n", Module, tree)
+			house, _, _ := strings.Cut(tree, "/internal/") // whose internal packages may import each other
+			fmt.Fprintf(&b, "            - %s/%s/internal\n", Module, house)
 		}
 		for _, m := range r.Theirs {
 			fmt.Fprintf(&b, "            - %s\n", m)

@@ -104,7 +104,7 @@ func (s *stage) killOne(ctx context.Context, observer *endpoint.Client, socket s
 	seen := make(chan time.Time, 1)
 	go func() {
 		var b [1]byte
-		victim.bare.Read(b[:]) // nothing is ever sent: it returns at the end
+		_, _ = victim.bare.Read(b[:]) // nothing is ever sent: it returns at the end
 		seen <- time.Now()
 	}()
 	start := time.Now()
