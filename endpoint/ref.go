@@ -115,7 +115,7 @@ func (r *Ref[T]) Close() error {
 	r.close.Do(func() {
 		r.net.remove()
 		if r.ref != nil && r.ref.end(errReleased) {
-			r.ref.client.returnReference(context.Background(), r.ref, false)
+			_, _ = r.ref.client.returnReference(context.Background(), r.ref, false)
 		}
 		closeValue(r.value)
 	})

@@ -43,7 +43,7 @@ func (r *reference) end(err error) bool {
 func (r *reference) forgotten(what, name string) {
 	r.client.start(func() {
 		if r.end(errReleased) {
-			r.client.returnReference(context.Background(), r, false)
+			_, _ = r.client.returnReference(context.Background(), r, false)
 			r.client.log.Warn("a reference to a managed object was not closed", "object", r.id, what, name, "server", r.server)
 		}
 	})
