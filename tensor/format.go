@@ -13,28 +13,24 @@ const (
 	printMost      = 20_000
 )
 
-// String prints the tensor as PyTorch does: "tensor(", the elements in nested brackets, what is not the default (device,
-// dtype), ")". Above 1000 elements it prints three at each end of every dimension and the size. It reads memory of any device.
+// String prints the tensor as PyTorch does: "tensor(", the elements in nested brackets, what is not the default (device, dtype, the size
+// of what has no elements), ")". Above 1000 elements it prints three at each end of every dimension. It reads memory of any device.
 // Where the elements cannot be read it has the error in their place.
 func (t *Tensor) String() string {
-	body := t.body()
+	text := "tensor(" + t.body()
 	out := &strings.Builder{}
-	out.WriteString("tensor(")
-	out.WriteString(body)
-	column := len("tensor(") + len(body)
-	if i := strings.LastIndexByte(body, '\n'); i >= 0 {
-		column = len(body) - i - 1
-	}
+	out.WriteString(text)
+	// PyTorch counts two columns more than the last line has before the first suffix.
+	column := len(text) - strings.LastIndexByte(text, '\n') + 1
 	for _, s := range t.suffixes() {
-		if column+len(s)+3 > printWidth { // with ", " before and a bracket behind
+		if column+len(s)+2 > printWidth {
 			out.WriteString(",\n       ")
-			column = len("tensor(")
+			column = len("tensor(") + len(s)
 		} else {
 			out.WriteString(", ")
-			column += 2
+			column += len(s) + 2
 		}
 		out.WriteString(s)
-		column += len(s)
 	}
 	out.WriteByte(')')
 	return out.String()
@@ -46,13 +42,14 @@ func (t *Tensor) suffixes() []string {
 	if info := t.Device().Info(); info.Type != driver.CPU {
 		all = append(all, "device='"+info.String()+"'")
 	}
-	empty := t.elements == 0
-	if empty && t.Rank() != 1 || t.elements > printThreshold || t.Closed() {
+	empty, dt := t.elements == 0, t.spec.DType
+	if empty && t.Rank() != 1 || t.Closed() {
 		all = append(all, "size="+tuple(t.spec.Shape))
 	}
-	dt := t.spec.DType
-	if dt != Float32 && (empty || dt != Int64 && dt != Bool) || t.Closed() {
-		all = append(all, "dtype="+dt.String())
+	// A type that the elements show goes without saying.
+	shown := dt == Float32 || !empty && (dt == Complex64 || dt == Int64 || dt == Bool)
+	if !shown || t.Closed() {
+		all = append(all, "dtype=torch."+dt.String())
 	}
 	return all
 }
@@ -87,7 +84,7 @@ func (t *Tensor) body() string {
 	if err := t.reading(func(a access) error { return a.readShown(&values, p.shown) }); err != nil {
 		return "<" + err.Error() + ">"
 	}
-	p.texts, p.width = formatScalars(values)
+	p.texts, p.columns = formatScalars(values)
 	p.write(0)
 	return p.out.String()
 }
@@ -153,7 +150,8 @@ type printer struct {
 	shape Shape
 	shown [][]int64
 	texts []string // of the shown elements that are not written yet
-	width int
+	// columns is what an element takes in a row.
+	columns int
 }
 
 // write writes dimension d and those inside it.
@@ -182,22 +180,21 @@ func (p *printer) write(d int) {
 
 // writeRow writes the innermost dimension, broken into lines.
 func (p *printer) writeRow(d int) {
-	indent := len("tensor(") + d + 1
-	perLine := max(1, (printWidth-indent)/(p.width+2))
+	indent := len("tensor(") + d
+	perLine := max(1, (printWidth-indent)/p.columns)
 	var items []string
 	for i := range p.shown[d] {
 		if p.gapBefore(d, i) {
 			items = append(items, " ...")
 		}
-		text := p.next()
-		items = append(items, strings.Repeat(" ", p.width-len(text))+text)
+		items = append(items, p.next())
 	}
 	p.out.WriteByte('[')
 	for i, item := range items {
 		switch {
 		case i == 0:
 		case i%perLine == 0:
-			p.out.WriteString(",\n" + strings.Repeat(" ", indent))
+			p.out.WriteString(",\n" + strings.Repeat(" ", indent+1))
 		default:
 			p.out.WriteString(", ")
 		}

@@ -3,27 +3,58 @@ package tensor
 import (
 	"math"
 	"strconv"
+	"strings"
 )
 
 // precision is the number of digits behind the point.
 const precision = 4
 
-// formatScalars prints values of one kind alike and tells the width of the longest.
-func formatScalars(values []scalar) (texts []string, width int) {
-	var style, imaginary floatStyle
-	if len(values) > 0 && (values[0].kind == kindFloat || values[0].kind == kindComplex) {
-		style = newFloatStyle(values, func(s scalar) float64 { return s.f })
-		imaginary = newFloatStyle(values, func(s scalar) float64 { return s.im })
-	}
+// formatScalars prints values of one kind as PyTorch's _Formatter does. Reals are padded to one width; the two parts of a complex number are
+// padded each by itself. columns is what an element takes in a row, with the comma and the blank behind it.
+func formatScalars(values []scalar) (texts []string, columns int) {
 	texts = make([]string, len(values))
+	if len(values) == 0 {
+		return texts, 0
+	}
+	switch values[0].kind {
+	case kindComplex:
+		re := newFloatStyle(values, func(s scalar) float64 { return s.f })
+		im := newFloatStyle(values, func(s scalar) float64 { return s.im })
+		for i, v := range values {
+			texts[i] = re.text(v.f) + signed(strings.TrimLeft(im.text(v.im), " ")) + "j"
+		}
+		return texts, re.width + 2 + im.width + 1
+	case kindFloat:
+		style := newFloatStyle(values, func(s scalar) float64 { return s.f })
+		for i, v := range values {
+			texts[i] = style.text(v.f)
+		}
+		return texts, style.width + 2
+	}
+	width := 1
 	for i, v := range values {
-		texts[i] = v.text(style, imaginary)
+		texts[i] = v.text()
 		width = max(width, len(texts[i]))
 	}
-	return texts, width
+	for i := range texts {
+		texts[i] = pad(texts[i], width)
+	}
+	return texts, width + 2
 }
 
-func (s scalar) text(style, imaginary floatStyle) string {
+// pad puts blanks before text.
+func pad(text string, width int) string { return strings.Repeat(" ", max(0, width-len(text))) + text }
+
+// signed puts a plus before a number that has no minus.
+func signed(text string) string {
+	if text[0] != '-' {
+		return "+" + text
+	}
+	return text
+}
+
+// text is a number that is no float.
+func (s scalar) text() string {
 	switch s.kind {
 	case kindBool:
 		if s.u != 0 {
@@ -32,42 +63,43 @@ func (s scalar) text(style, imaginary floatStyle) string {
 		return "False"
 	case kindInt:
 		return strconv.FormatInt(s.i, 10)
-	case kindUint:
-		return strconv.FormatUint(s.u, 10)
-	case kindFloat:
-		return style.text(s.f)
 	}
-	im := imaginary.text(s.im)
-	if im[0] != '-' {
-		im = "+" + im
-	}
-	return style.text(s.f) + im + "j"
+	return strconv.FormatUint(s.u, 10)
 }
 
 // floatStyle is how the floats of one tensor are printed.
 type floatStyle struct {
 	integers   bool // all are whole numbers: "3."
 	scientific bool
+	width      int // of the longest number, zeros and what is not finite left out
 }
 
-// newFloatStyle chooses as PyTorch does: scientific where the numbers other than 0 are a thousand times apart, above 1e8 or
-// under 1e-4; without digits behind the point where all are whole.
+// newFloatStyle chooses as PyTorch does: scientific where the numbers other than 0 are more than a thousand times apart, above 1e8 or, unless
+// all are whole, under 1e-4; without digits behind the point where all are whole.
 func newFloatStyle(values []scalar, part func(scalar) float64) floatStyle {
-	s := floatStyle{integers: true}
+	s := floatStyle{integers: true, width: 1}
 	least, most := math.Inf(1), 0.0
+	counts := func(f float64) bool { return f != 0 && !math.IsNaN(f) && !math.IsInf(f, 0) }
 	for _, v := range values {
 		f := math.Abs(part(v))
-		if f == 0 || math.IsNaN(f) || math.IsInf(f, 0) {
-			continue
+		if counts(f) {
+			least, most = min(least, f), max(most, f)
+			s.integers = s.integers && f == math.Trunc(f)
 		}
-		least, most = min(least, f), max(most, f)
-		s.integers = s.integers && f == math.Trunc(f)
 	}
-	s.scientific = most > 0 && (most/least > 1000 || most > 1e8 || least < 1e-4)
+	s.scientific = most > 0 && (most/least > 1000 || most > 1e8 || !s.integers && least < 1e-4)
+	for _, v := range values {
+		if f := part(v); counts(f) {
+			s.width = max(s.width, len(s.number(f)))
+		}
+	}
 	return s
 }
 
-func (s floatStyle) text(f float64) string {
+// text is a number in the style's width.
+func (s floatStyle) text(f float64) string { return pad(s.number(f), s.width) }
+
+func (s floatStyle) number(f float64) string {
 	switch {
 	case math.IsNaN(f):
 		return "nan"

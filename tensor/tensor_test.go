@@ -256,7 +256,7 @@ func TestClosedTensor(t *testing.T) {
 	require.ErrorIs(t, x.FillFrom(bytesReader(nil)), os.ErrClosed)
 	require.ErrorIs(t, x.Zero(), os.ErrClosed)
 	require.Equal(t, shape{2, 3}, x.Shape(), "what describes it still answers")
-	require.Equal(t, "tensor(<closed>, size=(2, 3), dtype=int32)", x.String())
+	require.Equal(t, "tensor(<closed>, size=(2, 3), dtype=torch.int32)", x.String())
 }
 
 // Whoever closes while others read: they get the bytes or os.ErrClosed, and never a fault.
