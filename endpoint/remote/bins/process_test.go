@@ -72,7 +72,7 @@ type child struct {
 	out *bufio.Scanner
 }
 
-func startChild(t *testing.T, kind string, args ...string) *child {
+func startChild(t testing.TB, kind string, args ...string) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), childKind+"="+kind)
@@ -93,7 +93,7 @@ func (c *child) kill() {
 	_ = c.cmd.Wait()
 }
 
-func startServer(t *testing.T, dir, address string) *child {
+func startServer(t testing.TB, dir, address string) *child {
 	t.Helper()
 	c := startChild(t, "server", dir, address)
 	require.True(t, c.out.Scan())
@@ -101,7 +101,7 @@ func startServer(t *testing.T, dir, address string) *child {
 	return c
 }
 
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -125,6 +125,9 @@ func (q *Queue) Pull(ctx context.Context, max int) (_ []*Delivery, err error) {
 			return nil, context.Cause(ctx)
 		}
 		deliveries, err := q.pullOnce(ctx, max)
+		if len(deliveries) == 0 && over(ctx) {
+			return nil, context.DeadlineExceeded
+		}
 		if err == nil && len(deliveries) > 0 {
 			return deliveries, nil
 		}
@@ -136,6 +139,12 @@ func (q *Queue) Pull(ctx context.Context, max int) (_ []*Delivery, err error) {
 			attempt++
 		}
 	}
+}
+
+// over reports that the deadline of ctx has passed, which nats.go refuses to wait for a moment before ctx itself ends.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && !time.Now().Before(deadline)
 }
 
 func (q *Queue) pullOnce(ctx context.Context, max int) ([]*Delivery, error) {

@@ -53,7 +53,8 @@ func (s *Store) loadAll(ctx context.Context, messages []stored) ([]Item, error) 
 	return items, nil
 }
 
-// messages returns the messages of a bin's items, oldest first. The newest message decides: behind an empty one there is nothing, and a value that was put stands alone.
+// messages returns the messages of a bin's items, oldest first. What stands before an empty message or a value
+// that was put is gone.
 //
 // While the server is away it asks again until ctx ends: reading twice changes nothing.
 func (s *Store) messages(ctx context.Context, bin string) (messages []stored, err error) {
@@ -74,28 +75,15 @@ func again(ctx context.Context, read func() error) error {
 	}
 }
 
-func (s *Store) messagesOnce(ctx context.Context, bin string) ([]stored, error) {
-	last, err := s.last(ctx, bin)
-	if err != nil || last == nil || last.empty() {
-		return nil, err
-	}
-	if last.op == opPut {
-		return []stored{*last}, nil
-	}
-	var messages []stored
-	for next := uint64(1); next <= last.item.Sequence; {
-		batch, err := s.batch(ctx, bin, next)
+func (s *Store) messagesOnce(ctx context.Context, bin string) (messages []stored, err error) {
+	for next := uint64(1); ; {
+		batch, more, err := s.batch(ctx, bin, next)
 		if err != nil {
 			return nil, err
-		}
-		if len(batch) == 0 {
-			break // replaced or taken since
 		}
 		for _, m := range batch {
 			next = m.item.Sequence + 1
 			switch {
-			case m.item.Sequence > last.item.Sequence:
-				return messages, nil
 			case m.empty():
 				messages = nil
 			case m.op == opPut:
@@ -104,64 +92,52 @@ func (s *Store) messagesOnce(ctx context.Context, bin string) ([]stored, error) 
 				messages = append(messages, m)
 			}
 		}
+		if !more {
+			return messages, nil
+		}
 	}
-	return messages, nil
 }
 
-// last returns the newest message of a bin, or nil.
-func (s *Store) last(ctx context.Context, bin string) (*stored, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
-	defer cancel()
-	raw, err := s.stream.GetLastMsgForSubject(ctx, s.subject(bin))
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	m, err := parseStored(raw.Header, raw.Data, raw.Sequence, raw.Time, s.opts.MaxItemBytes)
-	return &m, err
-}
-
-// batch returns messages of a bin from a sequence number on, as many as the server sends in one answer. It speaks the batched direct get
+// batch returns messages of a bin from a sequence number on, as many as the server sends in one answer, and whether there are more. It speaks the batched direct get
 // of JetStream (NATS ADR-31), for which the client library has no method: one request instead of one for each message.
-func (s *Store) batch(ctx context.Context, bin string, from uint64) ([]stored, error) {
+func (s *Store) batch(ctx context.Context, bin string, from uint64) (messages []stored, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	inbox := s.conn.NewInbox()
-	sub, err := s.conn.SubscribeSync(inbox)
+	answers := make(chan *nats.Msg, batchMessages+1) // SubscribeSync would make room for 65,536
+	sub, err := s.conn.ChanSubscribe(inbox, answers)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := sub.SetPendingLimits(2*batchMessages, 4*batchBytes); err != nil {
-		return nil, err
-	}
 	ask, err := json.Marshal(map[string]any{
 		"seq": from, "next_by_subj": s.subject(bin), "batch": batchMessages, "max_bytes": batchBytes,
 	})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := s.conn.PublishRequest("$JS.API.DIRECT.GET.BINS_"+s.opts.Namespace, inbox, ask); err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	var messages []stored
+	pending := 0
 	for {
-		msg, err := sub.NextMsgWithContext(ctx)
-		if err != nil {
-			return nil, err
+		var msg *nats.Msg
+		select {
+		case msg = <-answers:
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
 		}
 		switch status := msg.Header.Get("Status"); status {
 		case "":
 		case "204", "404": // the end of the batch; no message
-			return messages, nil
+			pending, _ = strconv.Atoi(msg.Header.Get("Nats-Num-Pending"))
+			return messages, pending > 0 && len(messages) > 0, nil
 		default:
-			return nil, fmt.Errorf("the server refused to read: %s %s", status, msg.Header.Get("Description"))
+			return nil, false, fmt.Errorf("the server refused to read: %s %s", status, msg.Header.Get("Description"))
 		}
 		m, err := s.parseDirect(msg)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		messages = append(messages, m)
 	}

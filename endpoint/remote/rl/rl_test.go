@@ -115,7 +115,7 @@ type child struct {
 	in  io.Closer
 }
 
-func startChild(t *testing.T, kind string, args ...string) *child {
+func startChild(t testing.TB, kind string, args ...string) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), childKind+"="+kind)
@@ -147,7 +147,7 @@ type site struct {
 	dev                       driver.Device
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t testing.TB) *site {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -162,7 +162,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-func (s *site) connect(t *testing.T) *nats.Conn {
+func (s *site) connect(t testing.TB) *nats.Conn {
 	t.Helper()
 	conn, err := natslink.Connect(s.url)
 	require.NoError(t, err)
@@ -170,7 +170,7 @@ func (s *site) connect(t *testing.T) *nats.Conn {
 	return conn
 }
 
-func (s *site) owner(t *testing.T) *endpoint.Client {
+func (s *site) owner(t testing.TB) *endpoint.Client {
 	t.Helper()
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.socket, Devices: []driver.Device{s.dev}})
 	require.NoError(t, err)
@@ -178,7 +178,7 @@ func (s *site) owner(t *testing.T) *endpoint.Client {
 	return c
 }
 
-func (s *site) options(t *testing.T, name string, owner *endpoint.Client) rl.Options {
+func (s *site) options(t testing.TB, name string, owner *endpoint.Client) rl.Options {
 	return rl.Options{Run: "test", Name: name, Conn: s.connect(t), Device: s.dev, Owner: owner, Presence: 3 * time.Second}
 }
 
