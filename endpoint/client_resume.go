@@ -106,6 +106,9 @@ func refused(err error) bool {
 // resumeWatcher takes up a watch. If the owner refuses it, the watcher ends.
 func (c *Client) resumeWatcher(ctx context.Context, l *link, w *Watcher) error {
 	err := w.begin(ctx, l, true)
+	if w.ended() { // closed meanwhile: it ends alone
+		return nil
+	}
 	if !refused(err) {
 		return err
 	}
@@ -156,6 +159,9 @@ func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) err
 		return nil
 	case r.server != l.server.Server:
 		c.lose(r, StaleServerMismatch)
+		return nil
+	}
+	if r.reason() != nil { // it was given back meanwhile
 		return nil
 	}
 	if err := c.watchObjects(ctx, l); err != nil {

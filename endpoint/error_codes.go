@@ -78,6 +78,9 @@ func encodeCause(err error, depth int) *wire.Error {
 	if depth < wire.MaxErrorCauses && errors.As(err, &ended) && ended.Err != task.ErrCancelled {
 		details.Cause = encodeCause(ended.Err, depth+1)
 	}
+	if own, ok := applicationError(err); ok && details.Cause == nil {
+		return own
+	}
 	return codes.EncodeWith(err, details)
 }
 
@@ -85,6 +88,9 @@ func encodeCause(err error, depth int) *wire.Error {
 // object that is gone, and for the cause of a task's end.
 func decodeError(e *wire.Error) error {
 	var more []error
+	if e.Code == wire.CodeApplication {
+		return codes.Decode(e, decodeApplicationError(e))
+	}
 	details := e.Details()
 	if details.Reason != "" {
 		more = append(more, &StaleError{

@@ -55,7 +55,10 @@ func (ses *session) holdsSomething() bool {
 	running := len(ses.running)
 	ses.mu.Unlock()
 	ses.events.mu.Lock()
-	subs := len(ses.events.subs) // each lease has one
+	subs := len(ses.events.subs)   // each lease has one
+	if ses.events.objects != nil { // of references, which count themselves
+		subs--
+	}
 	ses.events.mu.Unlock()
 	return running+subs > 0 || ses.server.objects.heldBy(ses.id) > 0
 }

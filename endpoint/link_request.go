@@ -194,10 +194,10 @@ func (l *link) expect(c *call) (uint64, *waiter, error) {
 func (l *link) abandon(id uint64, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.events, id)
-	if l.pending[id] != w {
+	if l.pending[id] != w { // the request succeeds, and its events with it
 		return false
 	}
+	delete(l.events, id)
 	w.gone = true
 	return true
 }

@@ -100,8 +100,13 @@ func (s *Server) releaseReference(id string, token, session uint64) (released, e
 
 // doObjectWatch makes the session hear of objects that the server destroys.
 func doObjectWatch(_ context.Context, r request) (reply, error) {
-	r.session.watchObjects(r.id)
-	return reply{body: wire.WatchingObjects{}}, nil
+	sub, err := r.session.followObjects(r.id)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{
+		body: wire.WatchingObjects{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
+	}, nil
 }
 
 // doObjectRefer gives the session one reference more.

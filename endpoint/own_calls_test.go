@@ -40,13 +40,14 @@ func TestServerCallsItself(t *testing.T) {
 func TestServerCallCarriesItsContext(t *testing.T) {
 	type key struct{}
 	r := NewRegistry()
-	ended := make(chan error, 1)
+	began, ended := make(chan struct{}), make(chan error, 1)
 	require.NoError(t, Register(r, "value", func(ctx context.Context, _ struct{}) (string, error) { return ctx.Value(key{}).(string), nil }, NoCache()))
 	require.NoError(t, Register(r, "deadline", func(ctx context.Context, _ struct{}) (int64, error) {
 		end, _ := ctx.Deadline()
 		return end.UnixNano(), nil
 	}, NoCache()))
 	require.NoError(t, Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) {
+		close(began)
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return 0, context.Cause(ctx)
@@ -65,7 +66,7 @@ func TestServerCallCarriesItsContext(t *testing.T) {
 	require.Equal(t, end.UnixNano(), got)
 	why := errors.New("enough")
 	left, leave := context.WithCancelCause(context.Background())
-	go leave(why)
+	go func() { <-began; leave(why) }()
 	require.ErrorIs(t, s.Call(left, "wait", nil, nil), why)
 	require.ErrorIs(t, <-ended, why)
 }

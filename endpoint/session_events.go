@@ -18,8 +18,7 @@ type events struct {
 	pumping bool
 	stopped bool
 
-	objects uint64            // the request that gets news of destroyed objects; 0 for none
-	gone    []wire.ObjectGone // objects that were destroyed while the session had references, so at most as many as it had
+	objects *objectsSource // gets destroyed objects; nil where no request asked for them
 }
 
 // source is what a subscription is of: it keeps what has happened, within bounds, until it is taken.
@@ -60,7 +59,7 @@ func (ses *session) follow(id uint64, from source) (*subscription, error) {
 	switch limit := ses.server.opts.Limits.Subscriptions; {
 	case e.subs[id] != nil:
 		return nil, fmt.Errorf("%w: request %d was sent before", wire.ErrProtocol, id)
-	case e.weight > 0 && e.weight+from.weight() > limit:
+	case from.weight() > 0 && e.weight > 0 && e.weight+from.weight() > limit:
 		return nil, fmt.Errorf("%w: this client has leases and watches of %d names, and may have %d", ErrLimit, e.weight, limit)
 	case e.subs == nil:
 		e.subs = map[uint64]*subscription{}
@@ -137,13 +136,9 @@ func (ses *session) wakeLocked() {
 func (ses *session) pump() {
 	defer ses.work.Done()
 	for {
-		subs, gone, more := ses.events.take()
+		subs, more := ses.events.take()
 		if !more {
 			return
-		}
-		if err := ses.reportGone(gone); err != nil {
-			ses.cut()
-			continue
 		}
 		for _, sub := range subs {
 			if err := ses.report(sub); err != nil {
@@ -155,17 +150,13 @@ func (ses *session) pump() {
 }
 
 // take returns the subscriptions that may have something to report, or false when the pump is to end.
-func (e *events) take() (subs []*subscription, gone []objectGone, more bool) {
+func (e *events) take() (subs []*subscription, more bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.stopped || len(e.due) == 0 && len(e.gone) == 0 {
+	if e.stopped || len(e.due) == 0 {
 		e.pumping = false
-		return nil, nil, false
+		return nil, false
 	}
-	for _, news := range e.gone {
-		gone = append(gone, objectGone{watch: e.objects, news: news})
-	}
-	e.gone = nil
 	for _, sub := range e.due {
 		sub.woken = false
 		if e.subs[sub.id] == sub {
@@ -173,46 +164,7 @@ func (e *events) take() (subs []*subscription, gone []objectGone, more bool) {
 		}
 	}
 	e.due = nil
-	return subs, gone, true
-}
-
-// objectGone is news of a destroyed object, for a request.
-type objectGone struct {
-	watch uint64
-	news  wire.ObjectGone
-}
-
-// watchObjects makes a request get news of destroyed objects.
-func (ses *session) watchObjects(request uint64) {
-	e := &ses.events
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.objects = request
-}
-
-// objectGone notes an object that was destroyed while the session had references to it, and why if that is known. It returns at once.
-func (ses *session) objectGone(id, why string) {
-	e := &ses.events
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.objects != 0 {
-		e.gone = append(e.gone, wire.ObjectGone{ID: id, Reason: why})
-		ses.wakeLocked()
-	}
-}
-
-// reportGone sends news of destroyed objects.
-func (ses *session) reportGone(list []objectGone) error {
-	for _, gone := range list {
-		body, err := wire.Marshal(gone.news)
-		if err != nil {
-			return err
-		}
-		if err := ses.conn.Send(wire.KindEvent, gone.watch, body); err != nil {
-			return err
-		}
-	}
-	return nil
+	return subs, true
 }
 
 // report sends what has happened for one subscription. Only the pump calls it.

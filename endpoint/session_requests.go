@@ -16,6 +16,10 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	req, err := wire.ParseRequest(frame.Body)
 	if err != nil {
 		frame.Files.Close()
+		if errors.Is(err, wire.ErrBounds) { // the frame is in order, what stands in it is too much
+			ses.server.requests.Add(1)
+			return true, ses.fail(frame.ID, fmt.Errorf("request: %w", err))
+		}
 		return true, fmt.Errorf("%w: request %d: %w", wire.ErrProtocol, frame.ID, err)
 	}
 	ses.server.requests.Add(1)

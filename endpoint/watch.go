@@ -145,6 +145,13 @@ func (w *Watcher) turnTo(l *link, back bool) (ask bool, err error) {
 	return true, nil
 }
 
+// ended reports whether no more events come.
+func (w *Watcher) ended() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err != nil
+}
+
 // begun notes the request that was answered. It is false when nobody wants its events any more.
 func (w *Watcher) begun(l *link, id uint64) bool {
 	w.mu.Lock()

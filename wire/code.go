@@ -47,6 +47,8 @@ const (
 	CodeOutOfMemory Code = 25
 	// CodeClosed is a thing that was closed before.
 	CodeClosed Code = 26
+	// CodeApplication is an error of the program's own: its type is the program's word for it, its data an [ApplicationError].
+	CodeApplication Code = 27
 )
 
 // Codes are all codes of this package, by number, with their names.
@@ -57,6 +59,7 @@ var codeNames = map[Code]string{
 	CodePermissionDenied: "PermissionDenied", CodeResourceExhausted: "ResourceExhausted", CodeUnsupported: "Unsupported",
 	CodeUnavailable: "Unavailable", CodeCanceled: "Canceled", CodeDeadlineExceeded: "DeadlineExceeded",
 	CodeOutOfMemory: "OutOfMemory", CodeClosed: "Closed",
+	CodeApplication: "Application",
 }
 
 // String is the name of the code, such as "NotFound", or its number in words.

@@ -79,7 +79,7 @@ func TestErrorsOfSeveralClasses(t *testing.T) {
 
 func TestErrorsThatNoRowKnows(t *testing.T) {
 	table := NewCodeTable()
-	_, missing := os.Open("/nonexistent")
+	_, missing := os.Open("/dev/null/x")
 	for _, c := range []struct {
 		err  error
 		want Error

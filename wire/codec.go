@@ -80,7 +80,19 @@ func encodingError(err error) error {
 // error, which is [ErrEncoding], v may be partly filled.
 func Unmarshal(data []byte, v any) error {
 	if err := decMode.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%w: %w", ErrEncoding, err)
+		return decodingError(err)
 	}
 	return nil
+}
+
+// decodingError is what the decoder's error is to callers.
+func decodingError(err error) error {
+	var depth *cbor.MaxNestedLevelError
+	var elements *cbor.MaxArrayElementsError
+	var pairs *cbor.MaxMapPairsError
+	var indefinite *cbor.IndefiniteLengthError
+	if errors.As(err, &depth) || errors.As(err, &elements) || errors.As(err, &pairs) || errors.As(err, &indefinite) {
+		return fmt.Errorf("%w: %w: %w", ErrEncoding, ErrBounds, err)
+	}
+	return fmt.Errorf("%w: %w", ErrEncoding, err)
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -52,19 +53,27 @@ func MarshalRequest(op Op, timeout time.Duration, v any) ([]byte, error) {
 
 // ParseRequest decodes the body of a request frame, with the checks of [UnmarshalPayload]. The request's Body is a part of
 // data, which must stay as it is while that is in use; it is well-formed, and checked further by whoever decodes it.
-// Errors are [ErrEncoding].
+// Errors are [ErrEncoding], and [ErrBounds] where the envelope is one and what stands in it is beyond the bounds.
 func ParseRequest(data []byte) (Request, error) {
 	if r, ok := parsePlainRequest(data); ok {
 		return r, nil
 	}
 	var r Request // apart from the one above, which stays on the stack
 	if err := UnmarshalPayload(data, &r); err != nil {
+		if errors.Is(err, ErrBounds) && !definiteMap(data) {
+			return Request{}, fmt.Errorf("%w: request that is no map of definite length", ErrEncoding)
+		}
 		return Request{}, err
 	}
 	if r.Timeout < 0 {
 		return Request{}, fmt.Errorf("%w: request with a timeout of %d ns", ErrEncoding, r.Timeout)
 	}
 	return r, nil
+}
+
+// definiteMap reports whether data begins as an envelope does: a map of few pairs.
+func definiteMap(data []byte) bool {
+	return len(data) > 0 && data[0] > cborMap<<5 && data[0] < cborMap<<5|24
 }
 
 // parsePlainRequest reads a request as AppendRequest writes it. Whatever else it is, valid or not, is for UnmarshalPayload.

@@ -19,6 +19,9 @@ var (
 	ErrNotSent = errors.New("not sent")
 	// ErrEncoding is a body that is not one strictly encoded CBOR item of the expected type.
 	ErrEncoding = errors.New("bad encoding")
+	// ErrBounds is an item beyond what a message may hold ([MaxDepth], [MaxPayloadDepth], [MaxElements], [MaxPairs]), or one of indefinite
+	// length. It is [ErrEncoding] too.
+	ErrBounds = errors.New("beyond the bounds of a message")
 	// ErrType is a value of a type that has no encoding, such as a channel. It is [ErrEncoding] too.
 	ErrType = errors.New("a value of this type cannot cross to another process")
 	// ErrManifest is a manifest whose columns do not agree with each other.
@@ -36,6 +39,7 @@ func (*timeoutError) Is(target error) bool { return target == os.ErrDeadlineExce
 // standardRows are the errors of this package and of the standard library.
 var standardRows = []CodeRow{
 	{Code: CodeProtocol, Type: "protocol", Err: ErrProtocol, Class: true},
+	{Code: CodeSerialization, Type: "bounds", Err: ErrBounds},
 	{Code: CodeSerialization, Type: "encoding", Err: ErrEncoding, Class: true},
 	{Code: CodeSerialization, Type: "type", Err: ErrType},
 	{Code: CodeInvalidArgument, Type: "columns", Err: ErrManifest},
@@ -44,6 +48,8 @@ var standardRows = []CodeRow{
 	{Code: CodeDeadlineExceeded, Type: "deadline exceeded", Err: context.DeadlineExceeded, Class: true},
 	{Code: CodeDeadlineExceeded, Type: "timeout", Err: os.ErrDeadlineExceeded},
 	{Code: CodeUnsupported, Type: "unsupported", Err: errors.ErrUnsupported, Class: true},
+	{Code: CodeNotFound, Type: "not exist", Err: os.ErrNotExist},
+	{Code: CodeAlreadyExists, Type: "exist", Err: os.ErrExist},
 	{Code: CodePermissionDenied, Type: "permission", Err: os.ErrPermission, Class: true},
 	{Code: CodeClosed, Type: "closed", Err: os.ErrClosed, Class: true},
 	{Code: CodeClosed, Type: "connection closed", Err: net.ErrClosed},

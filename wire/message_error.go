@@ -53,6 +53,14 @@ func (e *Error) Details() ErrorDetails {
 	return d
 }
 
+// ApplicationError is the data of an error with [CodeApplication].
+type ApplicationError struct {
+	// Message is what the program says of it, without what the way here added.
+	Message string `cbor:"1,keyasint,omitempty"`
+	// Data is one CBOR item of the program's own; it may be nil.
+	Data RawMessage `cbor:"2,keyasint,omitempty"`
+}
+
 // ErrorDetails are what there is to say of an error beside its class and its message.
 type ErrorDetails struct {
 	// Classes are what else the error is: one that says that memory cannot be shared may also say that the device is not supported.

@@ -91,7 +91,7 @@ func MarshalPayload(v any) (RawMessage, error) {
 // checks them.
 func UnmarshalPayload(data []byte, v any) error {
 	if err := payloadDecMode.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%w: %w", ErrEncoding, err)
+		return decodingError(err)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func UnmarshalPayload(data []byte, v any) error {
 // UnmarshalPlain decodes a part of a payload that has no tags. It is [Unmarshal] with room for the depth of payloads.
 func UnmarshalPlain(data []byte, v any) error {
 	if err := plainDecMode.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%w: %w", ErrEncoding, err)
+		return decodingError(err)
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func UnmarshalPlain(data []byte, v any) error {
 // asks gets the reason instead of leaving it to every receiver.
 func CheckPayload(data []byte) error {
 	if err := payloadDecMode.Wellformed(data); err != nil {
-		return fmt.Errorf("%w: %w", ErrEncoding, err)
+		return decodingError(err)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func CheckPayload(data []byte) error {
 // UnmarshalStrict is [UnmarshalPlain] that also refuses map keys for which v has no field.
 func UnmarshalStrict(data []byte, v any) error {
 	if err := strictDecMode.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%w: %w", ErrEncoding, err)
+		return decodingError(err)
 	}
 	return nil
 }

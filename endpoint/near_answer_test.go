@@ -1,0 +1,188 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// TestContextsThatEndNearTheAnswer makes every kind of request that leaves something behind, with contexts that end about when the answer comes.
+// What succeeds works: a watcher and a handle hear of the next version, a reference and a task are there, a stream has items. What fails leaves
+// nothing at the owner. (D37)
+func TestContextsThatEndNearTheAnswer(t *testing.T) {
+	drivertest.Leaks(t)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Managed()))
+	require.NoError(t, endpoint.Register(r, "task", func(ctx context.Context, n int) (int, error) {
+		<-ctx.Done()
+		return 0, context.Cause(ctx)
+	}, endpoint.Task(), endpoint.NoCache()))
+	dev := testDevice(t)
+	s := serve(t, endpoint.ServerOptions{Registry: r})
+	version := uint64(0)
+	var objects atomic.Int64 // each call has one of its own
+	publish := func(t *testing.T) {
+		t.Helper()
+		x, err := filled(dev, 4, 1)
+		require.NoError(t, err)
+		sd := module.NewStateDict()
+		require.NoError(t, sd.Set("x", x))
+		version, err = s.Publish(context.Background(), "m", sd)
+		require.NoError(t, err)
+	}
+	publish(t)
+	for _, over := range []bool{true, false} {
+		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}, OverSocket: over})
+		require.NoError(t, err)
+		kinds := map[string]func(t *testing.T, ctx context.Context) (works func(t *testing.T), err error){
+			"watch": func(t *testing.T, ctx context.Context) (func(*testing.T), error) {
+				w, err := c.Watch(ctx, "m")
+				if err != nil {
+					return nil, err
+				}
+				return func(t *testing.T) {
+					defer w.Close()
+					awaitVersion(t, w, version)
+				}, nil
+			},
+			"acquire": func(t *testing.T, ctx context.Context) (func(*testing.T), error) {
+				h, err := c.Acquire(ctx, "m")
+				if err != nil {
+					return nil, err
+				}
+				return func(t *testing.T) {
+					defer h.Close()
+					eventually(t, waitLimit, "it hears of the newest version", func() bool { return h.Newest() == version })
+				}, nil
+			},
+			"reference": func(t *testing.T, ctx context.Context) (func(*testing.T), error) {
+				ref, err := endpoint.CallManaged[int](ctx, c, "object", int(objects.Add(1)))
+				if err != nil {
+					return nil, err
+				}
+				return func(t *testing.T) {
+					defer ref.Close()
+					require.NoError(t, s.DestroyObject(ref.ID()))
+					select {
+					case <-ref.Done():
+					case <-time.After(waitLimit):
+						t.Error("the reference does not hear that its object is gone")
+					}
+				}, nil
+			},
+			"submit": func(t *testing.T, ctx context.Context) (func(*testing.T), error) {
+				info, err := c.Submit(ctx, "task", 1)
+				if err != nil {
+					return nil, err
+				}
+				return func(t *testing.T) {
+					cancelled, err := c.Cancel(context.Background(), info.ID)
+					require.NoError(t, err)
+					require.True(t, cancelled)
+				}, nil
+			},
+		}
+		for name, begin := range kinds {
+			t.Run(map[bool]string{true: "socket ", false: "near "}[over]+name, func(t *testing.T) {
+				usual := tookOf(t, begin)
+				var works []func(*testing.T)
+				for range 600 {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.Int64N(int64(2*usual)+1)))
+					work, err := begin(t, ctx)
+					cancel()
+					if err == nil {
+						works = append(works, work)
+					} else if !errors.Is(err, context.DeadlineExceeded) {
+						require.NoError(t, err)
+					}
+				}
+				publish(t)
+				for _, work := range works {
+					work(t)
+				}
+				eventually(t, waitLimit, "nothing is left at the owner", func() bool {
+					info, err := s.ServerInfo(context.Background())
+					require.NoError(t, err)
+					return info.Stats.Leases+info.Stats.Objects+info.Stats.TasksRunning+info.Stats.TasksPending+info.Stats.Watchers == 0
+				})
+			})
+		}
+		require.NoError(t, c.Close())
+	}
+}
+
+// tookOf is how long a request of a kind takes here.
+func tookOf(t *testing.T, begin func(*testing.T, context.Context) (func(*testing.T), error)) time.Duration {
+	t.Helper()
+	start := time.Now()
+	const times = 20
+	for range times {
+		work, err := begin(t, context.Background())
+		require.NoError(t, err)
+		defer work(t)
+	}
+	return time.Since(start) / times
+}
+
+// awaitVersion reads a watcher until it tells of a version.
+func awaitVersion(t *testing.T, w *endpoint.Watcher, version uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+	defer cancel()
+	for {
+		e, err := w.Next(ctx)
+		require.NoError(t, err, "the watcher does not hear of version %d", version)
+		if e.Version == version {
+			return
+		}
+	}
+}
+
+// TestWatchersThatCloseDuringReconnection closes watchers while the client of an owner that was restarted takes the others up again: requests of
+// the same client that have nothing to do with them succeed. (D38)
+func TestWatchersThatCloseDuringReconnection(t *testing.T) {
+	drivertest.Leaks(t)
+	socket := socketPath(t)
+	open := func() *endpoint.Server {
+		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
+		require.NoError(t, err)
+		go s.Serve()
+		return s
+	}
+	s := open()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, OverSocket: true})
+	require.NoError(t, err)
+	defer c.Close()
+	for range 4 {
+		var watchers []*endpoint.Watcher
+		for range 100 {
+			w, err := c.Watch(context.Background(), "m")
+			require.NoError(t, err)
+			watchers = append(watchers, w)
+		}
+		closed := make(chan struct{})
+		require.NoError(t, s.Close())
+		s = open()
+		go func() {
+			defer close(closed)
+			for _, w := range watchers {
+				w.Close()
+				time.Sleep(20 * time.Microsecond)
+			}
+		}()
+		_, err := c.List(context.Background())
+		require.NotErrorIs(t, err, endpoint.ErrClosed)
+		<-closed
+	}
+	require.NoError(t, s.Close())
+}

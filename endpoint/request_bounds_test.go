@@ -1,0 +1,92 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// TestArgumentsBeyondBoundsAreRefused sends arguments that are well framed and hold more than a message may: each is answered with code 3, and
+// the connection goes on. (D10)
+func TestArgumentsBeyondBoundsAreRefused(t *testing.T) {
+	drivertest.Leaks(t)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "any", func(_ context.Context, in any) (bool, error) { return true, nil }))
+	s := serve(t, endpoint.ServerOptions{Registry: r})
+	p := politePeer(t, s.Socket())
+	call := func(arguments []byte) wire.Frame {
+		t.Helper()
+		body, err := wire.AppendCallRequest(nil, wire.Request{Op: wire.OpCall}, wire.Call{Endpoint: "any", Args: arguments})
+		require.NoError(t, err)
+		p.id++
+		require.NoError(t, p.conn.Send(wire.KindRequest, p.id, body))
+		frame, err := p.conn.Receive()
+		require.NoError(t, err)
+		require.Equal(t, p.id, frame.ID)
+		return frame
+	}
+	pairs := []byte{0xba, 0, 1, 0, 1} // a map of 65,537 pairs
+	for i := range 65537 {
+		pairs = append(pairs, 0x1a, byte(i>>24), byte(i>>16), byte(i>>8), byte(i), 0)
+	}
+	for name, arguments := range map[string][]byte{
+		"elements":   append([]byte{0x9a, 0, 0x10, 0, 1}, make([]byte, 1<<20+1)...),
+		"pairs":      pairs,
+		"levels":     append(bytes.Repeat([]byte{0x81}, 70), 0),
+		"indefinite": {0x9f, 1, 0xff},
+	} {
+		frame := call(arguments)
+		require.Equal(t, wire.KindError, frame.Kind, name)
+		var e wire.Error
+		require.NoError(t, wire.Unmarshal(frame.Body, &e))
+		require.Equal(t, wire.CodeSerialization, e.Code, "%s: %s", name, e.Message)
+		require.Equal(t, wire.KindResponse, call([]byte{1}).Kind, "the connection goes on after %s", name)
+	}
+}
+
+// TestWatchOfObjectsEnds has a second watch of objects refused while the first goes on, which ends like every watch. (D24)
+func TestWatchOfObjectsEnds(t *testing.T) {
+	drivertest.Leaks(t)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Managed()))
+	s := serve(t, endpoint.ServerOptions{Registry: r})
+	p := politePeer(t, s.Socket())
+	made := func(n int) string {
+		t.Helper()
+		frame, err := p.send(wire.OpCall, map[int]any{1: "object", 2: n})
+		require.NoError(t, err)
+		got, err := wire.ParseReturned(frame.Body)
+		require.NoError(t, err)
+		return got.Object.ID
+	}
+	kind := func(op wire.Op, body any) wire.Kind {
+		t.Helper()
+		frame, err := p.send(op, body)
+		require.NoError(t, err)
+		require.Equal(t, p.id, frame.ID)
+		return frame.Kind
+	}
+	require.Equal(t, wire.KindResponse, kind(wire.OpObjectWatch, wire.WatchObjects{}))
+	first := p.id
+	require.Equal(t, wire.KindError, kind(wire.OpObjectWatch, wire.WatchObjects{}))
+	require.NoError(t, s.DestroyObject(made(1)))
+	frame, err := p.conn.Receive()
+	require.NoError(t, err)
+	require.Equal(t, wire.KindEvent, frame.Kind)
+	require.Equal(t, first, frame.ID, "the first watch hears of it")
+	require.Equal(t, wire.KindResponse, kind(wire.OpUnwatch, wire.Unwatch{Watch: first}))
+	require.NoError(t, s.DestroyObject(made(2)))
+	require.Equal(t, wire.KindResponse, kind(wire.OpPing, wire.Ping{}), "nothing is told any more")
+	require.Equal(t, wire.KindResponse, kind(wire.OpObjectWatch, wire.WatchObjects{}), "another one can begin")
+	again := p.id
+	require.NoError(t, s.DestroyObject(made(3)))
+	frame, err = p.conn.Receive()
+	require.NoError(t, err)
+	require.Equal(t, again, frame.ID)
+}
