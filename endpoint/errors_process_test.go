@@ -112,7 +112,7 @@ var raisings = []raised{
 	{"out of memory", wire.CodeOutOfMemory, "out of memory", []error{driver.ErrOutOfMemory}, []error{endpoint.ErrPanic}},
 	{"timeout", wire.CodeDeadlineExceeded, "deadline exceeded", []error{context.DeadlineExceeded}, []error{os.ErrDeadlineExceeded}},
 	{"panic", wire.CodeInternal, "panic", []error{endpoint.ErrPanic, driver.ErrOutOfMemory}, []error{task.ErrNotFound}},
-	{"file", wire.CodeInternal, "*fs.PathError", nil, []error{endpoint.ErrNotFound, endpoint.ErrPanic}},
+	{"file", wire.CodeNotFound, "not exist", []error{os.ErrNotExist}, []error{endpoint.ErrNotFound, endpoint.ErrPanic}},
 	{"else", wire.CodeInternal, "*errors.errorString", nil, []error{endpoint.ErrPanic}},
 }
 
