@@ -109,7 +109,7 @@ func (c *client) warm() error {
 	return nil
 }
 
-// dial connects anew.
+// dial connects anew, and closes the client that there was. Another worker may do the same meanwhile.
 func (c *client) dial(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -118,9 +118,13 @@ func (c *client) dial(ctx context.Context) error {
 		return err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	old := c.c
 	c.c = fresh
-	return nil
+	c.mu.Unlock()
+	if old == nil {
+		return nil
+	}
+	return old.Close()
 }
 
 func (c *client) addCounts(to *report) {

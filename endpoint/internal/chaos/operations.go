@@ -248,15 +248,6 @@ func (w *worker) serverInfo(ctx context.Context, c *endpoint.Client) error {
 }
 
 // redial replaces the client, and with it all that belongs to the connection.
-func (w *worker) redial(ctx context.Context, c *endpoint.Client) error {
-	w.mu.Lock()
-	if w.c != c {
-		w.mu.Unlock()
-		return nil
-	}
-	w.mu.Unlock()
-	if err := w.dial(context.WithoutCancel(ctx)); err != nil {
-		return err
-	}
-	return c.Close()
+func (w *worker) redial(ctx context.Context, _ *endpoint.Client) error {
+	return w.dial(context.WithoutCancel(ctx))
 }
