@@ -200,9 +200,6 @@ type stages struct {
 	number, total int
 }
 
-// clearLine brings the cursor to the beginning of a line that is then empty.
-const clearLine = "\r\x1b[K"
-
 func (s *stages) stage(what string) {
 	text := fmt.Sprintf("measuring %d of %d: %s", s.number, s.total, what)
 	if s.terminal {

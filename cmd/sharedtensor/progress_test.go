@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
 func TestMeterInPlainLines(t *testing.T) {
@@ -88,11 +86,5 @@ func TestTimeLeftIsClamped(t *testing.T) {
 		}
 		m.end(nil)
 		require.NotContains(t, b.String(), "ns left")
-		tm := newTaskMeter(&b)
-		tm.terminal = terminal
-		for _, c := range [][2]int64{{-5, 10}, {20, 10}, {math.MinInt64, -1}, {math.MaxInt64, math.MaxInt64}} {
-			tm.update(endpoint.TaskInfo{State: endpoint.TaskRunning, Done: c[0], Total: c[1]})
-		}
-		tm.close()
 	}
 }

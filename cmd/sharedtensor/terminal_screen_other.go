@@ -15,7 +15,7 @@ func openScreen(io.Reader, io.Writer) (*screen, bool, error) { return nil, false
 
 func (*screen) enter() error              { return errors.ErrUnsupported }
 func (*screen) leave() error              { return errors.ErrUnsupported }
-func (*screen) draw([]topLine) error      { return errors.ErrUnsupported }
+func (*screen) write(string) error        { return errors.ErrUnsupported }
 func (*screen) read([]byte) (int, error)  { return 0, errors.ErrUnsupported }
-func (*screen) size() (width, height int) { return defaultWidth, 0 }
+func (*screen) size() (width, height int) { return 80, 24 }
 func (*screen) resized() <-chan os.Signal { return nil }

@@ -57,10 +57,9 @@ func (s *screen) leave() error {
 	return err
 }
 
-// draw shows the lines.
-func (s *screen) draw(lines []topLine) error {
-	width, _ := s.size()
-	_, err := io.WriteString(s.out, frame(lines, width))
+// write writes to the terminal.
+func (s *screen) write(text string) error {
+	_, err := io.WriteString(s.out, text)
 	return err
 }
 

@@ -152,7 +152,7 @@ func redraw(ctx context.Context, o topFlags, s *sampler, on *screen, shown *topS
 	trouble := ""
 	for {
 		width, height := on.size()
-		if err := on.draw(shown.view(width, height, trouble)); err != nil {
+		if err := on.write(frame(shown.view(width, height, trouble), width)); err != nil {
 			return err
 		}
 		select {
@@ -197,8 +197,6 @@ func readKeys(ctx context.Context, on *screen, keys chan<- byte, quit func()) {
 
 // The sequences of ECMA-48 and of the terminals that understand them, which are all that are in use.
 const (
-	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l" // another page, no cursor, no wrapping
-	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	toTheTop    = "\x1b[H"
 	eraseLine   = "\x1b[K"
 	eraseBelow  = "\x1b[J"
