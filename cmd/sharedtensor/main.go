@@ -1,32 +1,11 @@
 package main
 
 import (
-	"context"
-	"io"
 	"os"
-	"os/signal"
-	"syscall"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/command"
 )
 
 func main() {
-	os.Exit(interruptible(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
-}
-
-// interruptible runs the command line until it ends or the first SIGINT or SIGTERM cancels its context. From then on the
-// signals have their usual effect again, so a second one ends the process whatever it is doing.
-func interruptible(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop)
-	return run(ctx, args, stdin, stdout, stderr)
-}
-
-// run runs one command line and returns the exit status.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	root := newRootCommand()
-	root.SetArgs(append([]string{}, args...)) // cobra takes nil for those of the process
-	root.SetIn(stdin)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	return report(root.ExecuteContext(ctx), stderr)
+	os.Exit(command.Main(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

@@ -58,6 +58,12 @@ var Table = []Row{
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
 	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},
 	{Package: "endpoint/bin", Ours: belowEndpoint, Theirs: []string{xsys}},
+	{Package: "cmd/sharedtensor/internal/term", Ours: []string{"driver"}, Theirs: []string{progressbar}},
+	{Package: "cmd/sharedtensor/internal/systemd", Ours: []string{"cmd/sharedtensor/internal/term"}},
+	{
+		Package: "cmd/sharedtensor/internal/cli", Theirs: []string{cobra},
+		Ours: append([]string{"cmd/sharedtensor/internal/term", "driver/host", "driver/cuda"}, belowEndpoint...),
+	},
 	{Package: "cmd/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
 	{Package: "examples/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},
 	{Package: "gpu_test/...", Ours: []string{everything}, Theirs: []string{cobra, progressbar}},

@@ -1,0 +1,16 @@
+//go:build nocuda
+
+package cli
+
+import "github.com/sharedtensor/sharedtensor/driver"
+
+// BuiltWithCUDA tells whether this program can open GPUs at all.
+const BuiltWithCUDA = false
+
+var errNoCUDA = &driver.UnsupportedError{Feature: "CUDA", Requires: "a sharedtensor that was built without -tags nocuda"}
+
+// openCUDA fails in this build.
+func openCUDA(int) (driver.Device, error) { return nil, errNoCUDA }
+
+// OpenCUDAUUID fails in this build.
+func OpenCUDAUUID(driver.UUID) (driver.Device, error) { return nil, errNoCUDA }

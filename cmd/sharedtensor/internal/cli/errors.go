@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+)
+
+// Exit statuses.
+const (
+	ExitOK      = 0
+	ExitFailure = 1
+	ExitUsage   = 2
+)
+
+// ErrUsage is a command line that makes no sense.
+var ErrUsage = errors.New("usage")
+
+// usage is an error about the command line. It answers for errUsage and names the help that says more.
+type usage struct {
+	command string
+	err     error
+}
+
+func (u *usage) Error() string {
+	return fmt.Sprintf("%v (see %s --help)", u.err, u.command)
+}
+
+func (u *usage) Unwrap() []error { return []error{ErrUsage, u.err} }
+
+// UsageError makes err one about the command line of c.
+func UsageError(c *cobra.Command, err error) error { return &usage{command: c.CommandPath(), err: err} }
+
+// Usagef is usageError with a text.
+func Usagef(c *cobra.Command, format string, args ...any) error {
+	return UsageError(c, fmt.Errorf(format, args...))
+}
+
+// errSilent is a failure of which all is said already.
+var errSilent = errors.New("failed")
+
+// Report prints an error as one line and returns the exit status.
+func Report(err error, stderr io.Writer) int {
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, errSilent):
+		return ExitFailure
+	}
+	text := err.Error()
+	if errors.Is(err, context.Canceled) {
+		text = "interrupted"
+	}
+	fmt.Fprintln(stderr, "sharedtensor: "+term.Printable(OneLine(text)))
+	if errors.Is(err, ErrUsage) {
+		return ExitUsage
+	}
+	return ExitFailure
+}
+
+// OneLine joins the lines of a text: of joined errors, or of a name that a peer chose.
+func OneLine(text string) string {
+	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
+	return strings.Join(lines, "; ")
+}
+
+// Args wraps a check of positional arguments so that what it says is about the command line.
+func Args(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, words []string) error {
+		if err := check(c, words); err != nil {
+			return UsageError(c, err)
+		}
+		return nil
+	}
+}
+
+// Exactly asks for the named positional arguments, and says which one is missing.
+func Exactly(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, words []string) error {
+		switch {
+		case len(words) < len(names):
+			return Usagef(c, "%s is missing", names[len(words)])
+		case len(words) > len(names):
+			return Usagef(c, "there is nothing to do with %q", words[len(names)])
+		}
+		return nil
+	}
+}
+
+// JSONFlag adds --json to a command and returns where it is kept.
+func JSONFlag(c *cobra.Command) *bool {
+	return c.Flags().Bool("json", false, "print JSON")
+}

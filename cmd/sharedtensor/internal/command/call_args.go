@@ -1,0 +1,132 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+)
+
+// argsHelp explains the arguments of an endpoint.
+const argsHelp = `Each key=value is a field of the endpoint's argument. A value that is JSON is taken as that: 3, 2.5, true, null,
+[1, 2], {"a": 1}, "3"; anything else is a string as it stands. These stand for tensors, which the owner reads in place:
+  key=@model.safetensors:NAME  a tensor of a file, read into shared memory
+  key=@llm:NAME                a tensor of a published model, where it is
+  key=@llm                     all tensors of a file or a model
+An argument that has no fields is given as a whole with --in.`
+
+// callArgs are the arguments of an endpoint as the command line gives them.
+type callArgs struct {
+	whole  string // JSON, instead of fields
+	fields map[string]any
+	refs   map[string]string // by field, what stands behind the @
+}
+
+// argsFlag adds --in to a command.
+func argsFlag(c *cobra.Command, args *callArgs) {
+	c.Flags().StringVar(&args.whole, "in", "", "the argument as a whole, as JSON, instead of key=value")
+}
+
+// parse reads the words behind the endpoint.
+func (a *callArgs) parse(c *cobra.Command, words []string) error {
+	a.fields, a.refs = map[string]any{}, map[string]string{}
+	if a.whole != "" && len(words) > 0 {
+		return cli.Usagef(c, "--in is the whole argument: there is no room for %q", words[0])
+	}
+	for _, word := range words {
+		key, text, found := strings.Cut(word, "=")
+		if !found || key == "" {
+			return cli.Usagef(c, "%q is not key=value", word)
+		}
+		_, twice := a.fields[key]
+		if _, tensor := a.refs[key]; twice || tensor {
+			return cli.Usagef(c, "%q is given twice", key)
+		}
+		if ref, isRef := strings.CutPrefix(text, "@"); isRef {
+			if ref == "" {
+				return cli.Usagef(c, "%q has no file or model behind the @", word)
+			}
+			a.refs[key] = ref
+			continue
+		}
+		value, err := parseJSON(text)
+		if errors.Is(err, errNotJSON) {
+			value = text
+		} else if err != nil {
+			return cli.Usagef(c, "%s: %w", key, err)
+		}
+		a.fields[key] = value
+	}
+	if a.whole != "" {
+		if _, err := parseJSON(a.whole); err != nil {
+			return cli.Usagef(c, "--in: %w", err)
+		}
+	}
+	return nil
+}
+
+// empty tells whether nothing was given.
+func (a *callArgs) empty() bool { return a.whole == "" && len(a.fields)+len(a.refs) == 0 }
+
+var errNotJSON = errors.New("this is no JSON")
+
+// parseJSON reads one JSON value. Whole numbers become integers, so that they fit fields of that kind; one that is too long for 64 bits is
+// refused.
+func parseJSON(text string) (any, error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return nil, errNotJSON
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errNotJSON // something stands behind the value
+	}
+	return numbers(v)
+}
+
+// numbers replaces the numbers in a value of a JSON decoder by integers and floats.
+func numbers(v any) (any, error) {
+	var err error
+	switch v := v.(type) {
+	case json.Number:
+		return number(v)
+	case []any:
+		for i := range v {
+			if v[i], err = numbers(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for key := range v {
+			if v[key], err = numbers(v[key]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}
+
+func number(n json.Number) (any, error) {
+	if !strings.ContainsAny(n.String(), ".eE") {
+		if i, err := n.Int64(); err == nil {
+			return i, nil
+		}
+		var u uint64
+		if err := json.Unmarshal([]byte(n), &u); err != nil {
+			return nil, fmt.Errorf("%s does not fit into 64 bits", n)
+		}
+		return u, nil
+	}
+	f, err := n.Float64()
+	if err != nil || math.IsInf(f, 0) {
+		return nil, fmt.Errorf("%s does not fit into 64 bits", n)
+	}
+	return f, nil
+}

@@ -1,0 +1,118 @@
+package command
+
+import (
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+)
+
+func TestCallArgs(t *testing.T) {
+	var a callArgs
+	c := newCallCommand()
+	require.NoError(t, a.parse(c, []string{
+		"i=3", "f=2.5", "e=1e3", "b=true", "n=null", `q="3"`, "s=hello world", "l=[1, [2.0, -3]]", `m={"a": {"b": 4}}`, "empty=", "eq=a=b",
+		"big=18446744073709551615", "t=@llm:x", `at="@x"`, "half=[1,", "two=1 2",
+	}))
+	require.Equal(t, map[string]any{
+		"i": int64(3), "f": 2.5, "e": 1000.0, "b": true, "n": nil, "q": "3", "s": "hello world", "l": []any{int64(1), []any{2.0, int64(-3)}},
+		"m": map[string]any{"a": map[string]any{"b": int64(4)}}, "empty": "", "eq": "a=b", "big": uint64(math.MaxUint64), "at": "@x",
+		"half": "[1,", "two": "1 2",
+	}, a.fields)
+	require.Equal(t, map[string]string{"t": "llm:x"}, a.refs)
+
+	for _, row := range []struct {
+		whole string
+		words []string
+		want  string
+	}{
+		{"", []string{"x"}, `"x" is not key=value`},
+		{"", []string{"=x"}, `"=x" is not key=value`},
+		{"", []string{"a=1", "a=2"}, `"a" is given twice`},
+		{"", []string{"a=@x", "a=2"}, `"a" is given twice`},
+		{"", []string{"a=@"}, "no file or model behind the @"},
+		{"", []string{"a=18446744073709551616"}, "does not fit into 64 bits"},
+		{"", []string{"a=1e999"}, "does not fit into 64 bits"},
+		{"{", nil, "--in: this is no JSON"},
+		{"1", []string{"a=1"}, "there is no room"},
+	} {
+		a := callArgs{whole: row.whole}
+		err := a.parse(c, row.words)
+		require.ErrorIs(t, err, cli.ErrUsage, "%v", row)
+		require.ErrorContains(t, err, row.want)
+	}
+}
+
+// FuzzParseJSON: an error, or a value that means the same when it is written and read again.
+func FuzzParseJSON(f *testing.F) {
+	for _, text := range []string{"1", "-0", "1e3", `{"a": [1.5, null, "x"]}`, "18446744073709551615", "[", "1 1", "\xff", `"\ud800"`, "[1e400]", "[1e20]"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		v, err := parseJSON(text)
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(v)
+		require.NoError(t, err)
+		w, err := parseJSON(string(again))
+		if err != nil { // a float that is written without a fraction reads as an integer
+			require.ErrorContains(t, err, "64 bits")
+			return
+		}
+		once, err := json.Marshal(w)
+		require.NoError(t, err)
+		require.Equal(t, string(again), string(once))
+	})
+}
+
+func TestSplitReference(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "a:b.safetensors")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for ref, want := range map[string][3]any{
+		file:                {file, "", true},
+		file + ":x":         {file, "x", true},
+		file + ":dense/k:0": {file, "dense/k:0", true},
+		"llm":               {"llm", "", false},
+		"llm:x":             {"llm", "x", false},
+		"llm:dense/k:0":     {"llm", "dense/k:0", false},
+	} {
+		source, name, isFile, err := splitReference(ref)
+		require.NoError(t, err)
+		require.Equal(t, want, [3]any{source, name, isFile}, ref)
+	}
+	_, _, _, err := splitReference(filepath.Join(dir, "none.safetensors:x"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestUsageOfCalls(t *testing.T) {
+	for line, want := range map[string]string{
+		"call":               "ENDPOINT is missing",
+		"call f x":           `"x" is not key=value`,
+		"call f --limit -1s": "--limit -1s",
+		"submit":             "ENDPOINT is missing",
+		"submit f --in {":    "--in: this is no JSON",
+		"invalidate":         "ENDPOINT is missing",
+		"invalidate f x":     `"x" is not key=value`,
+		"wait":               "ID is missing",
+		"wait a b":           `nothing to do with "b"`,
+		"cancel":             "ID is missing",
+		"release":            "ID is missing",
+		"tasks now":          "nothing to do with",
+		"tasks --state done": `--state "done": use pending, running, completed, failed, cancelled`,
+		"top now":            "nothing to do with",
+		"top --interval 1ms": "at least 50ms",
+	} {
+		code, stdout, stderr := inProcess(strings.Fields(line)...)
+		require.Equal(t, cli.ExitUsage, code, line)
+		require.Empty(t, stdout, line)
+		require.Contains(t, stderr, want, line)
+	}
+}

@@ -1,0 +1,192 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// caller is a connection over which endpoints are called: with the devices that arguments and results may lie on.
+type caller struct {
+	owner   *cli.OwnerFlags
+	client  *endpoint.Client
+	devices []driver.Device // host memory is the first
+}
+
+// withCaller connects with every device of the owner that this process can open, and lends the connection to use.
+func withCaller(ctx context.Context, o *cli.OwnerFlags, use func(ctx context.Context, on *caller) error) (err error) {
+	devices, err := ownersDevices(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cli.CloseDevices(devices)) }()
+	client, err := o.Dial(ctx, devices...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	return use(ctx, &caller{o, client, devices})
+}
+
+// ownersDevices opens the devices that the owner shares memory of. One that cannot be opened is left out: a call whose tensors lie on it
+// says so, and the others need it not.
+func ownersDevices(ctx context.Context, o *cli.OwnerFlags) ([]driver.Device, error) {
+	var info endpoint.ServerInfo
+	err := o.WithOwner(ctx, func(ctx context.Context, client *endpoint.Client) (err error) {
+		ctx, cancel := o.Bounded(ctx)
+		defer cancel()
+		info, err = client.ServerInfo(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	dev, err := cli.OpenHost()
+	if err != nil {
+		return nil, err
+	}
+	devices := []driver.Device{dev}
+	for _, d := range info.Devices {
+		uuid, err := driver.ParseUUID(d.UUID)
+		if err != nil || d.Type != driver.CUDA.String() {
+			continue
+		}
+		if gpu, err := cli.OpenCUDAUUID(uuid); err == nil {
+			devices = append(devices, gpu)
+		}
+	}
+	return devices, nil
+}
+
+// closers are closed together.
+type closers []interface{ Close() error }
+
+func (c closers) Close() error {
+	var errs []error
+	for _, one := range c {
+		errs = append(errs, one.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// argument makes the argument of a call. The caller closes what comes with it when the call has ended, also on an error.
+func (on *caller) argument(ctx context.Context, args *callArgs) (any, closers, error) {
+	if args.whole != "" {
+		v, err := parseJSON(args.whole)
+		return v, nil, err
+	}
+	if args.empty() {
+		return nil, nil, nil
+	}
+	in := map[string]any{}
+	for key, v := range args.fields {
+		in[key] = v
+	}
+	var held closers
+	for key, ref := range args.refs {
+		v, with, err := on.tensors(ctx, ref)
+		held = append(held, with...)
+		if err != nil {
+			return nil, held, fmt.Errorf("%s=@%s: %w", key, ref, err)
+		}
+		in[key] = v
+	}
+	return in, held, nil
+}
+
+// tensors finds what a reference stands for: a *tensor.Tensor or a *module.StateDict.
+func (on *caller) tensors(ctx context.Context, ref string) (any, closers, error) {
+	path, name, isFile, err := splitReference(ref)
+	if err != nil {
+		return nil, nil, err
+	}
+	if isFile {
+		return on.fromFile(ctx, path, name)
+	}
+	h, err := acquire(ctx, on.owner, on.client, path, 0)
+	if errors.Is(err, endpoint.ErrNotFound) {
+		err = fmt.Errorf("%q is no file here, and no published name: %w", path, err)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if name == "" {
+		return h.StateDict(), closers{h}, nil
+	}
+	t, found := h.StateDict().Get(name)
+	if !found {
+		return nil, closers{h}, fmt.Errorf("%s has no tensor %q: %w", path, name, endpoint.ErrNotFound)
+	}
+	return t, closers{h}, nil
+}
+
+// splitReference splits SOURCE:NAME. Names of files, models and tensors may have colons: the longest part that is a file wins, and if there
+// is none, the first part is a model.
+func splitReference(ref string) (source, name string, isFile bool, err error) {
+	for end := len(ref); end > 0; end = strings.LastIndexByte(ref[:end], ':') {
+		_, err := os.Stat(ref[:end])
+		if err == nil {
+			return ref[:end], strings.TrimPrefix(ref[end:], ":"), true, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return "", "", false, err
+		}
+	}
+	source, name, _ = strings.Cut(ref, ":")
+	if strings.HasSuffix(source, ".safetensors") {
+		return "", "", false, fmt.Errorf("%s: %w", source, fs.ErrNotExist)
+	}
+	return source, name, false, nil
+}
+
+// lookupTied finds a tensor of a file by any of its names, those that the metadata ties to another included.
+func lookupTied(model *safetensors.Model, name string) (safetensors.ModelTensor, bool) {
+	if entry, found := model.Lookup(name); found {
+		return entry, true
+	}
+	layout, err := module.PlanLayout(model, 1)
+	if err != nil {
+		return safetensors.ModelTensor{}, false
+	}
+	for _, t := range layout.Tensors {
+		if t.Name == name && t.TiedTo != "" {
+			return model.Lookup(t.TiedTo)
+		}
+	}
+	return safetensors.ModelTensor{}, false
+}
+
+// fromFile reads a tensor, or all where name is empty, into host memory.
+func (on *caller) fromFile(ctx context.Context, path, name string) (_ any, _ closers, err error) {
+	if name == "" {
+		sd, err := module.Load(ctx, on.devices[0], path, module.LoadOptions{})
+		if err != nil {
+			return nil, nil, err
+		}
+		return sd, closers{sd}, nil
+	}
+	model, err := safetensors.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, model.Close()) }()
+	entry, found := lookupTied(model, name)
+	if !found {
+		return nil, nil, fmt.Errorf("%s has no tensor %q: %w", path, name, endpoint.ErrNotFound)
+	}
+	t, err := tensor.Empty(on.devices[0], entry.DType, entry.Shape)
+	if err != nil {
+		return nil, nil, err
+	}
+	return t, closers{t}, t.FillFrom(model.Reader(entry))
+}

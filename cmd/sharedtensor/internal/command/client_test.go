@@ -1,0 +1,189 @@
+package command
+
+import (
+	"encoding/json"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+func TestLs(t *testing.T) {
+	p := newPlace(t)
+	path := p.model("m.safetensors", 1)
+	owner := p.serve("m="+path, "z="+path)
+	lines := strings.Split(p.must("ls"), "\n")
+	require.Equal(t, []string{"NAME", "VERSION", "BYTES", "TENSORS", "HOLDERS", "AGE", "SOURCE"}, strings.Fields(lines[0]))
+	require.Regexp(t, `^m +1 +2\.\d KiB +6 +0 +\S+ +`+path+`$`, lines[1])
+	require.Regexp(t, `^z +1 `, lines[2])
+
+	h := attach(t, p.socket(), "m")
+	p.must("publish", "m="+path)
+	require.Regexp(t, `(?m)^m +2 .* current +`+path+`\nm +1 +2\.\d KiB +6 +1 +\S+ +superseded `, p.must("ls", "-a", "m"))
+	require.NotContains(t, p.must("ls", "m"), "\nz")
+	require.Regexp(t, `(?m)^m +1 +\d+ +\d+ +1 +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d +\S+$`, p.must("ls", "-a", "--holders"))
+	require.Contains(t, p.must("ls", "--holders"), "nobody holds it")
+	p.must("withdraw", "m")
+	require.Regexp(t, `(?m)^m +1 .* withdrawn `, p.must("ls", "-a"))
+	require.NotContains(t, p.must("ls"), "\nm ")
+
+	var models []endpoint.ModelInfo
+	require.NoError(t, json.Unmarshal([]byte(p.must("ls", "--json")), &models))
+	require.Len(t, models, 2)
+	require.Zero(t, models[0].Current)
+	require.Len(t, models[0].Versions[0].Holders, 1)
+	require.EqualValues(t, 1, h.Version())
+	require.Contains(t, p.fails(cli.ExitFailure, "ls", "nope"), `"nope": not found`)
+
+	owner.signal(syscall.SIGTERM)
+	owner.exit()
+	text := p.fails(cli.ExitFailure, "ls")
+	require.Contains(t, text, "no owner is serving on "+p.socket())
+	require.Contains(t, text, "sharedtensor serve")
+}
+
+// TestTheOnlyOwnerIsFound has an owner on the socket of another device than the first.
+func TestTheOnlyOwnerIsFound(t *testing.T) {
+	p := newPlace(t)
+	model := p.model("m.safetensors", 1)
+	third, fifth := p.file("shared-tensor-3.sock"), p.file("shared-tensor-5.sock")
+	p.serve("m="+model, "--socket", third)
+	gone := p.serve("--socket", fifth)
+	gone.signal(syscall.SIGKILL)
+	gone.exit()
+	require.FileExists(t, fifth, "it is not an owner any more")
+	p.serve("--socket", p.file("shared-tensor-x.sock")) // nor is that the socket of a device
+	note := "nobody serves on " + p.socket() + "; using " + third + ", the only owner there is\n"
+	for _, args := range [][]string{{"ls"}, {"ls", "--wait"}, {"ls", "--json"}} {
+		r := p.run(args...)
+		require.Equal(t, cli.ExitOK, r.code, r.stderr)
+		require.Equal(t, note, r.stderr)
+		require.Contains(t, r.stdout, "m")
+		require.NotContains(t, r.stdout, "nobody")
+	}
+	require.Contains(t, p.must("publish", "n="+model), "published n version 1")
+	require.Regexp(t, `(?m)^OK +owner +answers in `, p.run("doctor").stdout)
+	r := p.run("__complete", "get", "")
+	require.Contains(t, r.stdout, "m\tversion 1")
+	require.NotContains(t, r.stderr, "nobody serves")
+
+	p.serve("--socket", fifth)
+	require.Contains(t, p.fails(cli.ExitFailure, "ls"), "try --socket "+third+" or --socket "+fifth)
+	require.Contains(t, p.fails(cli.ExitFailure, "ls", "--socket", p.socket()), "no owner is serving")
+	p.serve()
+	require.NotContains(t, p.run("ls").stderr, "the only owner")
+}
+
+func TestWaitForAnOwner(t *testing.T) {
+	p := newPlace(t)
+	require.Contains(t, p.fails(cli.ExitFailure, "ls", "--wait", "--timeout", "50ms"), "did not answer within 50ms")
+	early := p.start(p.command("watch", "-n", "1", "--wait"))
+	p.serve("m=" + p.model("m.safetensors", 1))
+	require.Contains(t, early.line(), "published m version 1")
+	require.Equal(t, cli.ExitOK, early.exit())
+}
+
+func TestPublish(t *testing.T) {
+	p := newPlace(t)
+	first, second := p.model("a.safetensors", 1), p.model("b.safetensors", 2)
+	require.Contains(t, p.fails(cli.ExitFailure, "publish", "m="+first), "no owner is serving")
+	p.serve("m=" + first)
+	r := p.run("publish", "m="+second, "n="+second)
+	require.Equal(t, cli.ExitOK, r.code, r.stderr)
+	require.Equal(t, "published m version 2 from "+second+"\npublished n version 1 from "+second+"\n", r.stdout)
+	require.Regexp(t, `^loaded m: .*\nloaded n: .*\n$`, r.stderr)
+	require.Equal(t, digests(t, second), handleDigests(t, attach(t, p.socket(), "m")), "the memory outlives the publisher")
+	require.Contains(t, p.fails(cli.ExitFailure, "publish", "m="+p.file("none")), "no such file")
+
+	r = p.run("withdraw", "n", "x", "m")
+	require.Equal(t, cli.ExitFailure, r.code)
+	require.Equal(t, "withdrew n\nwithdrew m\n", r.stdout)
+	require.Contains(t, r.stderr, `"x": not found`)
+	require.Equal(t, 1, strings.Count(r.stderr, "\n"))
+}
+
+func TestWatch(t *testing.T) {
+	p := newPlace(t)
+	path := p.model("m.safetensors", 1)
+	owner := p.serve("m=" + path)
+	watcher := p.start(p.command("watch", "m", "later"))
+	all := p.start(p.command("watch", "--json", "-n", "3"))
+	require.Regexp(t, `^\d\d:\d\d:\d\d\.\d{3} published m version 1$`, watcher.line())
+	next := func() (e watchEvent) {
+		line := all.line()
+		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
+		require.WithinDuration(t, time.Now(), e.Time, time.Minute)
+		require.Len(t, e.Owner, 32)
+		return e
+	}
+	e := next()
+	require.Equal(t, "published m 1", strings.Join([]string{e.Event, e.Name, "1"}, " "))
+	p.must("publish", "other="+path)
+	require.Equal(t, "other", next().Name)
+	p.must("publish", "later="+path)
+	require.Contains(t, watcher.line(), "published later version 1")
+	require.Equal(t, "later", next().Name)
+	require.Equal(t, cli.ExitOK, all.exit())
+	p.must("withdraw", "m")
+	require.Contains(t, watcher.line(), "withdrawn m version 1")
+
+	owner.signal(syscall.SIGKILL)
+	owner.exit()
+	require.Contains(t, watcher.line(), "owner lost")
+	p.serve("m=" + path)
+	require.Contains(t, watcher.line(), "owner back")
+	require.Contains(t, watcher.line(), "published m version 1")
+	watcher.signal(syscall.SIGINT)
+	require.Equal(t, cli.ExitOK, watcher.exit(), watcher.stderr)
+	require.Empty(t, watcher.stderr.String())
+}
+
+func TestPing(t *testing.T) {
+	p := newPlace(t)
+	p.serve()
+	require.Regexp(t, `^(answer from `+p.socket()+`: \S+\n){3}3 answers: min .* p50 .* max \S+\n$`, p.must("ping", "-c", "3", "-i", "1ms"))
+	require.Regexp(t, `^50 answers: .*\n$`, p.must("ping", "-c", "50", "-i", "0"))
+	var l latencies
+	require.NoError(t, json.Unmarshal([]byte(p.must("ping", "-c", "5", "-i", "0", "--json")), &l))
+	require.Equal(t, 5, l.Count)
+	require.Positive(t, l.Min)
+	require.LessOrEqual(t, l.P50, l.P99)
+
+	endless := p.start(p.command("ping", "-c", "0", "-i", "1ms"))
+	endless.line()
+	endless.signal(syscall.SIGINT)
+	require.Equal(t, cli.ExitOK, endless.exit(), endless.stderr)
+}
+
+func TestSummarize(t *testing.T) {
+	var samples []time.Duration
+	for i := 100; i > 0; i-- {
+		samples = append(samples, time.Duration(i))
+	}
+	require.Equal(t, latencies{Count: 100, Min: 1, Mean: 50, P50: 50, P90: 90, P99: 99, Max: 100}, summarize(samples))
+	require.Equal(t, latencies{Count: 1, Min: 7, Mean: 7, P50: 7, P90: 7, P99: 7, Max: 7}, summarize([]time.Duration{7}))
+}
+
+func TestCompletion(t *testing.T) {
+	p := newPlace(t)
+	require.Contains(t, p.must("completion", "bash"), "__complete")
+	require.Equal(t, ":4\n", p.must("__complete", "get", ""), "no owner, no names, no error")
+	path := p.model("m.safetensors", 1)
+	p.serve("llm="+path, "vad="+path, "vision="+path, "--socket", p.file("s"))
+	for line, want := range map[string]string{
+		"get|--socket|S|v":      "vad\tversion 1, 2.1 KiB\nvision\tversion 1, 2.1 KiB\n:4\n",
+		"get|--socket|S|vad|":   ":4\n",
+		"withdraw|--socket|S|l": "llm\tversion 1, 2.1 KiB\n:4\n",
+		"inspect|--socket|S|ll": "llm\tversion 1, 2.1 KiB\n:0\n",
+		"serve|--device|":       "host\tshared memory of this host\ncuda:0\tthe first GPU\n:4\n",
+		"publish|llm=":          ":0\n",
+	} {
+		args := strings.Split(strings.ReplaceAll("__complete|"+line, "|S|", "|"+p.file("s")+"|"), "|")
+		require.Equal(t, want, p.must(args...), line)
+	}
+}

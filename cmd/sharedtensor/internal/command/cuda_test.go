@@ -1,0 +1,47 @@
+//go:build linux && !nocuda
+
+package command
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
+)
+
+// TestCUDA serves from the stand-in for libcuda, whose memory two processes really share.
+func TestCUDA(t *testing.T) {
+	p := newPlace(t)
+	p.env = append(p.env, cudatest.Options{Devices: 2}.Env(t)...)
+	found := examined(t, p.must("doctor", "--json"))
+	require.Contains(t, found["CUDA driver"].Detail, "for CUDA 13.0")
+	require.Equal(t, "ok", found["cuda:1"].Status)
+	require.Equal(t, "ok", found["share cuda:0 by cuda-fd"].Status)
+	require.Equal(t, "warn", found["share cuda:0 by cuda-fabric"].Status)
+
+	path := p.model("m.safetensors", 1)
+	owner := p.serve("--device", "cuda:0", "m="+path)
+	require.NotContains(t, owner.stderr.String(), "level=WARN")
+	p.must("get", "m", "-o", p.file("copy.safetensors"))
+	require.Equal(t, digests(t, path), digests(t, p.file("copy.safetensors")))
+	require.Equal(t, p.described(path, "--digest").Tensors, p.described("m", "--digest").Tensors)
+	p.must("publish", "--device", "cuda:0", "m="+p.model("n.safetensors", 2))
+	p.must("get", "m", "-o", p.file("copy.safetensors"))
+	require.Equal(t, digests(t, p.file("n.safetensors")), digests(t, p.file("copy.safetensors")))
+
+	require.Contains(t, p.fails(cli.ExitFailure, "serve", "--device", "cuda:7", "m="+path), "no device cuda:7: there are 2")
+	p.start(p.command("serve", "--device", "cuda:1")).line()
+	require.FileExists(t, p.file("shared-tensor-1.sock"), "the device's index is in the default socket")
+}
+
+func TestCUDAWithoutDriver(t *testing.T) {
+	p := newPlace(t)
+	p.env = append(p.env, "SHAREDTENSOR_LIBCUDA="+p.file("none.so"))
+	text := p.fails(cli.ExitFailure, "serve", "--device", "cuda:0", "m="+p.model("m.safetensors", 1))
+	require.Contains(t, text, "no CUDA driver library")
+	found := examined(t, p.must("doctor", "--json"))
+	require.NotEqual(t, "fail", found["CUDA driver"].Status)
+	require.Contains(t, found["CUDA driver"].Detail, "none.so")
+}

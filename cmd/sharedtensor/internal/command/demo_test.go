@@ -1,0 +1,198 @@
+package command
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/demo"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+)
+
+// demoPlace is a place whose directory is that of temporary files too, so that what a demo leaves is seen.
+func demoPlace(t *testing.T) *place {
+	p := newPlace(t)
+	p.env = append(p.env, "TMPDIR="+p.dir)
+	return p
+}
+
+// empty waits until no demo has left anything: neither files in the place nor processes that were given a directory in it.
+func (p *place) empty() {
+	p.t.Helper()
+	eventually(p.t, "processes or files are left", func() bool {
+		left, err := filepath.Glob(p.file("sharedtensor-demo-*"))
+		require.NoError(p.t, err)
+		return len(left) == 0 && len(p.processes()) == 0
+	})
+}
+
+// processes are the command lines that name the place.
+func (p *place) processes() (list []string) {
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(p.t, err)
+	for _, path := range lines {
+		line, _ := os.ReadFile(path) // it may have ended meanwhile
+		if strings.Contains(string(line), p.dir+"/sharedtensor-demo-") {
+			list = append(list, string(line))
+		}
+	}
+	return list
+}
+
+// demoReport runs a demo that has to go well.
+func demoReport(p *place, args ...string) demo.Report {
+	p.t.Helper()
+	got := p.run(append([]string{"demo", "--json"}, args...)...)
+	require.Equal(p.t, cli.ExitOK, got.code, got.stderr)
+	require.Empty(p.t, got.stderr)
+	var r demo.Report
+	require.NoError(p.t, json.Unmarshal([]byte(got.stdout), &r))
+	require.Empty(p.t, p.processes())
+	p.empty()
+	return r
+}
+
+func TestDemo(t *testing.T) {
+	r := demoReport(demoPlace(t), "--size", "4MiB")
+	require.InDelta(t, 4<<20, r.Model.Bytes, 16<<10)
+	checkDemo(t, &r)
+}
+
+func TestDemoOfAFile(t *testing.T) {
+	path := silero(t)
+	r := demoReport(demoPlace(t), path)
+	require.Equal(t, path, r.Model.Path)
+	require.Equal(t, 15, r.Model.Tensors)
+	checkDemo(t, &r)
+}
+
+// checkDemo checks what every demo must show.
+func checkDemo(t *testing.T, r *demo.Report) {
+	t.Helper()
+	require.True(t, r.OK)
+	require.Empty(t, r.Error)
+	require.Len(t, r.Processes, 6)
+	pids := map[int]bool{}
+	for i, p := range r.Processes {
+		pids[p.PID] = true
+		require.Equal(t, r.Model.Bytes, p.Bytes, p.Role)
+		if i < 4 {
+			require.Equal(t, r.Result, p.Result, p.Role)
+			require.Positive(t, p.Private, p.Role)
+		}
+		if i > 0 && i < 4 {
+			require.Positive(t, p.Attach, p.Role)
+			require.Less(t, p.PSS, r.Model.Bytes/2, p.Role)
+		}
+	}
+	require.Len(t, pids, 6)
+
+	require.Equal(t, 4, r.Memory.Processes)
+	require.Equal(t, 1, r.Memory.Objects)
+	require.InEpsilon(t, r.Model.Bytes, r.Memory.PSS, 0.05)
+	require.Equal(t, 4*r.Model.Bytes, r.Memory.Copies)
+	require.True(t, r.Memory.OneCopy)
+
+	require.Equal(t, r.Processes[3].PID, r.ClientKilled.PID)
+	require.Equal(t, 2, r.ClientKilled.Holders)
+	require.Positive(t, r.ClientKilled.Returned)
+	require.EqualValues(t, 2, r.Published.Version)
+	require.NotEqual(t, r.Result, r.Published.Result)
+	require.GreaterOrEqual(t, r.Published.Runs, 2)
+	require.Equal(t, r.Processes[0].PID, r.OwnerKilled.PID)
+	require.GreaterOrEqual(t, r.OwnerKilled.Runs, 2)
+	require.Equal(t, r.Processes[5].PID, r.Restarted.PID)
+	require.True(t, r.Restarted.Memory.OneCopy)
+}
+
+func TestDemoInWords(t *testing.T) {
+	p := demoPlace(t)
+	got := p.run("demo", "--size", "1MiB")
+	require.Equal(t, cli.ExitOK, got.code, got.stderr)
+	require.Empty(t, got.stderr)
+	for _, want := range []string{
+		"\nall 4 computed the same", "\none copy: 4 processes", "\nkilled client 3 (SIGKILL): ", "\nclient 2 switched to version 2",
+		"\nkilled the owner (SIGKILL): ", "\none copy: 3 processes", "\nPROCESS ", "\ntogether ",
+	} {
+		require.Contains(t, got.stdout, want)
+	}
+	for line := range strings.Lines(got.stdout) {
+		require.LessOrEqual(t, len([]rune(line)), 81, line) // with its end: it fits a terminal of 80 columns
+	}
+	require.NotContains(t, got.stdout, "\x1b")
+	require.NotContains(t, got.stdout, "✓")
+	p.empty()
+}
+
+// TestDemoStopped ends the director by signals of which the second leaves it no time to clean up.
+func TestDemoStopped(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGKILL} {
+		for _, at := range []string{"owner,", "client 3,", "publisher,", "new owner,"} {
+			p := demoPlace(t)
+			s := p.start(p.command("demo", "--size", "1MiB"))
+			for !strings.HasPrefix(s.line(), at) {
+			}
+			s.signal(sig)
+			require.NotEqual(t, cli.ExitOK, s.exit(), "%v at %q", sig, at)
+			if sig != syscall.SIGKILL {
+				require.Equal(t, "sharedtensor: interrupted\n", s.stderr.String())
+			}
+			p.empty()
+		}
+	}
+}
+
+func TestDemoRefuses(t *testing.T) {
+	p := demoPlace(t)
+	for line, want := range map[string]string{
+		"demo --size 0":                  "want 1 to",
+		"demo --size many":               "as in 64MiB",
+		"demo --size 1MiB x.safetensors": "not for a FILE",
+		"demo a b":                       "accepts at most 1 arg",
+		"demo-process owner":             "DIR is missing",
+	} {
+		require.Contains(t, p.fails(cli.ExitUsage, strings.Fields(line)...), want, line)
+	}
+	require.Contains(t, p.fails(cli.ExitFailure, "demo", "missing.safetensors"), "missing.safetensors: no such file")
+	p.empty()
+}
+
+func TestDemoReportsFailureAsJSON(t *testing.T) {
+	p := demoPlace(t)
+	got := p.run("demo", "--json", "missing.safetensors")
+	require.Equal(t, cli.ExitFailure, got.code)
+	var r demo.Report
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &r))
+	require.False(t, r.OK)
+	require.Contains(t, r.Error, "missing.safetensors: no such file")
+	require.Contains(t, got.stderr, r.Error)
+}
+
+// TestDemoProcessKeepsOtherDirectories starts a process of the demo with a directory that is none of the demo's, and without a director.
+func TestDemoProcessKeepsOtherDirectories(t *testing.T) {
+	p := newPlace(t)
+	require.NoError(t, os.WriteFile(p.file("mine"), nil, 0o600))
+	require.Contains(t, p.fails(cli.ExitFailure, "demo-process", "owner", p.dir), "is not a directory of the demo")
+	require.FileExists(t, p.file("mine"))
+}
+
+func TestParseBytes(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "4096": 4096, "64MiB": 64 << 20, "64 MiB": 64 << 20, "1.5 GB": 1.5e9, "2g": 2 << 30, "1k": 1024, "7B": 7, " 3tib ": 3 << 40,
+		term.FormatBytes(64 << 20): 64 << 20,
+	} {
+		got, err := term.ParseBytes(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, got, text)
+	}
+	for _, text := range []string{"", "MiB", "-1", "1e30", "nan", "inf", "9223372036854775808", "8EiB", "1 2", "0x1p70"} {
+		_, err := term.ParseBytes(text)
+		require.Error(t, err, text)
+	}
+}

@@ -1,0 +1,126 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+)
+
+// examineHost looks at what sharing host memory needs.
+func examineHost() []finding {
+	findings := []finding{kernel()}
+	dev, err := host.Open()
+	features := host.Features
+	if err == nil {
+		defer dev.Close()
+		features = dev.Features
+	}
+	for _, f := range features() {
+		findings = append(findings, featureFinding(f))
+	}
+	if err != nil {
+		return append(findings, fail("host memory", "", "%v", err))
+	}
+	findings = append(findings, probeFindings("host", dev)...)
+	if f, found := shm(); found {
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+// kernel says which one runs.
+func kernel() finding {
+	if runtime.GOOS != "linux" {
+		return fail("kernel", "run it on Linux; this system is good for inspecting files", "%s has no sealed shared memory", runtime.GOOS)
+	}
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return warn("kernel", "mount /proc", "%v", err)
+	}
+	version := strings.TrimSpace(string(release))
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		return ok("kernel", "Linux %s", version)
+	}
+	// F_SEAL_FUTURE_WRITE came with 5.1 (fcntl(2)); distributions have carried it back, so what counts is the check of the seal.
+	if major < 5 || major == 5 && minor < 1 {
+		return warn("kernel", "use Linux 5.1 or newer", "Linux %s does not know F_SEAL_FUTURE_WRITE, unless it was carried back", version)
+	}
+	return ok("kernel", "Linux %s", version)
+}
+
+// featureFinding is a feature of the host device as a finding.
+func featureFinding(f host.Feature) finding {
+	detail, between, advice := f.Detail, " ", f.Advice
+	if f.Err != nil {
+		detail, between = f.Err.Error(), ": "
+	}
+	if f.Bytes > 0 {
+		detail = strings.TrimSuffix(term.FormatBytes(f.Bytes)+between+detail, between)
+	}
+	if advice == "" {
+		advice = sharingAdvice(f.Err)
+	}
+	switch {
+	case f.Err == nil && detail == "":
+		return ok(f.Name, "nothing is in the way")
+	case f.Err == nil:
+		return ok(f.Name, "%s", detail)
+	case f.Required:
+		return fail(f.Name, advice, "%s", detail)
+	}
+	return warn(f.Name, advice, "%s", detail)
+}
+
+// sharingAdvice says what to do about an error of a device.
+func sharingAdvice(err error) string {
+	switch {
+	case errors.Is(err, driver.ErrOutOfMemory):
+		return "free memory, or raise the limit that is named"
+	case errors.Is(err, os.ErrPermission):
+		return "a sandbox forbids it: allow the system call in its seccomp or LSM profile"
+	}
+	return ""
+}
+
+// probeFindings tries every kind of handle that a device knows. A device that can share by one of them is fit, whatever the others say.
+func probeFindings(name string, dev driver.Prober) []finding {
+	support := dev.Probe()
+	usable := false
+	for _, s := range support {
+		usable = usable || s.Err == nil
+	}
+	var findings []finding
+	for _, s := range support {
+		check := "share " + name + " by " + string(s.Kind)
+		switch {
+		case s.Err == nil:
+			findings = append(findings, ok(check, "exported and imported again"))
+		case usable:
+			findings = append(findings, warn(check, "", "%v", s.Err))
+		default:
+			findings = append(findings, fail(check, sharingAdvice(s.Err), "%v", s.Err))
+		}
+	}
+	return findings
+}
+
+// gpuFiles are there where the kernel has an NVIDIA GPU for this process, whatever libraries there are: the driver's list, the device nodes,
+// and the device of WSL. /dev/nvidiactl says nothing: the library makes that node itself.
+var gpuFiles = []string{"proc/driver/nvidia/gpus/*", "dev/nvidia[0-9]*", "dev/dxg"}
+
+// hasGPU reports whether a file system, usually that of the host, has a file of a GPU.
+func hasGPU(root fs.FS) bool {
+	return slices.ContainsFunc(gpuFiles, func(pattern string) bool {
+		found, _ := fs.Glob(root, pattern) // the only error is of the pattern
+		return len(found) > 0
+	})
+}

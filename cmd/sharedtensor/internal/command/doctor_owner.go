@@ -1,0 +1,199 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// examineTime bounds each check that talks over a socket.
+const examineTime = 3 * time.Second
+
+// examineSocket looks at the place of the socket by doing there, beside it, what an owner and a client do.
+func examineSocket(ctx context.Context, o *cli.OwnerFlags) []finding {
+	const check = "socket"
+	path, err := o.Path(0)
+	if err != nil {
+		return []finding{fail(check, "set --socket or "+endpoint.EnvBasePath+" to a shorter path", "%v", err)}
+	}
+	dir := filepath.Dir(path)
+	_, err = os.Stat(dir)
+	made := errors.Is(err, os.ErrNotExist)
+	findings := []finding{ok(check, "%s", path)}
+	took, err := rehearse(ctx, filepath.Join(dir, fmt.Sprintf(".doctor-%d", os.Getpid())))
+	if made {
+		_ = os.Remove(dir) // it is empty, unless an owner has come meanwhile
+	}
+	const rehearsal = "publish and attach"
+	if err != nil {
+		return append(findings, fail(rehearsal, placeAdvice(err, dir), "%v", err))
+	}
+	return append(findings, ok(rehearsal, "over a socket in %s, in %s", dir, term.FormatDuration(took)))
+}
+
+// placeAdvice says what to do about a directory that is not fit for a socket.
+func placeAdvice(err error, dir string) string {
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return "make " + dir + " a directory of your own that nobody else may write, or choose another with --socket or " + endpoint.EnvBasePath
+	case errors.Is(err, os.ErrNotExist):
+		return "make the directory above " + dir + ", or choose another with --socket or " + endpoint.EnvBasePath
+	}
+	return sharingAdvice(err)
+}
+
+// rehearse is an owner for a moment: it publishes one tensor, attaches it over the socket and reads it. It returns how long attaching
+// took. The socket and its lock are gone when it returns.
+func rehearse(ctx context.Context, base string) (took time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, examineTime)
+	defer cancel()
+	path, err := endpoint.SocketPath(base, 0)
+	if err != nil {
+		return 0, err
+	}
+	dev, err := cli.OpenHost()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	devices := []driver.Device{dev}
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: path, Devices: devices, Label: "sharedtensor doctor"})
+	if err != nil {
+		return 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve() }()
+	defer func() {
+		err = errors.Join(err, server.Close())
+		<-ended
+	}()
+	model := module.Synthetic{Tensors: 1, Bytes: 1 << 16, Seed: 1}
+	sd, err := module.Synthesize(dev, model)
+	if err != nil {
+		return 0, err
+	}
+	want, err := digestOf(ctx, sd)
+	if err != nil {
+		return 0, errors.Join(err, sd.Close())
+	}
+	if _, err := server.Publish(ctx, "doctor", sd); err != nil { // takes sd
+		return 0, err
+	}
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: path, OverSocket: true, Devices: devices, Label: "sharedtensor doctor"})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	start := time.Now()
+	h, err := client.Acquire(ctx, "doctor")
+	if err != nil {
+		return 0, err
+	}
+	took = time.Since(start)
+	defer func() { err = errors.Join(err, h.Close()) }()
+	got, err := digestOf(ctx, h.StateDict())
+	if err == nil && got != want {
+		err = errors.New("what was attached is not what was published")
+	}
+	return took, err
+}
+
+// digestOf is the digest of the first tensor.
+func digestOf(ctx context.Context, sd *module.StateDict) (module.Digest, error) {
+	for _, t := range sd.All() {
+		return module.TensorDigest(ctx, t)
+	}
+	return module.Digest{}, errors.New("there is no tensor")
+}
+
+// examineOwner asks whoever serves on the socket for a sign of life, and what it can share.
+func examineOwner(ctx context.Context, o *cli.OwnerFlags) []finding {
+	const check = "owner"
+	ctx, cancel := context.WithTimeout(ctx, examineTime)
+	defer cancel()
+	path, err := o.Path(0)
+	if err != nil {
+		return []finding{fail(check, "", "%v", err)}
+	}
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) && len(o.Others(path)) == 0 {
+		return []finding{ok(check, "nobody serves yet; start one with: sharedtensor serve NAME=FILE")}
+	}
+	client, err := o.Dial(ctx)
+	if err != nil {
+		return []finding{ownerTrouble(check, path, err)}
+	}
+	defer client.Close()
+	latency, err := client.Ping(ctx)
+	if err != nil {
+		return []finding{ownerTrouble(check, path, err)}
+	}
+	info, err := client.ServerInfo(ctx)
+	if err != nil {
+		return []finding{ownerTrouble(check, path, err)}
+	}
+	return append([]finding{ownerLife(check, info, latency)}, ownerShares(info)...)
+}
+
+// ownerLife is the sign of life.
+func ownerLife(check string, info endpoint.ServerInfo, latency time.Duration) finding {
+	const released = "v"
+	s := info.Stats
+	detail := fmt.Sprintf("answers in %s, up %s, owns %s, %s mapped by clients, has %s", term.FormatDuration(latency), term.FormatAge(info.Uptime),
+		term.FormatBytes(int64(s.BytesOwned)), term.FormatBytes(int64(s.BytesMapped)), term.Count(int(s.Models), "model"))
+	switch own := endpoint.Version(); {
+	case !info.Ready:
+		return warn(check, "wait until it has stopped, and start another", "it is shutting down: %s", detail)
+	case info.Version != own && strings.HasPrefix(info.Version, released) && strings.HasPrefix(own, released):
+		return warn(check, "restart it with the same version", "it is version %s, this program %s: %s", info.Version, own, detail)
+	}
+	return ok(check, "%s", detail)
+}
+
+// ownerShares tells of each device of the owner by which kinds of handle it is shared.
+func ownerShares(info endpoint.ServerInfo) (findings []finding) {
+	for _, d := range info.Devices {
+		check := "owner shares " + driverName(d)
+		var kinds, reasons []string
+		for _, h := range info.Capabilities.Handles {
+			switch {
+			case h.Device != d.UUID:
+			case h.Supported:
+				kinds = append(kinds, h.Kind)
+			default:
+				reasons = append(reasons, h.Kind+": "+h.Reason)
+			}
+		}
+		switch {
+		case len(kinds) > 0:
+			findings = append(findings, ok(check, "by %s", strings.Join(kinds, ", ")))
+		case len(reasons) > 0:
+			findings = append(findings, warn(check, "look at the checks of that device here", "by nothing: %s", strings.Join(reasons, "; ")))
+		}
+	}
+	return findings
+}
+
+// ownerTrouble says what is wrong with the owner of a socket that is there.
+func ownerTrouble(check, path string, err error) finding {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return warn(check, "wait until it has loaded its models, or look at its log", "a process listens on %s and does not answer yet", path)
+	case errors.Is(err, endpoint.ErrUnavailable):
+		return warn(check, "start an owner: it removes the socket of a dead one", "%v", err)
+	case errors.Is(err, endpoint.ErrPermission):
+		return fail(check, "run as the owner's user; or start the owner with --allow-uid and say --owner-uid here", "%v", err)
+	case errors.Is(err, endpoint.ErrProtocol):
+		return fail(check, "use the same version of sharedtensor for owner and clients", "%v", err)
+	}
+	return fail(check, "", "%v", err)
+}

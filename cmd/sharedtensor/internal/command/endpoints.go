@@ -1,0 +1,178 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+func newEndpointsCommand() *cobra.Command {
+	var o *cli.OwnerFlags
+	var asJSON *bool
+	c := &cobra.Command{
+		Use:   "endpoints [flags] [NAME...]",
+		Short: "List the functions that the owner has",
+		Long: `List the functions that the owner has registered: what each takes, as call is told it, the Go type of its result, and how it
+runs. Fields in brackets may be left out. With names every field of argument and result is listed, also those of fields. A cached
+endpoint returns the result of an equal call before; what makes calls equal is its key, or else all arguments.`,
+		Example: "  sharedtensor endpoints\n  sharedtensor endpoints build_model --json",
+		RunE: func(c *cobra.Command, names []string) error {
+			return o.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				list, err := listedEndpoints(ctx, o, client, names)
+				if err != nil {
+					return err
+				}
+				if *asJSON {
+					return term.PrintJSON(c.OutOrStdout(), list)
+				}
+				if len(list) == 0 {
+					fmt.Fprintf(c.ErrOrStderr(), "there are no endpoints on %s\n", client.Socket())
+					return nil
+				}
+				if len(names) > 0 {
+					return printEndpoints(c.OutOrStdout(), list)
+				}
+				return endpointTable(list).Print(c.OutOrStdout())
+			})
+		},
+	}
+	o = cli.AddOwnerFlags(c)
+	asJSON = cli.JSONFlag(c)
+	c.ValidArgsFunction = completeEndpoints(o, 0)
+	return c
+}
+
+// listedEndpoints asks the owner. A name that it does not know is an error.
+func listedEndpoints(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, names []string) ([]endpoint.EndpointInfo, error) {
+	ctx, cancel := o.Bounded(ctx)
+	defer cancel()
+	list, err := client.Endpoints(ctx)
+	if err != nil || len(names) == 0 {
+		return append([]endpoint.EndpointInfo{}, list...), err
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(list, func(e endpoint.EndpointInfo) bool { return e.Name == name }) {
+			return nil, noEndpoint(name, list, client.Socket())
+		}
+	}
+	return slices.DeleteFunc(list, func(e endpoint.EndpointInfo) bool { return !slices.Contains(names, e.Name) }), nil
+}
+
+func endpointTable(list []endpoint.EndpointInfo) *term.Table {
+	t := term.NewTable(term.Column{Title: "NAME", Give: 1}, term.Column{Title: "TAKES", Give: 3}, term.Column{Title: "RETURNS", Give: 3},
+		term.Column{Title: "OPTIONS", Give: 2})
+	for _, e := range list {
+		t.Add(e.Name, takes(e), shortType(e.Out), endpointOptions(e))
+	}
+	return t
+}
+
+// takes is what call is told of an argument: its fields, or its type where it has none.
+func takes(e endpoint.EndpointInfo) string {
+	if len(e.InFields) == 0 {
+		return shortType(e.In)
+	}
+	words := make([]string, len(e.InFields))
+	for i, f := range e.InFields {
+		words[i] = f.Name + "=" + shortType(f.Type)
+		if f.Optional {
+			words[i] = "[" + words[i] + "]"
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// shortType is a Go type, but for the two that everybody uses in words.
+func shortType(name string) string {
+	return strings.NewReplacer("*tensor.Tensor", "tensor", "*module.StateDict", "statedict", "interface {}", "any").Replace(name)
+}
+
+// printEndpoints prints endpoints with all that is known of their fields.
+func printEndpoints(w io.Writer, list []endpoint.EndpointInfo) error {
+	t := term.NewTable(term.Column{Title: "FIELD", Give: 2}, term.Column{Title: "TYPE", Give: 1}, term.Column{Title: "NOTE", Give: 3})
+	for _, e := range list {
+		t.Add(e.Name, "", endpointOptions(e))
+		t.Add("  takes", shortType(e.In))
+		addFields(t, e.InFields, "    ")
+		t.Add("  returns", shortType(e.Out))
+		addFields(t, e.OutFields, "    ")
+		if e.Uncached > 0 {
+			t.Add("  not cached", fmt.Sprintf("%d calls", e.Uncached), "with tensors that may still be written")
+		}
+	}
+	return t.Print(w)
+}
+
+// addFields adds a row for each field, and indented those for its own fields.
+func addFields(t *term.Table, fields []endpoint.FieldInfo, indent string) {
+	for _, f := range fields {
+		note := ""
+		if f.Optional {
+			note = "optional"
+		}
+		t.Add(indent+f.Name, shortType(f.Type), note)
+		addFields(t, f.Fields, indent+"  ")
+	}
+}
+
+// endpointOptions says in words how an endpoint runs.
+func endpointOptions(e endpoint.EndpointInfo) string {
+	var words []string
+	add := func(is bool, word string) {
+		if is {
+			words = append(words, word)
+		}
+	}
+	add(e.Task, "task")
+	add(e.Managed, "managed")
+	add(e.Stream, "stream")
+	cached := e.Cache && !e.Stream
+	add(cached && e.CacheKey == "", "cached")
+	add(cached && e.CacheKey != "", "cached by "+e.CacheKey)
+	add(cached && !e.SingleFlight, "no single flight")
+	add(e.Serialized, "serialized")
+	add(e.Timeout > 0, "timeout "+term.FormatDuration(e.Timeout))
+	return strings.Join(words, ", ")
+}
+
+// completeEndpoints offers the names of the owner's endpoints, for the positional arguments up to the limit; 0 is no limit.
+func completeEndpoints(o *cli.OwnerFlags, limit int) cobra.CompletionFunc {
+	return func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if limit > 0 && len(words) >= limit {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return askOwner(o, func(ctx context.Context, client *endpoint.Client) (names []string, err error) {
+			list, err := client.Endpoints(ctx)
+			for _, e := range list {
+				if strings.HasPrefix(e.Name, prefix) {
+					names = append(names, cli.Completion(e.Name, takes(e)+" "+endpointOptions(e)))
+				}
+			}
+			return names, err
+		}), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// askOwner asks for what completes a word. Where there is no answer there is nothing: a shell has no place for errors.
+func askOwner(o *cli.OwnerFlags, ask func(ctx context.Context, client *endpoint.Client) ([]string, error)) []string {
+	ctx, cancel := context.WithTimeout(context.Background(), cli.CompletionTime)
+	defer cancel()
+	client, err := o.Silent().Dial(ctx)
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	words, err := ask(ctx, client)
+	if err != nil {
+		return nil
+	}
+	return words
+}

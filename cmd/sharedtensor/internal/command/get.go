@@ -1,0 +1,144 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+)
+
+// getFlags are the flags of the command get.
+type getFlags struct {
+	owner   *cli.OwnerFlags
+	output  string
+	version uint64
+}
+
+func newGetCommand() *cobra.Command {
+	var o getFlags
+	c := &cobra.Command{
+		Use:   "get [flags] NAME -o FILE",
+		Short: "Attach a model and write it to a safetensors file",
+		Long: `Attach a published model and write its tensors, byte for byte, to a safetensors file. The model is read
+where it is, in the owner's memory. A FILE that exists is replaced when the new one is complete; on any
+failure it stays what it was. A FILE of - is standard output.`,
+		Example: `  sharedtensor get llm -o copy.safetensors
+  sharedtensor get llm --version 3 -o v3.safetensors
+  sharedtensor get llm -o - | sha256sum`,
+		Args: cli.Exactly("NAME"),
+		RunE: func(c *cobra.Command, words []string) error {
+			if o.output == "" {
+				return cli.Usagef(c, "-o FILE is missing")
+			}
+			if o.output == standardOutput && term.IsTerminal(c.OutOrStdout()) {
+				return cli.Usagef(c, "-o -: standard output is a terminal, which a file would garble: redirect it")
+			}
+			return get(c, o, words[0])
+		},
+	}
+	o.owner = cli.AddOwnerFlags(c)
+	c.ValidArgsFunction = cli.CompleteNames(o.owner, 1)
+	c.Flags().StringVarP(&o.output, "output", "o", "", "file to write")
+	c.Flags().Uint64Var(&o.version, "version", 0, "version to write; 0 is the newest")
+	return c
+}
+
+// standardOutput is the file name that stands for it.
+const standardOutput = "-"
+
+// get attaches and writes.
+func get(c *cobra.Command, o getFlags, name string) error {
+	return withModel(c.Context(), o.owner, name, o.version, func(h *endpoint.Handle) error {
+		sd, start := h.StateDict(), time.Now()
+		meter := term.NewMeter(c.ErrOrStderr(), "writing", "wrote", o.output)
+		opts, said, err := module.SaveOptions{Progress: meter.Update}, c.OutOrStdout(), error(nil)
+		if o.output == standardOutput {
+			said = c.ErrOrStderr()
+			err = module.SaveTo(c.Context(), c.OutOrStdout(), sd, opts)
+		} else {
+			err = module.Save(c.Context(), o.output, sd, opts)
+		}
+		meter.Close()
+		if errors.Is(err, safetensors.ErrNotRegular) {
+			err = fmt.Errorf("%w; -o - writes to standard output", err)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(said, "wrote %s: %s version %d, %s, %s in %s\n", term.Printable(o.output), term.Printable(name), h.Version(),
+			term.Count(sd.Len(), "tensor"), term.FormatBytes(sd.Bytes()), term.FormatDuration(time.Since(start)))
+		return err
+	})
+}
+
+// withModel attaches a version of a model, 0 for the newest, and lends the handle to use.
+func withModel(ctx context.Context, o *cli.OwnerFlags, name string, version uint64, use func(*endpoint.Handle) error) (err error) {
+	devices, err := devicesOf(ctx, o, name, version)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cli.CloseDevices(devices)) }()
+	client, err := o.Dial(ctx, devices...)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	h, err := acquire(ctx, o, client, name, version)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, h.Close()) }()
+	return use(h)
+}
+
+func acquire(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, name string, version uint64) (*endpoint.Handle, error) {
+	ctx, cancel := o.Bounded(ctx)
+	defer cancel()
+	return loaded(ctx, o, func() (*endpoint.Handle, error) { return client.AcquireVersion(ctx, name, version) })
+}
+
+// askAgain is the time between two questions after a model that is still loading.
+const askAgain = 50 * time.Millisecond
+
+// loaded asks the owner for something of a model. While that is still loading, it asks again until ctx ends if --wait says so, else the error
+// names the flag.
+func loaded[T any](ctx context.Context, o *cli.OwnerFlags, ask func() (T, error)) (T, error) {
+	for {
+		got, err := ask()
+		switch {
+		case !errors.Is(err, endpoint.ErrLoading):
+			return got, err
+		case !o.Wait:
+			return got, fmt.Errorf("%w; --wait waits for it", err)
+		case !pause(ctx, askAgain):
+			return got, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// devicesOf opens the devices that a version's tensors lie on, as its manifest says. A client has to have them when it dials.
+func devicesOf(ctx context.Context, o *cli.OwnerFlags, name string, version uint64) (devices []driver.Device, err error) {
+	err = o.WithOwner(ctx, func(ctx context.Context, client *endpoint.Client) error {
+		ctx, cancel := o.Bounded(ctx)
+		defer cancel()
+		m, err := loaded(ctx, o, func() (*module.Manifest, error) { return client.Manifest(ctx, name, version) })
+		if err != nil {
+			return err
+		}
+		devices, err = cli.OpenDevicesFor(m.Storages)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, cli.CloseDevices(devices))
+	}
+	return devices, nil
+}

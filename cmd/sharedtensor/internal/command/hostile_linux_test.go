@@ -1,0 +1,155 @@
+package command
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// hostileOwner starts a process that is one, on the default socket.
+func (p *place) hostileOwner(mood string) {
+	p.t.Helper()
+	exe, err := os.Executable()
+	require.NoError(p.t, err)
+	_ = os.Remove(p.socket())
+	c := exec.Command(exe)
+	c.Env, c.Dir = append(p.env, hostileSocketEnv+"="+p.socket(), hostileMoodEnv+"="+mood), p.dir
+	c.Stderr = io.Discard
+	require.NoError(p.t, c.Start())
+	p.t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	eventually(p.t, "the hostile owner listens", func() bool { return cli.Alive(p.socket()) })
+}
+
+// requireHarmless refuses text that a terminal would obey.
+func requireHarmless(t testing.TB, text string, about ...any) {
+	t.Helper()
+	for _, r := range text {
+		if r != '\n' && !unicode.IsPrint(r) {
+			require.Failf(t, "a control character", "%U in %q, of %v", r, text, about)
+		}
+	}
+}
+
+// hostileCommands are the command lines that ask an owner for something.
+var hostileCommands = []string{
+	"ls", "ls --all", "ls --holders --all", "ls --json", "ls m", "inspect m", "inspect m --json", "inspect --name m --version 3", "get m -o out",
+	"get m -o out --version 2", "ping -c 1", "ping -c 1 --json", "holders", "holders --json", "holders m",
+	"top --once -i 50ms", "top --once -i 50ms --json", "metrics", "call f", "call f x=1", "call f --json", "call nothing", "submit f", "submit f --json",
+	"tasks", "tasks --json", "wait evil", "wait --json evil", "wait --result evil", "cancel evil", "endpoints", "endpoints f", "endpoints --json",
+	"endpoints nothing", "objects", "objects --json", "release evil", "release --force evil", "release --force --json evil", "invalidate f",
+	"invalidate f x=1 --json", "publish m=model.safetensors", "withdraw m", "doctor", "doctor --json", "call f x=@m:t",
+}
+
+// D13, D14: whatever an owner says, no command lets a control character through to the terminal or breaks down over a number.
+func TestHostileOwnerReachesNoTerminal(t *testing.T) {
+	for _, mood := range hostileMoods {
+		t.Run(mood, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			p.model("model.safetensors", 1)
+			p.hostileOwner(mood)
+			said := 0
+			for i, line := range hostileCommands {
+				if mood == hostileGoodbye && i%5 != 0 {
+					continue // each waits for an owner that stays, as long as it may
+				}
+				r := p.run(append(strings.Fields(line), "--timeout", "100ms")...)
+				require.Contains(t, []int{cli.ExitOK, cli.ExitFailure}, r.code, "%s: %s", line, r.stderr)
+				require.NotContains(t, r.stderr, "goroutine ", line)
+				requireHarmless(t, r.stdout, mood, line)
+				requireHarmless(t, r.stderr, mood, line)
+				if strings.Contains(r.stdout+r.stderr, "evil") {
+					said++
+				}
+			}
+			require.True(t, mood == hostileGoodbye || said > len(hostileCommands)/4, "most commands have something to say of what the owner told them")
+			for _, line := range []string{"ls", "call", "wait", "cancel", "release", "holders", "objects"} {
+				r := p.run("__complete", line, "")
+				requireHarmless(t, strings.ReplaceAll(r.stdout, "\t", " "), mood, "completion of", line)
+			}
+			for _, line := range [][]string{{"tasks", "--watch"}, {"tasks", "--watch", "--json"}, {"watch"}, {"watch", "--json"}} {
+				s := p.start(p.command(append(line, "--timeout", "5s")...))
+				time.Sleep(200 * time.Millisecond)
+				s.signal(syscall.SIGINT)
+				for s.lines.Scan() {
+					requireHarmless(t, s.lines.Text(), mood, line)
+				}
+				require.LessOrEqual(t, s.exit(), cli.ExitFailure, "%v: %s", line, s.stderr)
+				requireHarmless(t, s.stderr.String(), mood, line)
+			}
+		})
+	}
+}
+
+// D14: on a terminal there are escape sequences, but none that the owner has chosen.
+func TestHostileOwnerOnATerminal(t *testing.T) {
+	for _, mood := range []string{hostileAnswers, hostileLow} {
+		p := newPlace(t)
+		p.hostileOwner(mood)
+		for _, line := range [][]string{{"tasks", "--watch"}, {"top", "-i", "50ms"}, {"wait", "evil"}, {"ls"}, {"call", "f"}} {
+			tty := newPTY(t, 100, 30)
+			c := p.command(append(line, "--timeout", "300ms")...)
+			c.Stdin, c.Stdout, c.Stderr = tty.slave, tty.slave, tty.slave
+			require.NoError(t, c.Start())
+			stop := time.AfterFunc(400*time.Millisecond, func() { _ = c.Process.Signal(syscall.SIGINT) })
+			_ = c.Wait()
+			stop.Stop()
+			screen := tty.screen.String()
+			require.NotContains(t, screen, "\x1b]0;", line)
+			require.NotContains(t, screen, "\x07", line)
+			require.NotContains(t, screen, "\u009b", line)
+			require.NotContains(t, screen, "\u202e", line)
+			require.NotContains(t, screen, "\x1b[2J", line)
+			require.NotContains(t, screen, "goroutine ", line)
+		}
+	}
+}
+
+// D14: whatever is in a file, or is its name, no command lets a control character through.
+func TestHostileFilesReachNoTerminal(t *testing.T) {
+	p := newPlace(t)
+	h, err := safetensors.NewHeader([]safetensors.TensorInfo{{Name: "t\x1b[2J\u009b", DType: tensor.Float32, Shape: tensor.Shape{2}}},
+		map[string]string{"\x1b]0;k\x07": "v\x1b[2J\u009b\u202e"})
+	require.NoError(t, err)
+	path := p.file("m\x1b[2J\u009b.safetensors")
+	require.NoError(t, safetensors.WriteFile(path, h, func(w io.Writer, info safetensors.TensorInfo) error {
+		_, err := w.Write(make([]byte, info.Bytes()))
+		return err
+	}))
+	index := p.file("i.safetensors.index.json")
+	require.NoError(t, os.WriteFile(index, []byte(`{"weight_map":{"a":"shard\u001b[2J\u009b.safetensors"}}`), 0o600))
+	broken := p.file("b\x1b[2J.safetensors")
+	require.NoError(t, os.WriteFile(broken, []byte("{}"), 0o600))
+	for _, line := range [][]string{
+		{"inspect", path}, {"inspect", path, "--json", "--digest"}, {"inspect", index}, {"inspect", broken}, {"serve", "m=" + index}, {"serve", "m=" + broken},
+		{"publish", "m=" + path}, {"call", "f", "x=@" + path}, {"get", "m", "-o", path}, {"demo", broken}, {"ls\x1b[2J"}, {"ls", "--\x1b[2J"},
+	} {
+		r := p.run(line...)
+		requireHarmless(t, r.stdout, line)
+		requireHarmless(t, r.stderr, line)
+	}
+	owner := p.serve("m=" + path)
+	for _, line := range [][]string{{"ls"}, {"ls", "--json"}, {"inspect", "m"}, {"inspect", "m", "--json"}, {"top", "--once", "-i", "50ms"}, {"get", "m", "-o", p.file("o\x1b")}} {
+		r := p.run(line...)
+		require.Equal(t, cli.ExitOK, r.code, r.stderr)
+		requireHarmless(t, r.stdout, line)
+		requireHarmless(t, r.stderr, line)
+	}
+	owner.signal(syscall.SIGTERM)
+	require.Equal(t, cli.ExitOK, owner.exit())
+	requireHarmless(t, owner.stderr.String())
+}

@@ -1,0 +1,186 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// lsFlags are the flags of the command ls.
+type lsFlags struct {
+	owner              *cli.OwnerFlags
+	all, holders, json bool
+}
+
+func newLsCommand() *cobra.Command {
+	var o lsFlags
+	c := &cobra.Command{
+		Use:     "ls [flags] [NAME...]",
+		Aliases: []string{"list"},
+		Short:   "List what is published, and who holds it",
+		Long: `List what the owner has published: the newest version of each name, or with --all every version that is still
+in memory. HOLDERS is the number of connections that hold the version. A version that the owner is still loading, waits
+to load or failed to load is a line of its own, with how far it is, how fast, or why.`,
+		Example: `  sharedtensor ls
+  sharedtensor ls --all --holders llm
+  sharedtensor ls --json`,
+		RunE: func(c *cobra.Command, names []string) error {
+			return o.owner.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				return list(ctx, c, o, client, names)
+			})
+		},
+	}
+	o.owner = cli.AddOwnerFlags(c)
+	c.ValidArgsFunction = cli.CompleteNames(o.owner, 0)
+	f := c.Flags()
+	f.BoolVarP(&o.all, "all", "a", false, "list every version that is in memory, also superseded and withdrawn ones")
+	f.BoolVar(&o.holders, "holders", false, "list the processes that hold each version")
+	f.BoolVar(&o.json, "json", false, "print JSON, always with every version and holder")
+	return c
+}
+
+// list prints what is published.
+func list(ctx context.Context, c *cobra.Command, o lsFlags, client *endpoint.Client, names []string) error {
+	models, err := listed(ctx, o.owner, client, names)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return term.PrintJSON(c.OutOrStdout(), models)
+	}
+	if len(models) == 0 {
+		fmt.Fprintf(c.ErrOrStderr(), "nothing is published on %s\n", client.Socket())
+		return nil
+	}
+	if o.holders {
+		return holderTable(models, o.all).Print(c.OutOrStdout())
+	}
+	return modelTable(models, o.all, time.Now()).Print(c.OutOrStdout())
+}
+
+// listed asks the owner. A name that it does not know is an error.
+func listed(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, names []string) ([]endpoint.ModelInfo, error) {
+	ctx, cancel := o.Bounded(ctx)
+	defer cancel()
+	models, err := client.List(ctx)
+	if err != nil || len(names) == 0 {
+		return models, err
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Name == name }) {
+			return nil, fmt.Errorf("%q: %w on %s", name, endpoint.ErrNotFound, client.Socket())
+		}
+	}
+	return slices.DeleteFunc(models, func(m endpoint.ModelInfo) bool { return !slices.Contains(names, m.Name) }), nil
+}
+
+// shown are the versions of a model that are listed.
+func shown(m endpoint.ModelInfo, all bool) []endpoint.VersionInfo {
+	if all {
+		return m.Versions
+	}
+	return slices.DeleteFunc(slices.Clone(m.Versions), func(v endpoint.VersionInfo) bool { return v.Version != m.Current })
+}
+
+// modelTable is a line for each version.
+func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Table {
+	columns := []term.Column{
+		{Title: "NAME", Give: 1}, {Title: "VERSION", Align: term.Right}, {Title: "BYTES", Align: term.Right},
+		{Title: "TENSORS", Align: term.Right}, {Title: "HOLDERS", Align: term.Right}, {Title: "AGE", Align: term.Right},
+	}
+	loading := slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Loading != nil })
+	if all || loading {
+		columns = append(columns, term.Column{Title: "STATE", Give: 3})
+	}
+	t := term.NewTable(append(columns, term.Column{Title: "SOURCE", Give: 2})...)
+	for _, m := range models {
+		for _, v := range shown(m, all) {
+			cells := []string{
+				m.Name, strconv.FormatUint(v.Version, 10), term.FormatBytes(v.Bytes), strconv.Itoa(v.Tensors),
+				strconv.Itoa(len(v.Holders)), term.FormatAge(now.Sub(v.PublishedAt)),
+			}
+			if all || loading {
+				cells = append(cells, versionState(m, v))
+			}
+			t.Add(append(cells, source(v))...)
+		}
+		if l := m.Loading; l != nil {
+			size := "-"
+			if l.Total > 0 {
+				size = term.FormatBytes(l.Total)
+			}
+			t.Add(m.Name, "-", size, "-", "-", orDash(!l.StartedAt.IsZero(), term.FormatAge(now.Sub(l.StartedAt))), loadText(l), l.Source)
+		}
+	}
+	return t
+}
+
+// loadText says how a version stands that is being loaded: "loading 42%, 1.2 GiB/s", "waiting", "failed: out of memory".
+func loadText(l *endpoint.LoadInfo) string {
+	switch {
+	case l.State == endpoint.LoadFailed:
+		return "failed: " + cli.OneLine(l.Error)
+	case l.State != endpoint.LoadRunning || l.Total <= 0:
+		return string(l.State)
+	}
+	text := "loading " + percent(float64(l.Done), float64(l.Total))
+	if l.BytesPerSecond() > 0 {
+		text += ", " + term.FormatRate(l.Done, l.UpdatedAt.Sub(l.StartedAt))
+	}
+	return text
+}
+
+// versionState says how a version stands.
+func versionState(m endpoint.ModelInfo, v endpoint.VersionInfo) string {
+	switch {
+	case v.Version == m.Current:
+		return "current"
+	case v.Withdrawn || m.Current == 0:
+		return "withdrawn"
+	}
+	return "superseded"
+}
+
+// source says where a version came from: a file, or else a process.
+func source(v endpoint.VersionInfo) string {
+	if v.Source != "" {
+		return v.Source
+	}
+	return processText(v.Publisher)
+}
+
+// processText is a process for people.
+func processText(p endpoint.Process) string {
+	text := "pid " + strconv.Itoa(int(p.PID))
+	if p.Label != "" {
+		text = p.Label + " (" + text + ")"
+	}
+	return text
+}
+
+// holderTable is a line for each holder of each version.
+func holderTable(models []endpoint.ModelInfo, all bool) *term.Table {
+	t := term.NewTable(term.Column{Title: "NAME", Give: 1}, term.Column{Title: "VERSION", Align: term.Right}, term.Column{Title: "PID", Align: term.Right},
+		term.Column{Title: "UID", Align: term.Right}, term.Column{Title: "LEASES", Align: term.Right}, term.Column{Title: "SINCE"}, term.Column{Title: "LABEL", Give: 2})
+	for _, m := range models {
+		for _, v := range shown(m, all) {
+			version := strconv.FormatUint(v.Version, 10)
+			for _, h := range v.Holders {
+				t.Add(m.Name, version, strconv.Itoa(int(h.PID)), strconv.FormatUint(uint64(h.UID), 10),
+					strconv.Itoa(h.Leases), h.Since.Format(time.DateTime), h.Label)
+			}
+			if len(v.Holders) == 0 {
+				t.Add(m.Name, version, "-", "-", "-", "-", "nobody holds it")
+			}
+		}
+	}
+	return t
+}

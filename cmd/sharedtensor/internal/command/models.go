@@ -1,0 +1,114 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+)
+
+// modelArg is one NAME=PATH of the command line.
+type modelArg struct{ name, path string }
+
+// source is where the model comes from, for people in any working directory.
+func (m modelArg) source() string {
+	if path, err := filepath.Abs(m.path); err == nil {
+		return path
+	}
+	return m.path
+}
+
+// parseModels reads arguments of the form NAME=PATH. Names must differ.
+func parseModels(c *cobra.Command, words []string) ([]modelArg, error) {
+	models := make([]modelArg, 0, len(words))
+	seen := map[string]bool{}
+	for _, word := range words {
+		name, path, found := strings.Cut(word, "=")
+		switch {
+		case !found:
+			return nil, cli.Usagef(c, "%q is not NAME=PATH: say for example %s=%s", word, suggestName(word), word)
+		case path == "":
+			return nil, cli.Usagef(c, "%q has no path behind the =", word)
+		case seen[name]:
+			return nil, cli.Usagef(c, "the name %q is given twice", name)
+		}
+		if err := catalog.CheckName(name); err != nil {
+			return nil, cli.UsageError(c, fmt.Errorf("%q: %w", word, err))
+		}
+		seen[name] = true
+		models = append(models, modelArg{name, path})
+	}
+	return models, nil
+}
+
+// suggestName makes a name out of a path.
+func suggestName(path string) string {
+	name := filepath.Base(path)
+	name = strings.TrimSuffix(name, ".json")
+	name = strings.TrimSuffix(name, ".index")
+	name = strings.TrimSuffix(name, ".safetensors")
+	if catalog.CheckName(name) != nil || name == "." || name == "/" {
+		return "NAME"
+	}
+	return name
+}
+
+// completeModels completes the PATH of NAME=PATH as a file.
+func completeModels(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveDefault
+}
+
+// checkModels reads and checks the headers of all files, so that a mistake in the last one is found before the first is loaded.
+func checkModels(models []modelArg) error {
+	var errs []error
+	for _, m := range models {
+		model, err := safetensors.Open(m.path)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		errs = append(errs, model.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// loadModel loads a model onto the device, seals it, and tells its progress. The caller owns the state dict.
+func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Writer, also func(done, total int64)) (*module.StateDict, error) {
+	meter := term.NewMeter(stderr, "loading", "loaded", m.name)
+	sd, err := module.Load(ctx, dev, m.path, module.LoadOptions{Progress: func(done, total int64) {
+		meter.Update(done, total)
+		if also != nil {
+			also(done, total)
+		}
+	}})
+	if err == nil {
+		err = seal(sd)
+	}
+	meter.End(err)
+	if err != nil && sd != nil {
+		return nil, errors.Join(err, sd.Close())
+	}
+	return sd, err
+}
+
+// seal closes the memory of a model against all writers, this process included: what is published is what was in the file, whatever happens
+// to this process. Memory of a device that has no seals stays as it is.
+func seal(sd *module.StateDict) error {
+	for _, s := range sd.Storages() {
+		if err := s.Seal(); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,163 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// publishFlags are the flags of the command publish.
+type publishFlags struct {
+	owner  *cli.OwnerFlags
+	device string
+}
+
+func newPublishCommand() *cobra.Command {
+	var o publishFlags
+	c := &cobra.Command{
+		Use:   "publish [flags] NAME=PATH...",
+		Short: "Load models and hand them to the running owner",
+		Long: `Load models into shared memory and hand that memory to the running owner, which publishes it as the next
+version of NAME. Nothing is copied on the way, and the memory outlives this process: it belongs to the owner
+from then on. Readers of the version before stay on it.`,
+		Example: `  sharedtensor publish llm=step-2000.safetensors
+  sharedtensor publish llm=./checkpoint vad=vad.safetensors`,
+		ValidArgsFunction: completeModels,
+		RunE: func(c *cobra.Command, words []string) error {
+			if len(words) == 0 {
+				return cli.Usagef(c, "NAME=PATH is missing")
+			}
+			models, err := parseModels(c, words)
+			if err != nil {
+				return err
+			}
+			return publish(c, o, models)
+		},
+	}
+	o.owner = cli.AddOwnerFlags(c)
+	cli.DeviceFlag(c, &o.device)
+	return c
+}
+
+// publish loads the models one after the other and hands each over. The owner is dialed first: without one nothing is worth loading.
+func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
+	if err := checkModels(models); err != nil {
+		return err
+	}
+	dev, err := cli.OpenDevice(o.device)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	client, err := o.owner.DialDevice(c.Context(), dev.Info().Index, dev)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close()) }()
+	ctx, stop, err := whileOwnerLives(c.Context(), o.owner, client, models[0].name)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	for _, m := range models {
+		version, err := publishOne(ctx, c, o.owner, client, dev, m)
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(c.OutOrStdout(), "published %s version %d from %s\n", term.Printable(m.name), version, term.Printable(m.path)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// publishOne loads a model, hands it over, and unmaps it here.
+func publishOne(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client *endpoint.Client, dev driver.Device, m modelArg) (uint64, error) {
+	sd, err := loadModel(ctx, dev, m, c.ErrOrStderr(), nil)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := o.Bounded(ctx)
+	defer cancel()
+	version, err := client.PublishFrom(ctx, m.name, sd, m.source())
+	return version, errors.Join(err, sd.Close())
+}
+
+// errOwnerGone ends what is done for an owner that has gone away.
+var errOwnerGone = fmt.Errorf("%w any more: the owner ended", endpoint.ErrUnavailable)
+
+// whileOwnerLives returns a context that ends when the connection to the owner does. A client waits for the next owner by itself, but what was
+// asked of this one may not be meant for that. With --wait it is. The caller calls stop.
+func whileOwnerLives(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, name string) (_ context.Context, stop func(), err error) {
+	if o.Wait {
+		return ctx, func() {}, nil
+	}
+	w, err := startWatch(ctx, o, client, []string{name})
+	if err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			e, err := w.Next(ctx)
+			if err != nil {
+				return
+			}
+			if e.Kind == endpoint.EventOwnerLost {
+				cancel(errOwnerGone)
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-watched
+		w.Close()
+	}, nil
+}
+
+func newWithdrawCommand() *cobra.Command {
+	var o *cli.OwnerFlags
+	c := &cobra.Command{
+		Use:   "withdraw [flags] NAME...",
+		Short: "Take names off the owner's books",
+		Long: `Take names off the owner's books: nobody can attach them any more. Who holds a version keeps it and is told;
+its memory is given back when the last holder has gone.`,
+		Example: "  sharedtensor withdraw llm",
+		RunE: func(c *cobra.Command, names []string) error {
+			if len(names) == 0 {
+				return cli.Usagef(c, "NAME is missing")
+			}
+			return o.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				return withdraw(ctx, c, o, client, names)
+			})
+		},
+	}
+	o = cli.AddOwnerFlags(c)
+	c.ValidArgsFunction = cli.CompleteNames(o, 0)
+	return c
+}
+
+// withdraw takes every name off the books that is there, and fails where one is not.
+func withdraw(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client *endpoint.Client, names []string) error {
+	ctx, cancel := o.Bounded(ctx)
+	defer cancel()
+	var errs []error
+	for _, name := range names {
+		if err := client.Withdraw(ctx, name); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		fmt.Fprintf(c.OutOrStdout(), "withdrew %s\n", term.Printable(name))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,84 @@
+package command
+
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+const rootHelp = `Share models between the processes of a host, in place: one process owns the tensors,
+every other one uses them where they are, without a copy.
+
+Start with:
+  sharedtensor doctor                        what this host can share
+  sharedtensor serve llm=model.safetensors   own a model
+  sharedtensor ls                            what is served, and who holds it
+
+The socket on which owner and clients meet is, in this order:
+  --socket PATH
+  $SHARED_TENSOR_BASE_PATH-N.sock
+  $XDG_RUNTIME_DIR/shared-tensor-N.sock
+  /tmp/shared-tensor-UID/shared-tensor-N.sock
+where N is the index of the device that is served: 0 for host memory and for cuda:0. Where nobody
+serves on number 0, commands use the only other owner, if there is one, and say so.`
+
+// newRootCommand builds the whole tree of commands. It holds no state: every run has a tree of its own.
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:               "sharedtensor",
+		Short:             "Share models between the processes of a host, in place",
+		Long:              rootHelp,
+		Version:           endpoint.Version(),
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		DisableAutoGenTag: true,
+		Args:              knownCommand,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return cli.UsageError(c, err) })
+	root.AddGroup(&cobra.Group{ID: groupOwner, Title: "Owning and publishing:"},
+		&cobra.Group{ID: groupClient, Title: "Looking and attaching:"},
+		&cobra.Group{ID: groupCall, Title: "Calling functions of the owner:"},
+		&cobra.Group{ID: groupHost, Title: "This host:"})
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add(groupOwner, newServeCommand(), newPublishCommand(), newWithdrawCommand())
+	add(groupClient, newLsCommand(), newInspectCommand(), newGetCommand(), newWatchCommand(), newPingCommand())
+	add(groupClient, newHoldersCommand(), newTopCommand(), newMetricsCommand())
+	add(groupCall, newCallCommand(), newSubmitCommand(), newTasksCommand(), newWaitCommand(), newCancelCommand())
+	add(groupCall, newEndpointsCommand(), newObjectsCommand(), newInvalidateCommand(), newReleaseCommand())
+	add(groupHost, newDemoCommand(), newDoctorCommand(), newBenchCommand(), newVersionCommand())
+	root.AddCommand(newDemoProcessCommand())
+	root.SetHelpCommand(newHelpCommand())
+	root.SetHelpCommandGroupID(groupHost)
+	root.SetCompletionCommandGroupID(groupHost)
+	fitHelp(root)
+	return root
+}
+
+// The groups under which help lists the commands.
+const (
+	groupOwner  = "owner"
+	groupClient = "client"
+	groupCall   = "call"
+	groupHost   = "host"
+)
+
+// knownCommand turns down a first word that is no command, with the nearest one that is.
+func knownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	c.SuggestionsMinimumDistance = 2
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		return cli.Usagef(c, "there is no command %q; did you mean %s?", args[0], strings.Join(near, " or "))
+	}
+	return cli.Usagef(c, "there is no command %q", args[0])
+}

@@ -1,0 +1,187 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/systemd"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// service is a running owner.
+type service struct {
+	server *endpoint.Server
+	device driver.Device
+	models []modelArg
+	log    *slog.Logger
+	stderr io.Writer
+	notify *systemd.Notifier
+	grace  time.Duration
+}
+
+// serve owns the models until it is told to stop.
+func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
+	log, uids, err := o.check(c)
+	if err != nil {
+		return err
+	}
+	if err := checkModels(models); err != nil {
+		return err
+	}
+	reload := make(chan os.Signal, 1)
+	signal.Notify(reload, syscall.SIGHUP)
+	defer signal.Stop(reload)
+
+	s := &service{models: models, log: log, stderr: c.ErrOrStderr(), grace: o.grace}
+	if s.notify, err = systemd.NewNotifier(); err != nil {
+		log.Warn("the service manager cannot be told", "error", err)
+	}
+	if s.device, err = cli.OpenDevice(o.device); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.device.Close()) }()
+	if s.server, err = bindOwner(o, s.device, uids, log); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.server.Close()) }()
+	return s.run(c.Context(), c.OutOrStdout(), reload)
+}
+
+// bindOwner takes the socket that the service manager handed over, or makes one.
+func bindOwner(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger) (*endpoint.Server, error) {
+	listener, err := systemd.ActivatedListener()
+	if err != nil {
+		return nil, err
+	}
+	opts := endpoint.ServerOptions{
+		Socket: o.socket, Listener: listener, Devices: []driver.Device{dev}, Retain: o.retain, AllowUIDs: uids,
+		Label: "sharedtensor serve", Logger: log,
+	}
+	if listener != nil && o.socket != "" && o.socket != listener.Addr().String() {
+		err := fmt.Errorf("%w: the service manager hands over %s, which is not --socket %s: leave --socket out",
+			driver.ErrInvalid, listener.Addr(), o.socket)
+		return nil, errors.Join(err, listener.Close())
+	}
+	if listener == nil && o.socket == "" {
+		if opts.Socket, err = endpoint.SocketPath("", dev.Info().Index); err != nil {
+			return nil, err
+		}
+	}
+	return endpoint.NewServer(opts)
+}
+
+// run serves until ctx ends, and then drains. Models are loaded meanwhile.
+func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Signal) error {
+	onTerminal := term.IsTerminal(s.stderr)
+	ended := make(chan error, 1)
+	go func() { ended <- s.server.Serve() }()
+	l := s.newLoader(ctx)
+	defer l.stop()
+	l.start()
+	s.log.Info("answering", "socket", s.server.Socket(), "models", len(s.models))
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case pass := <-l.passes:
+			first := l.end()
+			if first && len(s.models) > 0 && len(pass.failed) == len(s.models) && ctx.Err() == nil {
+				l.stop()
+				return errors.Join(pass.err(), s.drain(ctx, ended))
+			}
+			s.report(pass, first, stdout)
+		case <-reload:
+			// A terminal that was closed sends the same signal. Without it nobody could stop the owner with a key.
+			if onTerminal && !term.IsTerminal(s.stderr) {
+				l.stop()
+				return s.drain(ctx, ended)
+			}
+			s.log.Info("loading every model again")
+			l.start()
+		case <-ctx.Done():
+			if l.stop() {
+				s.log.Info("stopped before every model was loaded") // as it was told to, which is no failure
+			}
+			return s.drain(ctx, ended)
+		}
+	}
+}
+
+// report says what a pass over the models has changed, and that the owner is ready after the first.
+func (s *service) report(pass loadPass, first bool, stdout io.Writer) {
+	line := servingLine(s.total(), s.bytes(), s.server.Socket(), os.Getpid())
+	if len(pass.failed) > 0 {
+		line += fmt.Sprintf("; not loaded: %s", strings.Join(pass.failed, ", "))
+		for _, err := range pass.errs {
+			s.log.Error("not loaded; versions before it are served as they were", "error", cli.OneLine(err.Error()))
+		}
+	}
+	if !first {
+		s.log.Info("loaded again", "changed", strings.Join(pass.published, ", "), "not changed", strings.Join(pass.failed, ", "))
+		s.tell("STATUS=" + line)
+		return
+	}
+	s.tell("READY=1", "STATUS="+line)
+	fmt.Fprintln(stdout, line)
+}
+
+// drain ends the owner: requests in flight have the time of grace. ended is what Serve returns.
+func (s *service) drain(ctx context.Context, ended <-chan error) error {
+	s.tell("STOPPING=1")
+	s.log.Info("stopping", "grace", s.grace)
+	cause := fmt.Errorf("requests were still in flight after %v", s.grace)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.grace, cause)
+	defer cancel()
+	err := s.server.Shutdown(ctx)
+	if errors.Is(err, cause) {
+		s.log.Warn("cut off", "error", cause)
+		err = s.server.Close()
+	}
+	if end := <-ended; !errors.Is(end, endpoint.ErrServerClosed) {
+		err = errors.Join(err, end)
+	}
+	s.log.Info("stopped")
+	return err
+}
+
+// tell tells the service manager; that nobody listens there is no reason to stop.
+func (s *service) tell(lines ...string) {
+	if err := s.notify.Tell(lines...); err != nil {
+		s.log.Warn("the service manager was not told", "error", err)
+	}
+}
+
+// total is how many names are published.
+func (s *service) total() int {
+	n := 0
+	for _, m := range s.server.List() {
+		if m.Current != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// bytes is the size of all versions that are in memory.
+func (s *service) bytes() int64 {
+	var sum int64
+	for _, m := range s.server.List() {
+		for _, v := range m.Versions {
+			sum += v.Bytes
+		}
+	}
+	return sum
+}

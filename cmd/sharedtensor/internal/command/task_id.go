@@ -1,0 +1,94 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/task"
+)
+
+// findTask finds the task that a word means: an id, or a beginning that is that of one task only.
+func findTask(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, word string) (endpoint.TaskInfo, error) {
+	tasks, err := askTasks(ctx, o, client, endpoint.TaskFilter{})
+	if err != nil {
+		return endpoint.TaskInfo{}, err
+	}
+	tasks = slices.DeleteFunc(tasks, func(t endpoint.TaskInfo) bool { return !strings.HasPrefix(t.ID, word) })
+	switch {
+	case len(tasks) == 0 || word == "":
+		return endpoint.TaskInfo{}, fmt.Errorf("%q: %w on %s", word, task.ErrNotFound, client.Socket())
+	case len(tasks) > 1 && tasks[0].ID != word:
+		return endpoint.TaskInfo{}, fmt.Errorf("%q is the beginning of %s: give more of the id", word, term.Count(len(tasks), "task"))
+	}
+	return tasks[0], nil
+}
+
+// completeTasks offers the ids of tasks for the positional arguments up to the limit; 0 is no limit. With unfinished, only of those that
+// have not ended.
+func completeTasks(o *cli.OwnerFlags, limit int, unfinished bool) cobra.CompletionFunc {
+	return func(_ *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		if limit > 0 && len(words) >= limit {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return askOwner(o, func(ctx context.Context, client *endpoint.Client) (ids []string, err error) {
+			tasks, err := client.Tasks(ctx, endpoint.TaskFilter{})
+			for _, t := range tasks {
+				if strings.HasPrefix(t.ID, prefix) && !(unfinished && t.State.Terminal()) {
+					ids = append(ids, cli.Completion(t.ID, fmt.Sprintf("%s %s, %s", t.Endpoint, t.State, term.FormatAge(time.Since(t.CreatedAt)))))
+				}
+			}
+			return ids, err
+		}), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func newCancelCommand() *cobra.Command {
+	var o *cli.OwnerFlags
+	c := &cobra.Command{
+		Use:   "cancel [flags] ID...",
+		Short: "Cancel tasks",
+		Long: `Cancel tasks: one that waits ends at once, the function of one that runs is told to stop. It is a failure if a task had
+ended before. Any beginning of an id that means one task only is enough.`,
+		Example: "  sharedtensor cancel 3f2a91",
+		RunE: func(c *cobra.Command, ids []string) error {
+			if len(ids) == 0 {
+				return cli.Usagef(c, "ID is missing")
+			}
+			return o.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				return forEach(ids, func(id string) error { return cancelTask(ctx, c, o, client, id) })
+			})
+		},
+	}
+	o = cli.AddOwnerFlags(c)
+	c.ValidArgsFunction = completeTasks(o, 0, true)
+	return c
+}
+
+func cancelTask(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client *endpoint.Client, word string) error {
+	t, err := findTask(ctx, o, client, word)
+	if err != nil {
+		return err
+	}
+	ctx, stop := o.Bounded(ctx)
+	defer stop()
+	could, err := client.Cancel(ctx, t.ID)
+	if err != nil {
+		return err
+	}
+	if !could {
+		if t, err = client.Task(ctx, t.ID); err != nil {
+			return err
+		}
+		return fmt.Errorf("task %s had ended before: it is %s", shortID(t.ID), t.State)
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(), "cancelled %s %s\n", shortID(t.ID), term.Printable(t.Endpoint))
+	return err
+}

@@ -1,0 +1,228 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// topFlags are the flags of the command top.
+type topFlags struct {
+	owner      *cli.OwnerFlags
+	interval   time.Duration
+	once, json bool
+}
+
+// leastInterval is the shortest time between two looks of top.
+const leastInterval = 50 * time.Millisecond
+
+func newTopCommand() *cobra.Command {
+	var o topFlags
+	c := &cobra.Command{
+		Use:   "top [flags]",
+		Short: "Watch the owner: memory, sessions, endpoints and tasks",
+		Long: `Watch the owner: the memory of each device, and of it that of each model, managed objects, cached results and what tasks keep;
+the endpoints with how often they are called, how many calls found their result in the cache or failed, and how long the
+others' runs take; the sessions with what they hold, the owner's own first; and the tasks. On a terminal the view is redrawn in place; q or ctrl-C ends it, the space
+bar looks at once. Anywhere else one view follows the other. With --once there is one view, of two looks an interval
+apart, because rates need two. The requests of top itself are not counted.`,
+		Example: `  sharedtensor top
+  sharedtensor top --interval 250ms
+  sharedtensor top --once --json`,
+		Args: cli.Exactly(),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.interval < leastInterval {
+				return cli.Usagef(c, "--interval %v: it must be at least %v", o.interval, leastInterval)
+			}
+			return o.owner.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				s := &sampler{owner: o.owner, client: client}
+				screen, isScreen, err := term.OpenScreen(c.InOrStdin(), c.OutOrStdout())
+				switch {
+				case err != nil:
+					return err
+				case isScreen && !o.once && !o.json:
+					return topLive(ctx, o, s, screen)
+				}
+				return topPlain(ctx, c.OutOrStdout(), o, s)
+			})
+		},
+	}
+	o.owner = cli.AddOwnerFlags(c)
+	c.Flags().DurationVarP(&o.interval, "interval", "i", time.Second, "time between two looks")
+	c.Flags().BoolVar(&o.once, "once", false, "print one view and end")
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON, one object a view; durations are in nanoseconds")
+	return c
+}
+
+// look takes a snapshot, and gives up after a while.
+func (s *sampler) look(ctx context.Context, limit time.Duration) (*topSnapshot, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, cli.Late(limit))
+	defer cancel()
+	return s.take(ctx)
+}
+
+// topPlain prints view after view, or one.
+func topPlain(ctx context.Context, out io.Writer, o topFlags, s *sampler) error {
+	for n := 0; ; n++ {
+		now, err := s.look(ctx, o.owner.Timeout)
+		if err != nil && ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if n > 0 || !o.once {
+			if err := now.write(out, o); err != nil {
+				return err
+			}
+		}
+		if o.once && n > 0 {
+			return nil
+		}
+		if !pause(ctx, o.interval) {
+			if o.once {
+				return context.Cause(ctx)
+			}
+			return nil
+		}
+	}
+}
+
+// write prints one view that stays.
+func (t *topSnapshot) write(out io.Writer, o topFlags) error {
+	switch {
+	case o.json && o.once:
+		return term.PrintJSON(out, t)
+	case o.json:
+		return term.PrintJSONLine(out, t)
+	}
+	width := term.TerminalWidth(out)
+	if width == 0 {
+		width = defaultWidth
+	}
+	var b strings.Builder
+	for _, line := range t.view(width, 0, "") {
+		b.WriteString(strings.TrimRight(line.text, " ") + "\n")
+	}
+	if !o.once {
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// topLive redraws the view in place until it is ended by key or signal, and leaves the terminal as it was.
+func topLive(ctx context.Context, o topFlags, s *sampler, on *term.Screen) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	first, err := s.look(ctx, o.owner.Timeout) // before the screen is taken: an error is for the terminal as it is
+	if err != nil {
+		return err
+	}
+	if err := on.Enter(); err != nil {
+		return err
+	}
+	defer func() {
+		if leaveErr := on.Leave(); err == nil {
+			err = leaveErr
+		}
+	}()
+	keys := make(chan byte)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		readKeys(ctx, on, keys, cancel)
+	}()
+	defer func() { cancel(); <-done }()
+	return redraw(ctx, o, s, on, first, keys)
+}
+
+// redraw is the loop of the live view.
+func redraw(ctx context.Context, o topFlags, s *sampler, on *term.Screen, shown *topSnapshot, keys <-chan byte) error {
+	ticker := time.NewTicker(o.interval)
+	defer ticker.Stop()
+	patience := min(o.owner.Timeout, max(o.interval, time.Second)) // from when on it is time to say that the owner is slow
+	trouble := ""
+	for {
+		width, height := on.Size()
+		if err := on.Draw(frame(shown.view(width, height, trouble), width)); err != nil {
+			return err
+		}
+		select {
+		case <-on.Resized():
+			continue
+		case <-keys:
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		}
+		now, err := s.look(ctx, patience)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			trouble = cli.OneLine(term.Printable(err.Error()))
+		default:
+			shown, trouble = now, ""
+		}
+	}
+}
+
+// readKeys reads the keyboard until ctx ends: q calls quit, every other key but those of no meaning asks for a look.
+func readKeys(ctx context.Context, on *term.Screen, keys chan<- byte, quit func()) {
+	var b [1]byte
+	for ctx.Err() == nil {
+		n, err := on.Read(b[:])
+		switch {
+		case err != nil:
+			return
+		case n == 0: // nobody pressed a key for a while
+		case b[0] == 'q' || b[0] == 'Q' || b[0] == 3: // ctrl-C, where it is no signal
+			quit()
+		case b[0] == ' ':
+			select {
+			case keys <- b[0]:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// The sequences of ECMA-48 and of the terminals that understand them, which are all that are in use.
+const (
+	toTheTop   = "\x1b[H"
+	eraseLine  = "\x1b[K"
+	eraseBelow = "\x1b[J"
+	reverse    = "\x1b[7m"
+	normal     = "\x1b[0m"
+)
+
+// frame is the lines as a terminal gets them, over what was there before.
+func frame(lines []topLine, width int) string {
+	var b strings.Builder
+	b.WriteString(toTheTop)
+	for i, line := range lines {
+		if i > 0 {
+			b.WriteString("\r\n")
+		}
+		switch {
+		case line.heading:
+			fmt.Fprintf(&b, "%s%-*s%s", reverse, width, line.text, normal)
+		case utf8.RuneCountInString(line.text) < width:
+			b.WriteString(line.text + eraseLine)
+		default: // a full line leaves the cursor on its last character, which would be erased
+			b.WriteString(line.text)
+		}
+	}
+	b.WriteString(eraseBelow)
+	return b.String()
+}

@@ -1,0 +1,171 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// waitFlags are the flags of the command wait.
+type waitFlags struct {
+	owner        *cli.OwnerFlags
+	result, json bool
+}
+
+func newWaitCommand() *cobra.Command {
+	var o waitFlags
+	c := &cobra.Command{
+		Use:   "wait [flags] ID",
+		Short: "Wait for the end of a task",
+		Long: `Wait for the end of a task and show its progress meanwhile. The exit status is 1 if the task failed or was cancelled.
+Interrupting the command leaves the task alone. Any beginning of an id that means one task only is enough. With --result
+the result is printed. A managed one whose last reference this command had is gone then.`,
+		Example: `  sharedtensor wait 3f2a91
+  sharedtensor wait --result --json 3f2a91`,
+		Args: cli.Exactly("ID"),
+		RunE: func(c *cobra.Command, words []string) error {
+			if !o.result {
+				return o.owner.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+					_, err := waitFor(ctx, c, o, client, words[0])
+					return err
+				})
+			}
+			return withCaller(c.Context(), o.owner, func(ctx context.Context, on *caller) error {
+				return waitResult(ctx, c, o, on, words[0])
+			})
+		},
+	}
+	o.owner = cli.AddOwnerFlags(c)
+	c.ValidArgsFunction = completeTasks(o.owner, 1, false)
+	c.Flags().BoolVarP(&o.result, "result", "r", false, "print the result")
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON: what is known of the task, or with --result the result alone")
+	return c
+}
+
+// waitFor waits and says how the task ended.
+func waitFor(ctx context.Context, c *cobra.Command, o waitFlags, client *endpoint.Client, word string) (endpoint.TaskInfo, error) {
+	t, err := findTask(ctx, o.owner, client, word)
+	if err != nil {
+		return t, err
+	}
+	if t, err = follow(ctx, c.ErrOrStderr(), client, t.ID); err != nil {
+		return t, err
+	}
+	switch {
+	case o.json && !o.result:
+		err = term.PrintJSON(c.OutOrStdout(), t)
+	case !o.json && t.Err() == nil && !o.result:
+		_, err = fmt.Fprintf(c.OutOrStdout(), "%s %s completed in %s\n", shortID(t.ID), term.Printable(t.Endpoint), taskTook(t, time.Now()))
+	}
+	if t.Err() != nil {
+		return t, t.Err()
+	}
+	return t, err
+}
+
+// waitResult waits and prints the result.
+func waitResult(ctx context.Context, c *cobra.Command, o waitFlags, on *caller, word string) error {
+	t, err := waitFor(ctx, c, o, on.client, word)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := on.owner.Bounded(ctx)
+	defer cancel()
+	var v any
+	if err := on.client.Result(ctx, t.ID, &v); err != nil {
+		return err
+	}
+	return printer{w: c.OutOrStdout(), json: o.json, host: on.devices[0]}.take(v)
+}
+
+// follow waits for the end of a task and shows its progress on w, which is usually standard error.
+func follow(ctx context.Context, w io.Writer, client *endpoint.Client, id string) (last endpoint.TaskInfo, err error) {
+	m := newTaskMeter(w)
+	defer m.close()
+	for t, err := range client.WatchTask(ctx, id) {
+		if err != nil {
+			return last, err
+		}
+		last = t
+		m.update(t)
+	}
+	return last, nil
+}
+
+// taskMeter shows how far a task is: as a bar on a terminal, else with at most a line a second.
+type taskMeter struct {
+	w        io.Writer
+	terminal bool
+	now      func() time.Time
+
+	bar  *progressbar.ProgressBar
+	last time.Time
+}
+
+func newTaskMeter(w io.Writer) *taskMeter {
+	return &taskMeter{w: w, terminal: term.IsTerminal(w), now: time.Now}
+}
+
+// update shows a task that has changed.
+func (m *taskMeter) update(t endpoint.TaskInfo) {
+	if t.State != endpoint.TaskRunning {
+		return
+	}
+	if m.terminal {
+		m.draw(t)
+		return
+	}
+	if now := m.now(); now.Sub(m.last) >= term.PlainEvery && (t.Done > 0 || t.Total > 0 || t.Message != "") {
+		m.last = now
+		fmt.Fprintf(m.w, "%s %s: %s %s\n", shortID(t.ID), term.Printable(t.Endpoint), taskProgress(t), term.Printable(taskMessage(t)))
+	}
+}
+
+func (m *taskMeter) draw(t endpoint.TaskInfo) {
+	total, done := t.Total, max(t.Done, 0)
+	if total <= 0 {
+		total = -1 // a spinner
+	} else {
+		done = min(done, total)
+	}
+	if m.bar == nil {
+		m.bar = progressbar.NewOptions64(total,
+			progressbar.OptionSetWriter(m.w),
+			progressbar.OptionShowCount(),
+			progressbar.OptionSetPredictTime(true),
+			progressbar.OptionThrottle(100*time.Millisecond),
+			progressbar.OptionSetWidth(30),
+			progressbar.OptionClearOnFinish(),
+			progressbar.OptionSetRenderBlankState(true),
+		)
+	}
+	if m.bar.GetMax64() != total {
+		m.bar.ChangeMax64(total)
+	}
+	text := term.Printable(t.Endpoint)
+	if t.Message != "" {
+		text += ": " + term.Printable(cli.OneLine(t.Message))
+	}
+	m.bar.Describe(term.Clip(text, 40))
+	_ = m.bar.Set64(done) // a bar that cannot be drawn is no reason to stop
+}
+
+// close takes the bar away.
+func (m *taskMeter) close() {
+	if m.bar == nil {
+		return
+	}
+	if !m.bar.IsFinished() { // a finished bar has cleared itself
+		_ = m.bar.Clear()
+	}
+	_ = m.bar.Exit()
+	m.bar = nil
+}

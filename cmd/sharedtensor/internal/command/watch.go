@@ -1,0 +1,102 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// watchFlags are the flags of the command watch.
+type watchFlags struct {
+	owner *cli.OwnerFlags
+	count int
+	json  bool
+}
+
+func newWatchCommand() *cobra.Command {
+	var o watchFlags
+	c := &cobra.Command{
+		Use:   "watch [flags] [NAME...]",
+		Short: "Print what happens to names, one line an event",
+		Long: `Print what happens to the names, or to all of them, until it is interrupted: what is published now is told
+first, then every new version and every withdrawal. When the owner goes away that is told too, and watching
+goes on with the next owner on the same socket. A slow reader misses versions in between, never the newest.`,
+		Example: `  sharedtensor watch
+  sharedtensor watch llm --json
+  sharedtensor watch llm -n 1    # ends when llm is published`,
+		RunE: func(c *cobra.Command, names []string) error {
+			if o.count < 0 {
+				return cli.Usagef(c, "--count %d: it must be 0 or more", o.count)
+			}
+			return o.owner.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
+				return watch(ctx, c.OutOrStdout(), o, client, names)
+			})
+		},
+	}
+	o.owner = cli.AddOwnerFlags(c)
+	c.ValidArgsFunction = cli.CompleteNames(o.owner, 0)
+	c.Flags().IntVarP(&o.count, "count", "n", 0, "end after this many events; 0 is never")
+	c.Flags().BoolVar(&o.json, "json", false, "print one JSON object a line")
+	return c
+}
+
+// watchEvent is an event as JSON.
+type watchEvent struct {
+	Time    time.Time `json:"time"`
+	Event   string    `json:"event"`
+	Name    string    `json:"name,omitempty"`
+	Version uint64    `json:"version,omitempty"`
+	Owner   string    `json:"owner"`
+}
+
+// watch prints events until ctx ends, which is how watching usually ends and no failure.
+func watch(ctx context.Context, out io.Writer, o watchFlags, client *endpoint.Client, names []string) error {
+	w, err := startWatch(ctx, o.owner, client, names)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	for n := 0; o.count == 0 || n < o.count; n++ {
+		e, err := w.Next(ctx)
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := printEvent(out, e, time.Now(), o.json); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func startWatch(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, names []string) (*endpoint.Watcher, error) {
+	ctx, cancel := o.Bounded(ctx)
+	defer cancel()
+	return client.Watch(ctx, names...)
+}
+
+// printEvent prints an event as one line.
+func printEvent(out io.Writer, e endpoint.Event, at time.Time, asJSON bool) error {
+	if asJSON {
+		return term.PrintJSONLine(out, watchEvent{
+			Time: at, Event: strings.ReplaceAll(e.Kind.String(), " ", "-"), Name: e.Name, Version: e.Version, Owner: e.Server,
+		})
+	}
+	line := at.Format("15:04:05.000") + " " + e.Kind.String()
+	if e.Name != "" {
+		line += fmt.Sprintf(" %s version %d", term.Printable(e.Name), e.Version)
+	}
+	_, err := fmt.Fprintln(out, line)
+	return err
+}

@@ -1,0 +1,29 @@
+package term
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Printable makes text that a file or a peer chose fit for a terminal: nothing in it moves the cursor or breaks the line.
+func Printable(text string) string {
+	clean := true
+	for _, r := range text {
+		clean = clean && unicode.IsPrint(r) && r != utf8.RuneError
+	}
+	if clean {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsPrint(r) && r != utf8.RuneError {
+			b.WriteRune(r)
+			continue
+		}
+		quoted := strconv.QuoteRune(r)
+		b.WriteString(quoted[1 : len(quoted)-1])
+	}
+	return b.String()
+}

@@ -1,0 +1,63 @@
+package term
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+)
+
+func exampleTable() *Table {
+	t := NewTable(Column{Title: "NAME", Give: 1}, Column{Title: "BYTES", Align: Right}, Column{Title: "SOURCE", Give: 2})
+	t.Add("llm", "14 B", "/models/a/very/long/path/model.safetensors")
+	t.Add("a-longer-name", "1.5 GiB", "x\ny")
+	t.Add("short")
+	return t
+}
+
+func TestTable(t *testing.T) {
+	var b bytes.Buffer
+	require.NoError(t, exampleTable().Print(&b)) // no terminal: nothing is cut
+	require.Equal(t, strings.Join([]string{
+		"NAME             BYTES  SOURCE",
+		"llm               14 B  /models/a/very/long/path/model.safetensors",
+		"a-longer-name  1.5 GiB  x\\ny",
+		"short",
+		"",
+	}, "\n"), b.String())
+}
+
+func TestTableFitsTheTerminal(t *testing.T) {
+	for _, width := range []int{200, 66, 40, 31, 30, 25} {
+		var b bytes.Buffer
+		require.NoError(t, exampleTable().Write(&b, width))
+		for line := range strings.Lines(b.String()) {
+			require.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), width, "%d: %s", width, line)
+		}
+	}
+	var b bytes.Buffer
+	require.NoError(t, exampleTable().Write(&b, 40))
+	require.Contains(t, b.String(), "a-longer-name  1.5 GiB  x\\ny", "the least important column is cut first")
+	require.Contains(t, b.String(), "/models/a/very/…")
+	b.Reset()
+	require.NoError(t, exampleTable().Write(&b, 5)) // too narrow for anything: some of each column is left
+	require.Contains(t, b.String(), "a-lon…  1.5 GiB  x\\ny")
+}
+
+func TestClip(t *testing.T) {
+	require.Equal(t, "abc", Clip("abc", 3))
+	require.Equal(t, "ab…", Clip("abcd", 3))
+	require.Equal(t, "重é…", Clip("重éxyz", 3))
+}
+
+func TestNoTerminal(t *testing.T) {
+	require.Zero(t, TerminalWidth(&bytes.Buffer{}))
+	f, err := os.CreateTemp(t.TempDir(), "")
+	require.NoError(t, err)
+	require.False(t, IsTerminal(f))
+	require.NoError(t, f.Close())
+	require.False(t, IsTerminal(f))
+}
