@@ -36,3 +36,38 @@ func Example() {
 	// tensor([[ 1.0000,  2.0000,  3.0000],
 	//         [-4.0000,  5.0000,  6.5000]])
 }
+
+func ExampleTensor_To() {
+	dev, err := host.Open()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dev.Close()
+	x, err := tensor.FromSlice(dev, tensor.Shape{3}, []float32{1, 2.5, 1000})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	half, err := x.To(nil, tensor.BFloat16)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer half.Close()
+	fmt.Println(half)
+	// Output: tensor([   1.0000,    2.5000, 1000.0000], dtype=torch.bfloat16)
+}
+
+func ExampleArange() {
+	dev, err := host.Open()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer dev.Close()
+	x, err := tensor.Arange(dev, tensor.Int64, 0, 5, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer x.Close()
+	fmt.Println(x)
+	// Output: tensor([0, 2, 4])
+}

@@ -1,0 +1,76 @@
+package tensor
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// Zeros returns an owned tensor of new memory on dev, row-major, whose elements are 0. It is [Empty], which zeroes too: memory that another
+// process may see never holds what was there before. Errors are those of Empty.
+func Zeros(dev driver.Device, dt DType, shape Shape) (*Tensor, error) { return Empty(dev, dt, shape) }
+
+// Full returns an owned tensor of new memory on dev, row-major, whose elements are all value, converted as by [Tensor.To]. Errors are those
+// of [Empty] and [Tensor.Fill].
+func Full(dev driver.Device, dt DType, shape Shape, value float64) (*Tensor, error) {
+	if err := convertible(Float64, dt); err != nil {
+		return nil, err
+	}
+	return made(Empty(dev, dt, shape))(func(t *Tensor) error { return t.Fill(value) })
+}
+
+// Arange returns an owned vector on dev of start, start+step and so on up to but not including end. Errors are [ErrShape] for a step of 0
+// or away from end, or more elements than a count can be; and those of [Empty] and [Tensor.Fill].
+func Arange(dev driver.Device, dt DType, start, end, step float64) (*Tensor, error) {
+	if err := convertible(Float64, dt); err != nil {
+		return nil, err
+	}
+	count := math.Ceil((end - start) / step)
+	if step == 0 || count != count || count < 0 || count >= 1<<53 {
+		return nil, fmt.Errorf("%w: from %v to %v in steps of %v", ErrShape, start, end, step)
+	}
+	return made(Empty(dev, dt, Shape{int64(count)}))(func(t *Tensor) error {
+		return t.fillBy(func(i int64) float64 { return start + float64(i)*step })
+	})
+}
+
+// made closes a new tensor that cannot be filled.
+func made(t *Tensor, err error) func(fill func(*Tensor) error) (*Tensor, error) {
+	return func(fill func(*Tensor) error) (*Tensor, error) {
+		if err != nil {
+			return nil, err
+		}
+		if err := fill(t); err != nil {
+			_ = t.Close() // the error of the fill is the one to tell
+			return nil, err
+		}
+		return t, nil
+	}
+}
+
+// Fill sets all elements to value, converted as by [Tensor.To]. Errors are [ErrDType] and those of FillFrom.
+func (t *Tensor) Fill(value float64) error { return t.fillBy(func(int64) float64 { return value }) }
+
+// fillBy sets element i, in row-major order, to value(i).
+func (t *Tensor) fillBy(value func(i int64) float64) error {
+	if err := convertible(Float64, t.spec.DType); err != nil {
+		return err
+	}
+	return t.writing(func(to access) error {
+		defer t.storage.written()
+		c, w := newConverter(Float64, t.spec.DType), newWriter(to)
+		for done := int64(0); done < t.elements; {
+			n := int(min(t.elements-done, convertPiece))
+			raw := c.piece(n)
+			for i := range n {
+				putScalar(raw[8*i:], Float64, scalar{kind: kindFloat, f: value(done + int64(i))})
+			}
+			if _, err := w.Write(c.convert(n)); err != nil {
+				return err
+			}
+			done += int64(n)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,256 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// To returns an owned, contiguous tensor of new memory on dev with the elements of t as another data type; nil means the device of t. With
+// the same type it is Copy. Floats round to the nearest, ties to even; what a small float cannot hold becomes what its New function says, and
+// the largest for the finite ones. A float becomes an integer by cutting off its fraction, at most the largest and least the integer has, and
+// 0 for NaN; integers keep their lowest bits; Bool is whether the element is not 0. Complex numbers convert to complex ones only, and nothing
+// converts to Float8E8M0FNU: both are [ErrDType]. Other errors are those of Copy.
+func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
+	if dt == t.spec.DType {
+		return t.Copy(dev)
+	}
+	if err := convertible(t.spec.DType, dt); err != nil {
+		return nil, err
+	}
+	if err := t.copyable(); err != nil {
+		return nil, err
+	}
+	if t.Closed() { // before memory is allocated
+		return nil, t.hold()
+	}
+	if dev == nil {
+		dev = t.Device()
+	}
+	c, err := Empty(dev, dt, t.spec.Shape)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.convertFrom(t); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func convertible(from, to DType) error {
+	switch {
+	case !to.Valid() || to == Float8E8M0FNU,
+		from.IsComplex() && !to.IsComplex():
+		return fmt.Errorf("%w: %v does not convert to %v", ErrDType, from, to)
+	}
+	return nil
+}
+
+// convertFrom writes the elements of src, which has the same shape, as those of t, which nobody else has yet.
+func (t *Tensor) convertFrom(src *Tensor) error {
+	return src.reading(func(from access) error {
+		r, err := newReader(from)
+		if err != nil || t.elements == 0 {
+			return err
+		}
+		return t.writing(func(to access) error {
+			c := newConverter(src.spec.DType, t.spec.DType)
+			w := newWriter(to)
+			for left := t.elements; left > 0; {
+				n := int(min(left, convertPiece))
+				raw := c.piece(n)
+				if _, err := io.ReadFull(r, raw); err != nil {
+					return err
+				}
+				if _, err := w.Write(c.convert(n)); err != nil {
+					return err
+				}
+				left -= int64(n)
+			}
+			return nil
+		})
+	})
+}
+
+// FillFloat32s writes values, one an element in row-major order, as a real tensor's elements, converted as by To. Another number of values is
+// [ErrShape]; other errors are [ErrDType] and those of FillFrom.
+func (t *Tensor) FillFloat32s(values []float32) error {
+	if int64(len(values)) != t.elements {
+		return fmt.Errorf("%w: %d values for shape %v", ErrShape, len(values), t.spec.Shape)
+	}
+	if err := convertible(Float32, t.spec.DType); err != nil {
+		return err
+	}
+	return t.writing(func(to access) error {
+		defer t.storage.written()
+		c, w := newConverter(Float32, t.spec.DType), newWriter(to)
+		for len(values) > 0 {
+			n := min(len(values), convertPiece)
+			if _, err := w.Write(c.convertFloats(values[:n])); err != nil {
+				return err
+			}
+			values = values[n:]
+		}
+		return nil
+	})
+}
+
+// ReadFloat32s is [Float32s] into memory that is there: dst has room for exactly the elements of t, else the error is [ErrShape].
+func ReadFloat32s(t *Tensor, dst []float32) error {
+	if !t.spec.DType.Valid() || t.spec.DType.IsComplex() {
+		return fmt.Errorf("%w: %v does not convert to float32", ErrDType, t.spec.DType)
+	}
+	if int64(len(dst)) != t.elements {
+		return fmt.Errorf("%w: %d values for shape %v", ErrShape, len(dst), t.spec.Shape)
+	}
+	return t.reading(func(a access) error {
+		r, err := newReader(a)
+		if err != nil {
+			return err
+		}
+		return readFloats(dst, r, t.spec.DType)
+	})
+}
+
+// converter converts pieces of elements that lie side by side.
+type converter struct {
+	from, to DType
+	floats   []float32 // between real floats of at most 32 bits; else nil
+	codes    []byte
+	in, out  []byte
+}
+
+func newConverter(from, to DType) *converter {
+	c := &converter{from: from, to: to}
+	size, _ := from.bytesFor(convertPiece)
+	c.in = make([]byte, size)
+	size, _ = to.bytesFor(convertPiece)
+	c.out = make([]byte, size)
+	if from.IsFloat() && from.BitSize() <= 32 && to.IsFloat() && to.BitSize() <= 32 {
+		c.floats = make([]float32, convertPiece)
+	} else if from.packed() || to.packed() {
+		c.codes = make([]byte, convertPiece)
+	}
+	return c
+}
+
+// piece is where n elements are to be put before convert.
+func (c *converter) piece(n int) []byte {
+	size, _ := c.from.bytesFor(int64(n))
+	return c.in[:size]
+}
+
+// convert returns the n elements of the piece in the other type, until the next call.
+func (c *converter) convert(n int) []byte {
+	if c.floats == nil {
+		return c.convertScalars(n)
+	}
+	toFloats(c.floats[:n], c.in, c.from)
+	return c.convertFloats(c.floats[:n])
+}
+
+// convertFloats is convert for elements that are float32 in Go's memory.
+func (c *converter) convertFloats(values []float32) []byte {
+	size, _ := c.to.bytesFor(int64(len(values)))
+	if !c.to.IsFloat() || c.to.BitSize() > 32 {
+		width := c.to.BitSize() / 8
+		for i, v := range values {
+			putScalar(c.out[i*width:], c.to, scalar{kind: kindFloat, f: float64(v)})
+		}
+		return c.out[:size]
+	}
+	fromFloats(c.out[:size], values, c.to)
+	return c.out[:size]
+}
+
+func (c *converter) convertScalars(n int) []byte {
+	size, _ := c.to.bytesFor(int64(n))
+	in, width := c.in, c.from.BitSize()/8
+	if c.from.packed() {
+		unpack(c.codes[:n], c.in, int64(c.from.BitSize()))
+		in, width = c.codes, 1
+	}
+	if small := smallEncoder(c.to); small != nil || c.to == BFloat16 || c.to == Float16 || c.to == Float32 {
+		floats := make([]float32, n)
+		for i := range floats {
+			floats[i] = readScalar(c.from, in[i*width:]).float32()
+		}
+		fromFloats(c.out[:size], floats, c.to)
+		return c.out[:size]
+	}
+	outWidth := c.to.BitSize() / 8
+	for i := range n {
+		putScalar(c.out[i*outWidth:], c.to, readScalar(c.from, in[i*width:]))
+	}
+	return c.out[:size]
+}
+
+// putScalar writes an element of Bool, an integer type, Float64 or a complex type.
+func putScalar(raw []byte, dt DType, s scalar) {
+	le := binary.LittleEndian
+	switch dt {
+	case Bool:
+		raw[0] = 0
+		if s.u != 0 || s.i != 0 || s.f != 0 {
+			raw[0] = 1
+		}
+	case Float64:
+		le.PutUint64(raw, math.Float64bits(s.float64()))
+	case Complex64:
+		le.PutUint32(raw, math.Float32bits(float32(s.float64())))
+		le.PutUint32(raw[4:], math.Float32bits(float32(s.im)))
+	case Complex128:
+		le.PutUint64(raw, math.Float64bits(s.float64()))
+		le.PutUint64(raw[8:], math.Float64bits(s.im))
+	default:
+		bits := s.integer(dt)
+		for i := range dt.BitSize() / 8 {
+			raw[i] = byte(bits >> (8 * i))
+		}
+	}
+}
+
+func (s scalar) float64() float64 {
+	switch s.kind {
+	case kindInt:
+		return float64(s.i)
+	case kindFloat, kindComplex:
+		return s.f
+	}
+	return float64(s.u)
+}
+
+// integer is the value as the bits of an integer of type dt.
+func (s scalar) integer(dt DType) uint64 {
+	switch s.kind {
+	case kindInt:
+		return uint64(s.i)
+	case kindFloat:
+	default:
+		return s.u
+	}
+	f := math.Trunc(s.f)
+	bits := dt.BitSize()
+	signed := dtypes[dt].kind == kindInt
+	low, high := 0.0, math.Ldexp(1, bits)
+	if signed {
+		low, high = -math.Ldexp(1, bits-1), math.Ldexp(1, bits-1)
+	}
+	switch {
+	case f != f:
+		return 0
+	case f <= low:
+		return uint64(int64(low))
+	case f >= high && signed:
+		return 1<<(bits-1) - 1
+	case f >= high:
+		return math.MaxUint64 // its lowest bits are the largest
+	case signed:
+		return uint64(int64(f))
+	}
+	return uint64(f)
+}
