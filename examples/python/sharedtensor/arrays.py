@@ -114,6 +114,8 @@ def is_array(value: object) -> bool:
 
 def describe(value: Array) -> Described:
     """Takes an array or tensor to its parts. Raises CapabilityError for those that cannot be shared."""
+    if isinstance(value, Described):
+        return value
     if isinstance(value, np.ndarray):
         return _describe_numpy(value)
     if frameworks.is_torch(value):

@@ -1,0 +1,137 @@
+"""The command line: ``python -m sharedtensor ls|inspect|get|put``. The Go command has more of it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import safetensors_file, tables
+from .client import Client, connect
+from .errors import Error, InvalidArgumentError
+from .message import Message
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command. Returns the exit status: 0, 1 after an error, 2 for a command line that is not understood."""
+    options = _parser().parse_args(arguments)
+    try:
+        with connect(options.socket, framework="numpy", timeout=60) as client:
+            options.run(client, options)
+    except Error as err:
+        print(f"sharedtensor: {tables.clean(str(err))}", file=sys.stderr)
+        return 1
+    except OSError as err:
+        print(f"sharedtensor: {err}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m sharedtensor",
+        description="Looks at what the owner of this host's shared tensors has, takes it and adds to it.",
+    )
+    parser.add_argument(
+        "--socket",
+        help="the owner's socket (default: $SHARED_TENSOR_BASE_PATH-0.sock, or the one in the runtime directory)",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    ls = commands.add_parser("ls", help="list what is published, and who holds it")
+    ls.set_defaults(run=_ls)
+    inspect = commands.add_parser("inspect", help="show the tensors of a model")
+    inspect.add_argument("name")
+    inspect.set_defaults(run=_inspect)
+    get = commands.add_parser("get", help="attach a model and write it to a safetensors file")
+    get.add_argument("name", help="NAME, or NAME@VERSION")
+    get.add_argument("-o", "--output", help="the file (default: NAME.safetensors)")
+    get.set_defaults(run=_get)
+    put = commands.add_parser("put", help="publish files: .safetensors, .npz, or .pt with plain tensors")
+    put.add_argument("models", nargs="+", metavar="NAME=FILE")
+    put.set_defaults(run=_put)
+    for each in (ls, inspect, get, put):
+        each.add_argument("--json", action="store_true", help="print JSON for programs")
+    return parser
+
+
+def _show(options: argparse.Namespace, value: Any, text: str) -> None:
+    print(json.dumps(value, default=_jsonable, ensure_ascii=False) if options.json else text)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Message):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}  # type: ignore[arg-type]
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _ls(client: Client, options: argparse.Namespace) -> None:
+    models = client.list()
+    _show(options, list(models), str(models.table()) if models else "nothing is published")
+
+
+def _inspect(client: Client, options: argparse.Namespace) -> None:
+    found = client.inspect(options.name)
+    tensors = [
+        {
+            "name": s.name,
+            "dtype": str(s.dtype),
+            "shape": s.shape,
+            "bytes": s.nbytes,
+            "storage": s.storage,
+            "offset": s.offset,
+        }
+        for s in found.specs
+    ]
+    _show(options, {"model": found.model, "metadata": found.metadata, "tensors": tensors}, repr(found))
+
+
+def _get(client: Client, options: argparse.Namespace) -> None:
+    name, _, version = options.name.partition("@")
+    if version and not version.isdigit():
+        raise InvalidArgumentError(f"{options.name}: the version {version!r} is no number")
+    model = client.acquire(name, int(version or 0))
+    path = options.output or f"{name.replace('/', '_')}.safetensors"
+    begin = time.monotonic()
+    size = safetensors_file.write(path, model)
+    seconds = time.monotonic() - begin
+    text = f"{path}: {name} version {model.version}, {len(model)} tensors, {tables.size(size)} in {seconds:.1f} s"
+    _show(options, {"file": path, "name": name, "version": model.version, "tensors": len(model), "bytes": size}, text)
+
+
+def _put(client: Client, options: argparse.Namespace) -> None:
+    for pair in options.models:
+        name, separator, path = pair.partition("=")
+        if not separator or not name or not path:
+            raise InvalidArgumentError(f"{pair}: write NAME=FILE")
+        tensors, metadata = read_file(path)
+        version = client.publish(name, tensors, source=path, metadata=metadata)
+        text = f"{name} version {version}: {len(tensors)} tensors of {path}"
+        _show(options, {"name": name, "version": version, "tensors": len(tensors), "source": path}, text)
+
+
+def read_file(path: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the tensors of a file and its metadata. Nothing in a file is executed. Raises InvalidArgumentError for
+    a kind that is not known."""
+    suffix = Path(path).suffix
+    if suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays), {}
+    if suffix in (".pt", ".pth", ".bin"):
+        from .frameworks import torch
+
+        found = torch().load(path, map_location="cpu", weights_only=True)
+        if not isinstance(found, dict):
+            raise InvalidArgumentError(f"{path} has no state dict but a {type(found).__name__}")
+        return found, {}
+    if suffix == ".safetensors":
+        tensors, metadata = safetensors_file.read(path)
+        return dict(tensors), metadata
+    raise InvalidArgumentError(f"{path}: files of the kinds .safetensors, .npz and .pt can be published")

@@ -1,0 +1,70 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+from conftest import Owner, eventually
+
+import sharedtensor as st
+
+
+def test_all_of_it(module_owner: Owner) -> None:
+    async def main() -> None:
+        async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
+            assert (await c.acquire("base"))["layers.0.weight"].shape == (64, 64)
+            x = np.ones(4, np.float32)
+            results = await asyncio.gather(*(c.call("transform", x=x, scale=i) for i in range(100)))
+            assert [r[0] for r in results] == list(range(100))
+            steps = [e["step"] async for e in c.stream("spectral_norm", a=np.eye(3, dtype=np.float32), steps=40)]
+            assert steps == list(range(1, 41))
+            seen: list[st.TaskInfo] = []
+            task = await c.submit("build_model", hidden_size=12, layers=3, pace_ms=20)
+            assert len(await task.wait(progress=seen.append)) == 3 and seen[-1].state == "completed"
+            assert await c.publish("aio", {"x": x}) == 1
+            assert any(m.name == "aio" for m in await c.list()) and (await c.inspect("aio")).specs[0].name == "x"
+            await c.withdraw("aio")
+            with pytest.raises(st.NotFoundError):
+                await c.acquire("aio")
+            assert "transform" in repr(await c.endpoints()) and (await c.info()).stats.requests > 0
+            assert any(t.id == task.id for t in await c.tasks())
+
+    asyncio.run(main())
+
+
+def test_cancelling_an_await_cancels_the_request(module_owner: Owner) -> None:
+    async def main() -> None:
+        async with await st.aio.connect(module_owner.socket) as c:
+            begin = time.monotonic()
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(c.call("build_model", hidden_size=45, layers=1000, pace_ms=100), 0.3)
+            with pytest.raises(st.DeadlineExceededError):
+                await c.call("build_model", hidden_size=46, layers=1000, pace_ms=100, timeout=0.2)
+            assert time.monotonic() - begin < 10
+            assert await c.call("transform", x=np.ones(1, np.float32), scale=3)
+
+    asyncio.run(main())
+    with st.connect(module_owner.socket) as c:
+        eventually(lambda: not c.tasks(["running"], endpoint="build_model"), "the server goes on")
+
+
+def test_following_and_watching(module_owner: Owner) -> None:
+    async def main() -> None:
+        async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
+            events = c.watch("followed")
+            models = c.follow("followed")
+            first = asyncio.ensure_future(models.__anext__())
+            await asyncio.sleep(0.2)
+            await c.publish("followed", {"x": np.full(3, 1)})
+            assert (await asyncio.wait_for(first, 10))["x"][0] == 1
+            await c.publish("followed", {"x": np.full(3, 2)})
+            assert (await asyncio.wait_for(models.__anext__(), 10))["x"][0] == 2
+            kinds = [(await asyncio.wait_for(events.__anext__(), 10)).kind for _ in range(2)]
+            assert "connected" in kinds
+            await models.aclose()
+            await events.aclose()
+
+    asyncio.run(main())
