@@ -178,3 +178,36 @@ func TestABuildThatFailsBeforeItsDeadlineFailsForAll(t *testing.T) {
 		require.ErrorIs(t, (<-joiner).err, context.DeadlineExceeded)
 	})
 }
+
+// TestTwoWaitersWithOneDeadline (D32): when one of them leaves, the deadline is still that of the other.
+func TestTwoWaitersWithOneDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, Options[*resource]{})
+		at := time.Now().Add(2 * time.Minute)
+		until := func(at time.Time) (context.Context, context.CancelFunc) { return context.WithDeadline(ctx, at) }
+		var build context.Context
+		g := newGate()
+		load := func(inner context.Context) (*resource, error) {
+			build = inner
+			return g.load(inner)
+		}
+		short, cancelShort := until(time.Now().Add(time.Minute))
+		defer cancelShort()
+		one, leave := until(at)
+		two, cancelTwo := until(at)
+		defer cancelTwo()
+		first := getting(short, c, "a", load)
+		synctest.Wait() // until it loads, so that the others join it
+		second := getting(one, c, "a", unexpected)
+		third := getting(two, c, "a", unexpected)
+		synctest.Wait()
+		leave()
+		require.ErrorIs(t, (<-second).err, context.Canceled)
+		synctest.Wait()
+		got, limited := build.Deadline()
+		require.True(t, limited)
+		require.Equal(t, at, got)
+		require.ErrorIs(t, (<-first).err, context.DeadlineExceeded)
+		require.ErrorIs(t, (<-third).err, context.DeadlineExceeded)
+	})
+}

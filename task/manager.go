@@ -38,6 +38,7 @@ type Options[V any] struct {
 	// first; the tasks stay known. A result that costs more than this is not kept.
 	Bytes int64
 	// Cost is the size of a result in bytes; nil means that results cost nothing. It is called once a result, without locks.
+	// A panic in it fails the task.
 	Cost func(V) int64
 	// TTL is how long a finished task is kept; 0 means [DefaultTTL] and a negative one for ever. A timer drops it.
 	TTL time.Duration

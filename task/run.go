@@ -62,15 +62,16 @@ func (m *Manager[V]) run(ctx context.Context, t *Task[V], fn func(context.Contex
 // end takes what the function of t ended with.
 func (m *Manager[V]) end(t *Task[V], v V, err error) {
 	var cost int64
-	if err == nil && m.opts.Cost != nil {
-		cost = max(0, m.opts.Cost(v))
+	made := err == nil
+	if made {
+		cost, err = m.costOf(v)
 	}
 	m.mu.Lock()
+	if made && (err != nil || t.cause != nil) { // there is a result that the task does not keep
+		m.garbage = append(m.garbage, v)
+	}
 	switch {
 	case t.cause != nil:
-		if err == nil {
-			m.garbage = append(m.garbage, v)
-		}
 		m.settleLocked(t, Cancelled, t.cause)
 	case err != nil:
 		m.settleLocked(t, Failed, err)
@@ -87,6 +88,19 @@ func (m *Manager[V]) end(t *Task[V], v V, err error) {
 	defer m.mu.Unlock()
 	m.active--
 	m.hushLocked()
+}
+
+// costOf asks what a result costs. A panic in that is an error of the task, like one in its function.
+func (m *Manager[V]) costOf(v V) (cost int64, err error) {
+	if m.opts.Cost == nil {
+		return 0, nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = panics.New(p)
+		}
+	}()
+	return max(0, m.opts.Cost(v)), nil
 }
 
 // becomeLocked changes the state.

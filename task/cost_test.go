@@ -1,0 +1,32 @@
+package task
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestPanicInCostFailsTheTask (D32): the process goes on, the result is released, and the worker takes the next task.
+func TestPanicInCostFailsTheTask(t *testing.T) {
+	panics := true
+	m := newManager(t, Options[*resource]{Workers: 1, Cost: func(*resource) int64 {
+		if panics {
+			panic("no size")
+		}
+		return 7
+	}})
+	r := newResource()
+	job := submit(t, m, give(r))
+	err := job.Wait(ctx)
+	require.ErrorIs(t, err, ErrFailed)
+	require.ErrorIs(t, err, ErrPanic)
+	require.ErrorContains(t, err, "no size")
+	_, err = job.Result()
+	require.ErrorIs(t, err, ErrFailed)
+	require.Zero(t, r.refs.Load(), "the result is released")
+	require.EqualValues(t, 1, m.Stats().Failed)
+
+	panics = false
+	run(t, m)
+	require.EqualValues(t, 1, m.Stats().Succeeded)
+}
