@@ -10,7 +10,7 @@ import (
 )
 
 // StateDict is the named tensors of a module, in the order in which they were set. It owns its tensors. Methods that only
-// read are safe for concurrent use; Set and Close need the state dict for themselves.
+// read are safe for concurrent use; Set, Take, Rename and Close need the state dict for themselves.
 type StateDict struct {
 	// Metadata is what the file or the publisher said about the whole; it may be nil.
 	Metadata map[string]string
@@ -48,6 +48,44 @@ func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
 		return nil, false
 	}
 	return sd.tensors[i], true
+}
+
+// Take removes a name and returns its tensor owned: the caller closes it. ok is false where there is no such name. It takes time
+// proportional to the number of names, and like Set needs the state dict for itself.
+func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
+	at, found := sd.index[name]
+	if !found {
+		return nil, false
+	}
+	t = sd.tensors[at]
+	delete(sd.index, name)
+	// A state dict of a manifest shares its names, so they are not moved in place.
+	sd.names = slices.Concat(sd.names[:at], sd.names[at+1:])
+	sd.tensors = slices.Concat(sd.tensors[:at], sd.tensors[at+1:])
+	for i := int(at); i < len(sd.names); i++ {
+		sd.index[sd.names[i]] = int32(i)
+	}
+	return t, true
+}
+
+// Rename puts a tensor under another name, at the same place in the order. Like Set it needs the state dict for itself. Errors are [ErrName],
+// also where there is no tensor of the old name, and [ErrDuplicateName].
+func (sd *StateDict) Rename(from, to string) error {
+	at, found := sd.index[from]
+	if !found {
+		return fmt.Errorf("%w: there is no tensor %s", ErrName, quote(from))
+	}
+	if err := checkName(to); err != nil || from == to {
+		return err
+	}
+	if _, twice := sd.index[to]; twice {
+		return fmt.Errorf("%w: %s", ErrDuplicateName, quote(to))
+	}
+	delete(sd.index, from)
+	sd.index[to] = at
+	sd.names = slices.Clone(sd.names)
+	sd.names[at] = to
+	return nil
 }
 
 // Len is the number of names.

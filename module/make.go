@@ -1,0 +1,109 @@
+package module
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// NamedSpec describes a tensor that is to be made.
+type NamedSpec struct {
+	// Name is the tensor's name.
+	Name string
+	// DType is the type of the elements.
+	DType tensor.DType
+	// Shape is the size of each dimension; it is borrowed.
+	Shape tensor.Shape
+	// TiedTo is the name of an earlier tensor whose bytes this one has, of the same type and shape; empty for a tensor with its own.
+	TiedTo string
+}
+
+// New returns an owned state dict with tensors of the given descriptions, in their order, all in one slab of new, zeroed memory on dev: one
+// allocation, one descriptor and one mapping whatever their number. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] for a tie that does
+// not hold, [ErrTooLarge], those of [tensor.Spec.Validate] and those of the device. Nothing is allocated before all descriptions were checked.
+func New(dev driver.Device, specs []NamedSpec) (_ *StateDict, err error) {
+	layout, err := planSlab(specs, dev.Info().Granularity)
+	if err != nil {
+		return nil, err
+	}
+	manifest := layout.Manifest(dev.Info())
+	if err := manifest.Validate(); err != nil {
+		return nil, err
+	}
+	if len(specs) == 0 {
+		return NewStateDict(), nil
+	}
+	mem, err := dev.Alloc(layout.SlabBytes)
+	if err != nil {
+		return nil, fmt.Errorf("slab of %d tensors: %w", len(specs), err)
+	}
+	slab := tensor.NewStorage(mem)
+	// The tensors hold references of their own; without any, this frees the memory.
+	defer func() {
+		if closeErr := slab.Close(); err == nil {
+			err = closeErr
+		}
+	}()
+	return FromManifest(manifest, []*tensor.Storage{slab})
+}
+
+// EmptyLike returns an owned state dict on dev with the names, types, shapes, ties and metadata of sd, row-major and zeroed, in one slab. It
+// borrows sd. Errors are those of [New].
+func EmptyLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
+	specs := make([]NamedSpec, 0, sd.Len())
+	for name, t := range sd.All() {
+		specs = append(specs, NamedSpec{Name: name, DType: t.DType(), Shape: t.Shape()})
+	}
+	for _, group := range sd.aliases() {
+		for _, i := range group[1:] {
+			specs[i].TiedTo = sd.names[group[0]]
+		}
+	}
+	made, err := New(dev, specs)
+	if err != nil {
+		return nil, err
+	}
+	made.Metadata = maps.Clone(sd.Metadata)
+	return made, nil
+}
+
+// planSlab puts tensors one behind the other.
+func planSlab(specs []NamedSpec, granularity int64) (*Layout, error) {
+	l := &Layout{Tensors: make([]Placement, 0, len(specs))}
+	at := make(map[string]int, len(specs))
+	var end int64
+	for i, s := range specs {
+		p := Placement{Name: s.Name, TiedTo: s.TiedTo, Spec: tensor.Spec{DType: s.DType, Shape: s.Shape.Clone()}}
+		var err error
+		if p.Bytes, err = p.Spec.ByteLen(); err != nil {
+			return nil, fmt.Errorf("tensor %s: %w", quote(s.Name), err)
+		}
+		if s.TiedTo != "" {
+			kept, known := at[s.TiedTo]
+			if !known || l.Tensors[kept].Spec.DType != s.DType || !l.Tensors[kept].Spec.Shape.Equal(s.Shape) {
+				return nil, fmt.Errorf("tensor %s: %w: no earlier tensor %s of this type and shape", quote(s.Name), ErrManifest, quote(s.TiedTo))
+			}
+			p.Spec.ByteOffset = l.Tensors[kept].Spec.ByteOffset
+		} else if p.Spec.ByteOffset, end, err = l.place(end, p.Bytes); err != nil {
+			return nil, fmt.Errorf("tensor %s: %w", quote(s.Name), err)
+		}
+		at[s.Name] = i
+		l.Tensors = append(l.Tensors, p)
+	}
+	var ok bool
+	if l.SlabBytes, ok = roundUp(end, max(granularity, Alignment)); !ok {
+		return nil, ErrTooLarge
+	}
+	return l, nil
+}
+
+// place is where bytes go behind end, and the new end.
+func (l *Layout) place(end, bytes int64) (offset, newEnd int64, err error) {
+	offset, ok := roundUp(end, Alignment)
+	if !ok || offset+bytes < offset {
+		return 0, 0, ErrTooLarge
+	}
+	return offset, offset + bytes, nil
+}
