@@ -78,8 +78,11 @@ type Mux interface {
 // Owner is the attachment to an owner's socket, and to the functions of the program that embeds the gateway.
 type Owner interface {
 	// Client is the connection to the owner, for models and for what the owner tells; it dials again by itself when the owner comes back. The
-	// error is endpoint.ErrUnavailable while no owner has been reached yet. Borrowed: not to be closed.
+	// error is endpoint.ErrUnavailable while there is no owner. Borrowed: not to be closed.
 	Client() (*endpoint.Client, error)
+	// Bind returns a context that also ends when the owner goes away that is attached now, with endpoint.ErrUnavailable as its cause: without it
+	// a request waits for the owner to come back. The caller calls the function when the request has ended.
+	Bind(ctx context.Context) (context.Context, context.CancelFunc)
 	// Caller finds where the endpoint of that name is called: in the program that embeds the gateway if it has one of that name, else
 	// at the owner. The error is that of Client.
 	Caller(endpoint string) (endpoint.Caller, error)

@@ -29,6 +29,8 @@ type ownerLink struct {
 	mu      sync.Mutex
 	client  *endpoint.Client // nil until the first owner has been reached
 	up      bool
+	life    context.Context // of the attachment; nil while there is none
+	lose    context.CancelCauseFunc
 	changed chan struct{}
 
 	end  context.CancelFunc
@@ -132,6 +134,9 @@ func (o *ownerLink) set(client *endpoint.Client, up bool) {
 	}
 	if up {
 		o.attaches.Add(1)
+		o.life, o.lose = context.WithCancelCause(context.Background())
+	} else if o.lose != nil {
+		o.lose(fmt.Errorf("%w on %s: it went away", endpoint.ErrUnavailable, o.path()))
 	}
 	o.client, o.up = client, up
 	close(o.changed)
@@ -142,13 +147,28 @@ func (o *ownerLink) set(client *endpoint.Client, up bool) {
 func (o *ownerLink) Client() (*endpoint.Client, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.client == nil {
-		if o.socket == Off {
-			return nil, fmt.Errorf("%w: the gateway runs without an owner", endpoint.ErrUnavailable)
-		}
+	switch {
+	case o.socket == Off:
+		return nil, fmt.Errorf("%w: the gateway runs without an owner", endpoint.ErrUnavailable)
+	case o.client == nil:
 		return nil, fmt.Errorf("%w: no owner has been reached yet on %s", endpoint.ErrUnavailable, o.path())
+	case !o.up:
+		return nil, fmt.Errorf("%w on %s: the gateway waits for it to come back", endpoint.ErrUnavailable, o.path())
 	}
 	return o.client, nil
+}
+
+// Bind implements Owner.
+func (o *ownerLink) Bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	o.mu.Lock()
+	life := o.life
+	o.mu.Unlock()
+	bound, cancel := context.WithCancelCause(ctx)
+	if life == nil {
+		return bound, func() { cancel(nil) }
+	}
+	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
+	return bound, func() { stop(); cancel(nil) }
 }
 
 // path is the socket for people.
@@ -231,6 +251,9 @@ func (o *ownerLink) close() error {
 	o.mu.Lock()
 	client := o.client
 	o.client, o.up = nil, false
+	if o.lose != nil {
+		o.lose(fmt.Errorf("%w: the gateway has stopped", endpoint.ErrUnavailable))
+	}
 	o.mu.Unlock()
 	var errs []error
 	if client != nil {

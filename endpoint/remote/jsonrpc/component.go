@@ -22,7 +22,7 @@ type Component struct {
 	// Fetch are the prefixes of URLs that tensors and models may be fetched from by reference; none refuses URLs. A gateway that fetches
 	// whatever it is told would reach for its peers what they cannot reach themselves.
 	Fetch []string
-	// MaxModel bounds an upload or a model that is fetched; 64 GiB where it is 0.
+	// MaxModel bounds a model that is uploaded or fetched, and all that are on their way at once; 16 GiB where it is 0.
 	MaxModel gateway.ByteSize
 	// MaxResults bounds the memory of tensors that results keep for GET /v1/results; 1 GiB where it is 0.
 	MaxResults gateway.ByteSize
@@ -32,6 +32,7 @@ type Component struct {
 	endpoints endpointCache
 	digests   digestCache
 	results   resultStore
+	arriving  budget
 	fetcher   *http.Client
 	end       context.CancelFunc // of what goes on beside requests
 	running   sync.WaitGroup
@@ -39,7 +40,7 @@ type Component struct {
 
 // Defaults of the component.
 const (
-	defaultMaxModel   = 64 << 30
+	defaultMaxModel   = 16 << 30
 	defaultMaxResults = 1 << 30
 )
 
@@ -56,7 +57,7 @@ func (c *Component) Flags(set *pflag.FlagSet) {
 	}
 	set.StringVar(&c.PublishRoot, "publish-root", c.PublishRoot, "folder below which publish_from may read files; none refuses them")
 	set.StringSliceVar(&c.Fetch, "fetch", c.Fetch, "prefixes of URLs that tensors and models may be fetched from; none refuses them")
-	set.Var(&c.MaxModel, "max-model", "largest model that is uploaded or fetched")
+	set.Var(&c.MaxModel, "max-model", "largest model that is uploaded or fetched, and all that are on their way at once")
 	set.Var(&c.MaxResults, "max-results", "memory of results that wait to be fetched from /v1/results")
 }
 

@@ -61,7 +61,9 @@ func listEndpoints(ctx context.Context, owner gateway.Owner) ([]endpoint.Endpoin
 	}
 	var all []endpoint.EndpointInfo
 	for _, c := range callers {
-		list, err := c.Endpoints(ctx)
+		bound, unbind := owner.Bind(ctx)
+		list, err := c.Endpoints(bound)
+		unbind()
 		if err != nil {
 			return nil, err
 		}

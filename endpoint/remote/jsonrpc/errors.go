@@ -76,6 +76,7 @@ type codeRow struct {
 
 // codeRows are looked through in order.
 var codeRows = []codeRow{
+	{errParams, jrpc2.InvalidParams},
 	{endpoint.ErrNoEndpoint, CodeImport},
 	{gateway.ErrReadOnly, CodeRefused},
 	{errRefused, CodeRefused},
@@ -94,7 +95,6 @@ var codeRows = []codeRow{
 	{endpoint.ErrCapability, CodeSerialization},
 	{wire.ErrEncoding, CodeSerialization},
 	{tensor.ErrDType, CodeSerialization},
-	{errParams, jrpc2.InvalidParams},
 	{fs.ErrPermission, CodeRefused},
 }
 
@@ -127,8 +127,8 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 		data.Outcome, code = call.outcome, CodeExecution
 	}
 	for _, row := range codeRows {
-		// What a function returned is an error of its run, whatever it looks like.
-		if errors.Is(err, row.err) && (!isCall || call.outcome != failed || row.code == CodeTask) {
+		// What a function returned is an error of its run, whatever it looks like; but not what kept its argument or result from crossing.
+		if errors.Is(err, row.err) && (!isCall || call.outcome != failed || row.code == CodeTask || row.code == CodeSerialization) {
 			code = row.code
 			break
 		}

@@ -147,5 +147,10 @@ func (c *Component) publishURL(ctx context.Context, p *publishParams) (out publi
 	case n > int64(c.MaxModel):
 		return out, fmt.Errorf("%w: a model of %d bytes", errTooLarge, n)
 	}
+	release, err := c.arriving.reserve(response.ContentLength, int64(c.MaxModel))
+	if err != nil {
+		return out, err
+	}
+	defer release()
 	return c.publishStream(ctx, p.Name, response.Body, response.ContentLength, want, p.URL)
 }

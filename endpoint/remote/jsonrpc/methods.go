@@ -129,10 +129,8 @@ func (c *Component) serverInfo(ctx context.Context, _ *none) (serverInfo, error)
 		info.Error = err.Error()
 		return info, nil
 	}
-	if c.env.Owner.ServerID() == "" {
-		info.Error = endpoint.ErrUnavailable.Error()
-		return info, nil
-	}
+	ctx, unbind := c.env.Owner.Bind(ctx)
+	defer unbind()
 	owner, err := client.ServerInfo(ctx)
 	if err != nil {
 		info.Error = err.Error()
@@ -163,6 +161,8 @@ func (c *Component) listFunctions(ctx context.Context, _ *none) (functionList, e
 		return out, err
 	}
 	for _, caller := range callers {
+		ctx, unbind := c.bind(ctx, caller)
+		defer unbind() // there are two at most
 		list, err := caller.Endpoints(ctx)
 		if err != nil {
 			return out, err

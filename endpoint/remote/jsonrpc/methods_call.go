@@ -32,7 +32,7 @@ func (c *Component) prepare(ctx context.Context, p *callParams) (*call, error) {
 	if err := p.check(); err != nil {
 		return prepared, err
 	}
-	if err := c.ownerThere(ctx, name); err != nil {
+	if _, err := c.env.Owner.Caller(name); err != nil {
 		return prepared, &callError{err, notRun}
 	}
 	if prepared.caller, prepared.info, err = c.endpoints.find(ctx, c.env.Owner, name); err != nil {
@@ -46,19 +46,22 @@ func (c *Component) prepare(ctx context.Context, p *callParams) (*call, error) {
 	return prepared, err
 }
 
-// ownerThere fails at once where the owner is away: a call that waited for it would not know later whether it was sent.
-func (c *Component) ownerThere(ctx context.Context, name string) error {
-	if c.env.Owner.ServerID() != "" {
-		return nil
+// bind makes a request to the owner end when the owner goes away.
+func (c *Component) bind(ctx context.Context, caller endpoint.Caller) (context.Context, context.CancelFunc) {
+	if _, isOwner := caller.(*endpoint.Client); isOwner {
+		return c.env.Owner.Bind(ctx)
 	}
-	caller, err := c.env.Owner.Caller(name)
+	return ctx, func() {}
+}
+
+// owner is the connection to the owner, and ctx bound to it. The caller calls the function when the request has ended.
+func (c *Component) owner(ctx context.Context) (*endpoint.Client, context.Context, context.CancelFunc, error) {
+	client, err := c.env.Owner.Client()
 	if err != nil {
-		return err
+		return nil, ctx, nil, err
 	}
-	if client, isOwner := caller.(*endpoint.Client); isOwner {
-		_, err = client.Ping(ctx)
-	}
-	return err
+	ctx, cancel := c.env.Owner.Bind(ctx)
+	return client, ctx, cancel, nil
 }
 
 // run calls the function and returns its result as a value of JSON.
@@ -68,6 +71,8 @@ func (c *Component) run(ctx context.Context, p *callParams) (out any, err error)
 	if err != nil {
 		return nil, err
 	}
+	ctx, unbind := c.bind(ctx, prepared.caller)
+	defer unbind()
 	ctx, cancel := withTimeout(ctx, p.Timeout)
 	defer cancel()
 	v, err := prepared.result(ctx)
@@ -164,6 +169,8 @@ func (c *Component) invalidate(ctx context.Context, p *callParams) (out invalida
 	if err != nil {
 		return out, err
 	}
+	ctx, unbind := c.bind(ctx, prepared.caller)
+	defer unbind()
 	if len(p.Args) == 0 && len(p.Kwargs) == 0 {
 		out.Invalidated, err = prepared.caller.InvalidateEndpoint(ctx, prepared.info.Name)
 		return out, err

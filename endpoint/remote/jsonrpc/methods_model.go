@@ -33,10 +33,11 @@ type modelList struct {
 }
 
 func (c *Component) listModels(ctx context.Context, _ *none) (modelList, error) {
-	client, err := c.env.Owner.Client()
+	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
 		return modelList{}, err
 	}
+	defer unbind()
 	list, err := client.List(ctx)
 	if list == nil {
 		list = []endpoint.ModelInfo{}
@@ -54,10 +55,11 @@ func (c *Component) inspectModel(ctx context.Context, p *modelParams) (inspected
 	if err := p.check(); err != nil {
 		return inspected{}, err
 	}
-	client, err := c.env.Owner.Client()
+	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
 		return inspected{}, err
 	}
+	defer unbind()
 	info, err := client.Info(ctx, p.Name)
 	if err != nil {
 		return inspected{}, err
@@ -85,10 +87,11 @@ func (c *Component) holders(ctx context.Context, p *modelParams) (map[string][]h
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	client, err := c.env.Owner.Client()
+	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer unbind()
 	info, err := client.Info(ctx, p.Name)
 	if err != nil {
 		return nil, err
@@ -115,10 +118,11 @@ func (c *Component) withdraw(ctx context.Context, p *modelParams) (map[string]bo
 	if err := p.check(); err != nil {
 		return nil, err
 	}
-	client, err := c.env.Owner.Client()
+	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer unbind()
 	if err := client.Withdraw(ctx, p.Name); err != nil {
 		return nil, err
 	}
@@ -172,10 +176,11 @@ func (c *Component) publishPath(ctx context.Context, p *publishParams) (out publ
 
 // publish announces a state dict, which stays the caller's to close.
 func (c *Component) publish(ctx context.Context, name string, sd *module.StateDict, source string) (published, error) {
-	client, err := c.env.Owner.Client()
+	client, ctx, unbind, err := c.owner(ctx)
 	if err != nil {
 		return published{}, err
 	}
+	defer unbind()
 	version, err := client.PublishFrom(ctx, name, sd, source)
 	if err != nil {
 		return published{}, err

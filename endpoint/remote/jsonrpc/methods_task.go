@@ -25,6 +25,8 @@ func (c *Component) submitTask(ctx context.Context, p *callParams) (info endpoin
 	if err != nil {
 		return info, err
 	}
+	ctx, unbind := c.bind(ctx, prepared.caller)
+	defer unbind()
 	info, err = prepared.caller.Submit(ctx, prepared.info.Name, prepared.in)
 	if err != nil {
 		return info, outcomeOf(ctx, err)
@@ -45,7 +47,10 @@ func (c *Component) findTask(ctx context.Context, id string) (endpoint.Caller, e
 	var err error
 	for _, caller := range callers {
 		var info endpoint.TaskInfo
-		if info, err = caller.Task(ctx, id); err == nil {
+		bound, unbind := c.bind(ctx, caller)
+		info, err = caller.Task(bound, id)
+		unbind()
+		if err == nil {
 			return caller, info, nil
 		}
 		if !errors.Is(err, task.ErrNotFound) {
@@ -68,8 +73,10 @@ func (c *Component) waitTask(ctx context.Context, p *taskParams) (endpoint.TaskI
 	}
 	waiting, cancel := withTimeout(ctx, max(p.Timeout, 0))
 	defer cancel()
+	waiting, unbind := c.bind(waiting, caller)
+	defer unbind()
 	end, err := caller.Wait(waiting, p.TaskID)
-	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+	if err != nil && ctx.Err() == nil && errors.Is(waiting.Err(), context.DeadlineExceeded) {
 		if end.State == "" {
 			end = info
 		}
@@ -83,6 +90,8 @@ func (c *Component) taskResult(ctx context.Context, p *taskParams) (out any, err
 	if err != nil {
 		return nil, err
 	}
+	ctx, unbind := c.bind(ctx, caller)
+	defer unbind()
 	var v any
 	err = caller.Result(ctx, p.TaskID, &v)
 	defer func() { err = errors.Join(err, closeTensors(v)) }()
@@ -104,6 +113,8 @@ func (c *Component) cancelTask(ctx context.Context, p *taskParams) (cancelledTas
 	if err != nil {
 		return out, err
 	}
+	ctx, unbind := c.bind(ctx, caller)
+	defer unbind()
 	out.Cancelled, err = caller.Cancel(ctx, p.TaskID)
 	return out, err
 }
@@ -140,7 +151,9 @@ func (c *Component) listTasks(ctx context.Context, p *listParams) (taskList, err
 		return out, err
 	}
 	for _, caller := range callers {
-		list, err := caller.Tasks(ctx, filter)
+		bound, unbind := c.bind(ctx, caller)
+		list, err := caller.Tasks(bound, filter)
+		unbind()
 		if err != nil {
 			return out, err
 		}

@@ -51,12 +51,13 @@ func (c *Component) serveModels(w http.ResponseWriter, r *http.Request) {
 
 func (c *Component) serveModel(w http.ResponseWriter, r *http.Request) {
 	p := modelOf(r)
-	client, err := c.env.Owner.Client()
+	client, ctx, unbind, err := c.owner(r.Context())
 	if err != nil {
 		httpError(w, r, err)
 		return
 	}
-	info, err := client.Info(r.Context(), p.Name)
+	defer unbind()
+	info, err := client.Info(ctx, p.Name)
 	answerJSON(w, r, info, err)
 }
 
@@ -82,16 +83,12 @@ func (c *Component) serveManifest(w http.ResponseWriter, r *http.Request) {
 // attach acquires the version of a request. The caller closes the handle.
 func (c *Component) attach(r *http.Request) (*endpoint.Handle, error) {
 	p := modelOf(r)
-	client, err := c.env.Owner.Client()
+	client, ctx, unbind, err := c.owner(r.Context())
 	if err != nil {
 		return nil, err
 	}
-	if c.env.Owner.ServerID() == "" {
-		if _, err := client.Ping(r.Context()); err != nil { // at once, instead of when an owner comes
-			return nil, err
-		}
-	}
-	return client.AcquireVersion(r.Context(), p.Name, p.Version)
+	defer unbind()
+	return client.AcquireVersion(ctx, p.Name, p.Version)
 }
 
 func (c *Component) serveTensor(w http.ResponseWriter, r *http.Request) {

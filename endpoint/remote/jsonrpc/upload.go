@@ -14,8 +14,10 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
@@ -54,6 +56,11 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out publish
 	case r.ContentLength > int64(c.MaxModel):
 		return out, fmt.Errorf("%w: a model has at most %v", errTooLarge, c.MaxModel)
 	}
+	release, err := c.arriving.reserve(r.ContentLength, int64(c.MaxModel))
+	if err != nil {
+		return out, err
+	}
+	defer release()
 	want, err := announcedDigest(r.Header)
 	if err != nil {
 		return out, err
@@ -62,12 +69,37 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out publish
 		return out, err // before the peer sends it all
 	}
 	body := newStallReader(w, r.Body, c.env.Stall)
-	defer body.release()
+	defer func() {
+		if err == nil {
+			body.release() // else the deadline stays, and the rest of the body is not waited for
+		}
+	}()
 	source := "upload"
 	if id := gateway.IdentityFrom(ctx); id.Name != "" {
 		source = "upload of " + id.Name
 	}
 	return c.publishStream(ctx, p.Name, body, r.ContentLength, want, source)
+}
+
+// budget bounds what all transfers in flight have announced: memory is taken for a model before its bytes are here.
+type budget struct {
+	mu    sync.Mutex
+	taken int64
+}
+
+// reserve takes n bytes of limit. The caller gives them back with release.
+func (b *budget) reserve(n, limit int64) (release func(), err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n > limit-b.taken {
+		return nil, fmt.Errorf("%w: other models of %d bytes are on their way, and all may have %d: try again", endpoint.ErrLimit, b.taken, limit)
+	}
+	b.taken += n
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.taken -= n
+	}, nil
 }
 
 // announcedDigest is the SHA-256 that a request says its body has, in the field that RFC 9530 has for it; nil where it says none.

@@ -271,6 +271,8 @@ func (in *incoming) acquire(ctx context.Context, name string, version uint64) (*
 	if in.client == nil {
 		return nil, fmt.Errorf("model %q: %w", name, endpoint.ErrUnavailable)
 	}
+	ctx, unbind := in.c.env.Owner.Bind(ctx)
+	defer unbind()
 	h, err := in.client.AcquireVersion(ctx, name, version)
 	if err != nil {
 		return nil, fmt.Errorf("model %q: %w", name, err)

@@ -1,0 +1,235 @@
+package remotetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/task"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// Owner is an owner in a process of its own.
+type Owner struct {
+	*Process
+	Socket string
+}
+
+// StartOwner starts an owner with the functions of Functions. Each "--model NAME=BYTES" publishes a made-up model of four tensors,
+// each "--file NAME=PATH" one of a file; "--socket PATH" is where it serves, in a folder of the test's where it is not given.
+func StartOwner(t testing.TB, args ...string) *Owner {
+	t.Helper()
+	socket := ""
+	for i, arg := range args {
+		if arg == "--socket" {
+			socket = args[i+1]
+		}
+	}
+	if socket == "" {
+		socket = Socket(t)
+		args = append(args, "--socket", socket)
+	}
+	p, line := start(t, "owner", args...)
+	if line == "" {
+		t.Fatalf("the owner did not begin; it wrote:\n%s", p.log)
+	}
+	return &Owner{p, socket}
+}
+
+// Socket is a path for an owner, short enough for a socket.
+func Socket(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "st")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "owner-0.sock")
+}
+
+func ownerMain(args []string) (err error) {
+	set := pflag.NewFlagSet("owner", pflag.ContinueOnError)
+	socket := set.String("socket", "", "")
+	models := set.StringArray("model", nil, "")
+	files := set.StringArray("file", nil, "")
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	dev, err := host.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	registry := endpoint.NewRegistry()
+	if err := Functions(registry, dev); err != nil {
+		return err
+	}
+	server, err := endpoint.NewServer(endpoint.ServerOptions{
+		Socket: *socket, Devices: []driver.Device{dev}, Registry: registry, Label: "test owner",
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.Close()) }()
+	if err := publishModels(server, dev, *models, *files); err != nil {
+		return err
+	}
+	ctx, stop := untilTerminated()
+	defer stop()
+	go func() {
+		<-ctx.Done()
+		_ = server.Close() // Serve tells
+	}()
+	fmt.Println("ready")
+	if err := server.Serve(); !errors.Is(err, endpoint.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func publishModels(server *endpoint.Server, dev driver.Device, models, files []string) error {
+	ctx := context.Background()
+	for _, text := range models {
+		name, size, _ := strings.Cut(text, "=")
+		bytes, err := strconv.ParseInt(size, 10, 64)
+		if err != nil {
+			return err
+		}
+		sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 4, Bytes: bytes, Seed: 1})
+		if err != nil {
+			return err
+		}
+		if _, err := server.Publish(ctx, name, sd); err != nil {
+			return err
+		}
+	}
+	for _, text := range files {
+		name, path, _ := strings.Cut(text, "=")
+		sd, err := module.Load(ctx, dev, path, module.LoadOptions{})
+		if err != nil {
+			return err
+		}
+		if _, err := server.PublishFrom(ctx, name, sd, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddArgs are the arguments of add.
+type AddArgs struct {
+	A int `json:"a"`
+	B int `json:"b,omitempty"`
+}
+
+// ScaleArgs are the arguments of scale.
+type ScaleArgs struct {
+	X      *tensor.Tensor `json:"x"`
+	Factor float32        `json:"factor,omitempty"`
+}
+
+// WorkArgs are the arguments of work.
+type WorkArgs struct {
+	Steps int `json:"steps"`
+	// PaceMS is how long a step takes, in milliseconds.
+	PaceMS int `json:"pace_ms,omitempty"`
+}
+
+// Functions registers what tests call:
+//
+//	add {a, b} → a+b               scale {x, factor} → x·factor, of float32
+//	sum STATE_DICT → its elements' sum, of float32
+//	echo VALUE → VALUE, as text    fail TEXT → an error with that text
+//	work {steps, pace_ms} → steps, as a task with progress
+//	count N → 0, 1, … N-1, as a stream
+//	zeros N → a tensor of N float32
+//	sleep MS → nothing; ends early when it is told to
+func Functions(r *endpoint.Registry, dev driver.Device) error {
+	return errors.Join(
+		endpoint.Register(r, "add", func(_ context.Context, in AddArgs) (int, error) { return in.A + in.B, nil }, endpoint.NoCache()),
+		endpoint.Register(r, "scale", func(_ context.Context, in ScaleArgs) (*tensor.Tensor, error) { return scale(dev, in) }, endpoint.NoCache()),
+		endpoint.Register(r, "sum", sum, endpoint.NoCache()),
+		endpoint.Register(r, "echo", func(_ context.Context, in string) (string, error) { return in, nil }),
+		endpoint.Register(r, "fail", func(_ context.Context, in string) (int, error) { return 0, errors.New(in) }, endpoint.NoCache()),
+		endpoint.Register(r, "work", work, endpoint.NoCache(), endpoint.Task()),
+		endpoint.RegisterStream(r, "count", count),
+		endpoint.Register(r, "zeros", func(_ context.Context, n int64) (*tensor.Tensor, error) {
+			t, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{n})
+			if err != nil {
+				return nil, err
+			}
+			return t, t.Zero()
+		}, endpoint.NoCache()),
+		endpoint.Register(r, "sleep", func(ctx context.Context, ms int) (struct{}, error) {
+			select {
+			case <-ctx.Done():
+				return struct{}{}, context.Cause(ctx)
+			case <-time.After(time.Duration(ms) * time.Millisecond):
+				return struct{}{}, nil
+			}
+		}, endpoint.NoCache()),
+	)
+}
+
+func scale(dev driver.Device, in ScaleArgs) (*tensor.Tensor, error) {
+	if in.X == nil {
+		return nil, fmt.Errorf("%w: x is missing", driver.ErrInvalid)
+	}
+	values, err := tensor.Float32s(in.X)
+	if err != nil {
+		return nil, err
+	}
+	for i := range values {
+		values[i] *= in.Factor
+	}
+	return tensor.FromSlice(dev, in.X.Shape(), values)
+}
+
+func sum(_ context.Context, sd *module.StateDict) (float64, error) {
+	var total float64
+	for _, t := range sd.All() {
+		values, err := tensor.Float32s(t)
+		if err != nil {
+			return 0, err
+		}
+		for _, v := range values {
+			total += float64(v)
+		}
+	}
+	return total, nil
+}
+
+func work(ctx context.Context, in WorkArgs) (int, error) {
+	for i := range in.Steps {
+		task.Report(ctx, int64(i), int64(in.Steps), fmt.Sprintf("step %d", i))
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-time.After(time.Duration(in.PaceMS) * time.Millisecond):
+		}
+	}
+	return in.Steps, nil
+}
+
+func count(_ context.Context, n int) iter.Seq2[int, error] {
+	return func(yield func(int, error) bool) {
+		for i := range n {
+			if !yield(i, nil) {
+				return
+			}
+		}
+	}
+}

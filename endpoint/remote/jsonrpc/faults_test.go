@@ -1,0 +1,163 @@
+package jsonrpc_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+)
+
+// TestOwnerKilled kills the owner while a call runs, asks without an owner, and goes on with the next one.
+func TestOwnerKilled(t *testing.T) {
+	owner := remotetest.StartOwner(t, "--model", "m=4096")
+	gw := remotetest.StartGateway(t, owner.Socket)
+	attached(t, gw)
+	ended := make(chan *rpcError, 1)
+	go func() {
+		_, text := postRaw(gw, `{"jsonrpc":"2.0","id":7,"method":"call_function","params":{"name":"sleep","args":[60000]}}`)
+		ended <- errorOf(text)
+	}()
+	remotetest.Eventually(t, func() error { // it runs
+		if _, text := post(t, gw, `{"jsonrpc":"2.0","id":1,"method":"list_functions"}`); !strings.Contains(string(text), `"name":"sleep","calls":1`) {
+			return fmt.Errorf("not yet: %s", text)
+		}
+		return nil
+	})
+	owner.Kill()
+	bad := <-ended
+	require.NotNil(t, bad)
+	require.Equal(t, -32005, bad.Code, bad.Message)
+	require.Equal(t, "unknown", bad.outcome(), "it was sent, and may have run")
+
+	begin := time.Now()
+	bad = failed(t, gw, "call_function", map[string]any{"name": "add", "args": []int{1, 2}})
+	require.Equal(t, -32005, bad.Code, bad.Message)
+	require.Equal(t, "not_run", bad.outcome())
+	require.Equal(t, -32005, failed(t, gw, "list_models", nil).Code)
+	resp, _ := get(t, gw, "/v1/models/m/model.safetensors")
+	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	require.Less(t, time.Since(begin), remotetest.Patience/2, "nobody waits for an owner that is away")
+	resp, _ = get(t, gw, "/readyz")
+	require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+	resp, _ = get(t, gw, "/healthz")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+
+	remotetest.StartOwner(t, "--socket", owner.Socket, "--model", "m=8192")
+	attached(t, gw)
+	require.Equal(t, 3, result[int](t, gw, "call_function", map[string]any{"name": "add", "args": []int{1, 2}}))
+	_, data := get(t, gw, "/v1/models/m/tensors/layers.00000000.weight")
+	_, manifest := get(t, gw, "/v1/models/m/manifest")
+	require.Contains(t, string(manifest), fmt.Sprintf(`"bytes":%d`, len(data)), "the new owner's model, not what was remembered of the old one's")
+}
+
+// postRaw is post for goroutines of tests.
+func postRaw(gw *remotetest.Gateway, body string) (int, []byte) {
+	resp, err := http.Post(gw.HTTP()+"/jsonrpc", "application/json", bytes.NewBufferString(body))
+	if err != nil {
+		return 0, nil
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, text
+}
+
+// TestGatewayKilled kills a gateway in the middle of an upload. What it had acknowledged is at the owner, the rest is not.
+func TestGatewayKilled(t *testing.T) {
+	_, file := tiedFile(t)
+	owner := remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, owner.Socket)
+	attached(t, gw)
+	resp, _ := do(t, gw, http.MethodPut, "/v1/models/m/model.safetensors", bytes.NewReader(file))
+	require.Equal(t, http.StatusCreated, resp.StatusCode)
+	task := result[map[string]any](t, gw, "submit_task", map[string]any{"name": "work", "args": []int{2, 1}})
+	conn, err := net.Dial("tcp", gw.Addresses.HTTP)
+	require.NoError(t, err)
+	defer conn.Close()
+	fmt.Fprintf(conn, "PUT /v1/models/m/model.safetensors HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", len(file))
+	_, err = conn.Write(file[:len(file)-4])
+	require.NoError(t, err)
+	gw.Kill()
+
+	next := remotetest.StartGateway(t, owner.Socket)
+	attached(t, next)
+	_, again := get(t, next, "/v1/models/m@1/model.safetensors")
+	require.Equal(t, file, again)
+	resp, _ = get(t, next, "/v1/models/m@2/model.safetensors")
+	require.Equal(t, http.StatusNotFound, resp.StatusCode)
+	require.Equal(t, 2, result[int](t, next, "get_task_result", []any{waitFor(t, next, task["task_id"])}), "tasks are the owner's")
+}
+
+func waitFor(t *testing.T, gw *remotetest.Gateway, id any) any {
+	t.Helper()
+	require.Equal(t, "completed", result[map[string]any](t, gw, "wait_task", []any{id})["status"])
+	return id
+}
+
+// TestSlowReader takes the beginning of a model and then nothing: the gateway cuts it off and gives the lease back.
+func TestSlowReader(t *testing.T) {
+	owner := remotetest.StartOwner(t, "--model", "m=268435456")
+	gw := remotetest.StartGateway(t, owner.Socket, "--stall", "500ms")
+	attached(t, gw)
+	conn, err := net.Dial("tcp", gw.Addresses.HTTP)
+	require.NoError(t, err)
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /v1/models/m/tensors/layers.00000000.weight HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	_, err = io.ReadFull(conn, make([]byte, 1<<16))
+	require.NoError(t, err)
+	holders := func() string {
+		_, text := post(t, gw, `{"jsonrpc":"2.0","id":1,"method":"holders","params":["m"]}`)
+		return string(text)
+	}
+	require.Contains(t, holders(), "sharedtensor-gateway", "the gateway holds what it sends")
+	remotetest.Eventually(t, func() error {
+		if text := holders(); strings.Contains(text, "sharedtensor-gateway") {
+			return fmt.Errorf("it still holds the version: %s", text)
+		}
+		return nil
+	})
+	rest, _ := io.Copy(io.Discard, conn)
+	require.Less(t, rest, int64(64<<20), "the peer was cut off, and can see it by the length")
+}
+
+// TestClientLeaves cancels a call whose client has gone.
+func TestClientLeaves(t *testing.T) {
+	owner := remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, owner.Socket)
+	attached(t, gw)
+	conn, err := net.Dial("tcp", gw.Addresses.HTTP)
+	require.NoError(t, err)
+	body := `{"jsonrpc":"2.0","id":1,"method":"call_function","params":{"name":"sleep","args":[600000]}}`
+	fmt.Fprintf(conn, "POST /jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	stats := func() string {
+		_, text := post(t, gw, `{"jsonrpc":"2.0","id":1,"method":"list_functions"}`)
+		return string(text)
+	}
+	remotetest.Eventually(t, func() error {
+		if text := stats(); !strings.Contains(text, `"name":"sleep","calls":1`) {
+			return fmt.Errorf("not called yet: %s", text)
+		}
+		return nil
+	})
+	require.NoError(t, conn.Close())
+	remotetest.Eventually(t, func() error {
+		if text := stats(); !strings.Contains(text, `"runs":1,"run_errors":1`) {
+			return fmt.Errorf("it still runs: %s", text)
+		}
+		return nil
+	})
+}
+
+func errorOf(text []byte) *rpcError {
+	var a rpcAnswer
+	_ = json.Unmarshal(text, &a)
+	return a.Error
+}
