@@ -23,6 +23,7 @@ type attachment struct {
 	ready   bool          // version and server are filled in
 	asked   *link         // whose events count
 	early   [2]wire.Event // the last withdrawal and the last publication before that; without a kind where there was none
+	lost    bool          // the lease was lost with its connection, and not taken again
 	closed  bool
 }
 
@@ -81,8 +82,15 @@ func (h *attachment) changeLocked(state HandleState, newest uint64) {
 		return
 	}
 	h.state, h.newest = state, newest
-	close(h.changed)
-	h.changed = make(chan struct{})
+	h.newsLocked()
+}
+
+// newsLocked tells who waits for a change.
+func (h *attachment) newsLocked() {
+	if !h.closed {
+		close(h.changed)
+		h.changed = make(chan struct{})
+	}
 }
 
 // attached fills in what was acquired, and catches up with events that came before.
@@ -151,7 +159,8 @@ func (h *attachment) detach(l *link) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.link == l {
-		h.link = nil
+		h.link, h.lost = nil, true
+		h.newsLocked()
 	}
 }
 
@@ -163,7 +172,10 @@ func (h *attachment) leased(l *link, lease, request uint64) bool {
 	if h.closed || h.link == l {
 		return false
 	}
-	h.link, h.lease, h.request = l, lease, request
+	if h.lost {
+		h.newsLocked()
+	}
+	h.link, h.lease, h.request, h.lost = l, lease, request, false
 	return true
 }
 

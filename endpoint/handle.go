@@ -16,7 +16,8 @@ const (
 	Superseded
 	// Withdrawn is a version whose name was taken out of the catalog.
 	Withdrawn
-	// Orphaned is a version that no owner knows any more: the owner ended, or another took its place.
+	// Orphaned is a version that no owner knows any more: another owner took the place of the one that had it, or the client was closed.
+	// While no owner serves, the state stays what was heard last, and Leased is false.
 	Orphaned
 )
 
@@ -73,7 +74,8 @@ func (h *Handle) State() HandleState { return h.at.stateNow() }
 // Newest is the newest version of the name that this process has heard of.
 func (h *Handle) Newest() uint64 { return h.at.newestNow() }
 
-// Changed returns a channel that is closed when State or Newest next changes, or the handle is closed. Ask for the channel first and for
+// Changed returns a channel that is closed when State, Newest or Leased next changes, or the handle is closed: the loss of the owner is
+// told at once. Ask for the channel first and for
 // the state afterwards: then no change goes unseen.
 func (h *Handle) Changed() <-chan struct{} { return h.at.changes() }
 

@@ -24,7 +24,7 @@ var neighbours struct {
 
 // announce lets clients of this process find the server.
 func (s *Server) announce() {
-	id := s.sock.file
+	id := s.sock.id()
 	if id == (fileID{}) {
 		return
 	}
@@ -43,8 +43,8 @@ func (s *Server) conceal() {
 	}
 	neighbours.mu.Lock()
 	defer neighbours.mu.Unlock()
-	if neighbours.of[s.sock.file] == s {
-		delete(neighbours.of, s.sock.file)
+	if id := s.sock.id(); neighbours.of[id] == s {
+		delete(neighbours.of, id)
 	}
 }
 

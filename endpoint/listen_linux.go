@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -18,22 +19,26 @@ import (
 // process ends. An owner that ends in order removes it while it still has the lock, and an owner that gets a lock looks whether the file
 // still has its name: otherwise two owners could lock two files of one name.
 type socket struct {
-	path     string
+	path   string
+	shared bool // other users may connect: the server checks who they are
+	lock   *os.File
+
+	mu       sync.Mutex
 	listener *net.UnixListener
-	lock     *os.File
 	file     fileID // of the socket file that we made; zero for a socket that was handed to us
+	closed   bool
 }
 
 // listen takes the lock, removes the socket file of a dead owner, and listens. A live owner gives [ErrInUse] and is not
-// disturbed.
-func listen(path string) (_ *socket, err error) {
+// disturbed. A shared socket can be connected to by every user.
+func listen(path string, shared bool) (_ *socket, err error) {
 	if err := checkSocketPath(path); err != nil {
 		return nil, err
 	}
 	if err := socketDirectory(path); err != nil {
 		return nil, err
 	}
-	s := &socket{path: path}
+	s := &socket{path: path, shared: shared}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -42,24 +47,98 @@ func listen(path string) (_ *socket, err error) {
 	if s.lock, err = lockFile(path + ".lock"); err != nil {
 		return nil, err
 	}
-	if err := removeStale(path); err != nil {
-		return nil, err
+	return s, s.bind()
+}
+
+// bind makes the socket file and listens on it. The caller has the lock.
+func (s *socket) bind() error {
+	if err := removeStale(s.path); err != nil {
+		return err
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.path, Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return fmt.Errorf("listen on %s: %w", s.path, err)
 	}
 	l.SetUnlinkOnClose(false) // by then the file may be another owner's
-	s.listener = l
-	if err := os.Chmod(path, 0o600); err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+	mode := os.FileMode(0o600)
+	if s.shared {
+		mode = 0o666
 	}
-	info, err := os.Lstat(path)
+	err = os.Chmod(s.path, mode)
+	var info os.FileInfo
+	if err == nil {
+		info, err = os.Lstat(s.path)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+		l.Close()
+		return fmt.Errorf("listen: %w", err)
 	}
-	s.file = fileOf(info)
-	return s, nil
+	s.listener, s.file = l, fileOf(info)
+	return nil
+}
+
+// lost reports whether the socket file is not the one that was made: it was removed, or another took its place.
+func (s *socket) lost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.file == (fileID{}) {
+		return false
+	}
+	info, err := os.Lstat(s.path)
+	return errors.Is(err, os.ErrNotExist) || err == nil && fileOf(info) != s.file
+}
+
+// rebind listens on a new socket file in the place of one that was lost. Who accepts on the listener before finds it closed.
+func (s *socket) rebind() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	if err := socketDirectory(s.path); err != nil {
+		return err
+	}
+	if err := s.relock(); err != nil {
+		return err
+	}
+	before := s.listener
+	if err := s.bind(); err != nil {
+		return err
+	}
+	before.Close()
+	return nil
+}
+
+// relock takes the lock on the file that has its name now, where that is another one: without it a second owner could come.
+func (s *socket) relock() error {
+	here, err := s.lock.Stat()
+	if err != nil {
+		return err
+	}
+	if there, err := os.Lstat(s.path + ".lock"); err == nil && os.SameFile(here, there) {
+		return nil
+	}
+	lock, err := lockFile(s.path + ".lock")
+	if err != nil {
+		return err
+	}
+	s.lock.Close()
+	s.lock = lock
+	return nil
+}
+
+// accepting is the listener that there is now.
+func (s *socket) accepting() *net.UnixListener {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.listener
+}
+
+// id is the socket file that was made; zero for none.
+func (s *socket) id() fileID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.file
 }
 
 // lockFile opens and locks the file, or says who holds it. A file that was removed before it was locked is let go of for the one that has the
@@ -147,6 +226,9 @@ func removeStale(path string) error {
 // close stops listening, removes the socket file if it is still the one that listen made, and lets go of the lock. It is called once; what
 // accepts meanwhile finds the listener closed.
 func (s *socket) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
 	var err error
 	if s.listener != nil {
 		err = s.listener.Close()

@@ -16,11 +16,19 @@ type socket struct {
 	file     fileID
 }
 
-func listen(string) (*socket, error) {
+func listen(string, bool) (*socket, error) {
 	return nil, &driver.UnsupportedError{Feature: "serving shared memory", Requires: "Linux"}
 }
 
 func (s *socket) close() error { return nil }
+
+func (s *socket) lost() bool { return false }
+
+func (s *socket) rebind() error { return nil }
+
+func (s *socket) accepting() *net.UnixListener { return s.listener }
+
+func (s *socket) id() fileID { return s.file }
 
 func maxOpenFiles() int { return 1024 }
 

@@ -259,8 +259,8 @@ func (c *Client) trusted(peer wire.Credentials) error {
 	if peer.SameUser() || slices.Contains(c.opts.AllowUIDs, peer.UID) {
 		return nil
 	}
-	return fmt.Errorf("%w: the owner on socket %s runs as uid %d, this process as uid %d",
-		ErrPermission, c.opts.Socket, peer.UID, os.Geteuid())
+	return fmt.Errorf("%w: the owner on socket %s runs as uid %d, this process as uid %d; say --owner-uid %d (ClientOptions.AllowUIDs) to trust it",
+		ErrPermission, c.opts.Socket, peer.UID, os.Geteuid(), peer.UID)
 }
 
 // dialError says why nobody answered, and what to do about it.
@@ -272,7 +272,8 @@ func dialError(socket string, err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w on %s: its owner has ended and left the socket behind", ErrUnavailable, socket)
 	case errors.Is(err, os.ErrPermission):
-		return fmt.Errorf("socket %s: %w: it belongs to another user", socket, ErrPermission)
+		return fmt.Errorf("socket %s: %w: it belongs to another user; its owner lets this one in with --allow-uid %d, and --owner-uid trusts that owner",
+			socket, ErrPermission, os.Geteuid())
 	case errors.Is(err, syscall.EAGAIN):
 		return fmt.Errorf("%w on %s: its queue of clients is full: %w", ErrUnavailable, socket, err)
 	}

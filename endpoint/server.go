@@ -146,7 +146,7 @@ func bind(opts *ServerOptions) (*socket, error) {
 		}
 		opts.Socket = path
 	}
-	return listen(opts.Socket)
+	return listen(opts.Socket, len(opts.AllowUIDs) > 0)
 }
 
 // newID is a name that no other server of this host has.
@@ -171,9 +171,13 @@ func (s *Server) Serve() error {
 	s.watchIdle()
 	defer s.serving.Store(false)
 	s.acceptOnce.Do(func() { close(s.accepting) })
+	var watch sync.WaitGroup
+	watch.Go(s.watchSocket)
+	defer watch.Wait()
 	var rests rests
 	for {
-		c, err := s.sock.listener.AcceptUnix()
+		l := s.sock.accepting()
+		c, err := l.AcceptUnix()
 		if err == nil {
 			rests.over(s)
 			s.admit(c)
@@ -181,6 +185,9 @@ func (s *Server) Serve() error {
 		}
 		if s.isClosing() {
 			return ErrServerClosed
+		}
+		if s.sock.accepting() != l { // bound again
+			continue
 		}
 		if !temporary(err) {
 			return fmt.Errorf("accept on %s: %w", s.opts.Socket, err)

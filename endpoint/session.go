@@ -133,7 +133,8 @@ func (ses *session) introduce() error {
 func (ses *session) allowed() error {
 	opts, uid := &ses.server.opts, ses.conn.Peer().UID
 	if !ses.conn.Peer().SameUser() && !slices.Contains(opts.AllowUIDs, uid) {
-		return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d", ErrPermission, os.Geteuid(), uid)
+		return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d; start the owner with --allow-uid %d (ServerOptions.AllowUIDs) to let it in",
+			ErrPermission, os.Geteuid(), uid, uid)
 	}
 	if ses.surplus {
 		return fmt.Errorf("%w: this owner serves at most %d clients at once", ErrLimit, opts.Limits.Clients)

@@ -1,0 +1,92 @@
+package endpoint_test
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// TestSocketFileIsBoundAgain removes the socket file of a server, and puts another file in its place: the server notices and listens again,
+// clients that it has go on, and a successor hears which process holds the lock. (D18)
+func TestSocketFileIsBoundAgain(t *testing.T) {
+	drivertest.Leaks(t)
+	s := serve(t, endpoint.ServerOptions{})
+	ctx := context.Background()
+	before, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
+	require.NoError(t, err)
+	defer before.Close()
+	reachable := func(over bool) bool {
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: over})
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		return c.ServerID() == s.ID()
+	}
+	require.NoError(t, os.Remove(s.Socket()))
+	_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: s.Socket()})
+	require.ErrorIs(t, err, endpoint.ErrInUse)
+	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
+	eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
+
+	require.NoError(t, os.Remove(s.Socket()))
+	require.NoError(t, os.WriteFile(s.Socket(), nil, 0o600))
+	time.Sleep(time.Second)
+	text, err := os.ReadFile(s.Socket())
+	require.NoError(t, err, "what is no socket is left alone")
+	require.Empty(t, text)
+	require.NoError(t, os.Remove(s.Socket()))
+	require.NoError(t, os.Remove(s.Socket()+".lock"))
+	eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
+	_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: s.Socket()})
+	require.ErrorIs(t, err, endpoint.ErrInUse, "the lock was taken again")
+	_, err = before.Ping(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	_, err = os.Stat(s.Socket())
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestSocketOfAllowedUsers has a server that lets other users in give them the rights to its socket. (D15)
+func TestSocketOfAllowedUsers(t *testing.T) {
+	mode := func(opts endpoint.ServerOptions) os.FileMode {
+		t.Helper()
+		info, err := os.Stat(serve(t, opts).Socket())
+		require.NoError(t, err)
+		return info.Mode().Perm()
+	}
+	require.Equal(t, os.FileMode(0o600), mode(endpoint.ServerOptions{}))
+	require.Equal(t, os.FileMode(0o666), mode(endpoint.ServerOptions{AllowUIDs: []uint32{65534}}))
+}
+
+// TestLossOfTheLeaseIsTold kills an owner that has no successor: the handle of a client tells at once that its lease is lost, and that it has
+// one again when the client finds an owner that knows the version. (D19)
+func TestLossOfTheLeaseIsTold(t *testing.T) {
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	dev := testDevice(t)
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	defer c.Close()
+	h, err := c.Acquire(context.Background(), "m")
+	require.NoError(t, err)
+	defer h.Close()
+	changed := h.Changed()
+	require.True(t, h.Leased())
+	o.kill()
+	select {
+	case <-changed:
+	case <-time.After(waitLimit):
+		t.Fatal("the loss is not told")
+	}
+	require.False(t, h.Leased())
+	require.Equal(t, endpoint.Current, h.State(), "as it was heard last")
+}
