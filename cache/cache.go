@@ -46,8 +46,8 @@ const DefaultEntries = 4096
 type Options[V any] struct {
 	// Entries bounds the number of values; 0 means [DefaultEntries] and a negative number no bound.
 	Entries int
-	// Bytes bounds the sum of the costs of the values; 0 means no bound. A value that costs more than this is handed to
-	// those who wait for it and not kept.
+	// Bytes bounds the sum of the costs of the values; 0 means no bound. A value that costs more than this drives out no other: it
+	// does not count, can be found as long as somebody has it pinned, and is dropped then.
 	Bytes int64
 	// Cost is the size of a value and its key in bytes; nil means that values cost nothing, and a negative cost counts as 0. It is
 	// called once a value, without locks.
@@ -87,6 +87,7 @@ type Cache[V any] struct {
 	groups  map[string]map[string]*entry[V] // what can be found
 	entries int                             // in groups
 	bytes   int64                           // in groups
+	outsize int64                           // of bytes, those of values that cost more than all may
 	idle    *list.List                      // of unpinned entries in groups, the one let go last in front
 	aging   *list.List                      // of entries in groups, the oldest in front; only with a TTL
 	timer   *time.Timer                     // for the oldest
@@ -176,6 +177,10 @@ func (c *Cache[V]) unpinLocked(e *entry[V]) []*entry[V] {
 		return []*entry[V]{e}
 	}
 	e.idle = c.idle.PushFront(e)
+	if c.outsizeLocked(e) {
+		c.stats.Evictions++
+		return c.dropLocked(e)
+	}
 	return c.fitLocked()
 }
 
@@ -195,6 +200,9 @@ func (c *Cache[V]) insertLocked(e *entry[V]) []*entry[V] {
 	e.in = true
 	c.entries++
 	c.bytes += e.cost
+	if c.outsizeLocked(e) {
+		c.outsize += e.cost
+	}
 	c.stats.DroppedEntries--
 	c.stats.DroppedBytes -= e.cost
 	if c.opts.TTL > 0 {
@@ -215,6 +223,9 @@ func (c *Cache[V]) dropLocked(e *entry[V]) []*entry[V] {
 	e.in = false
 	c.entries--
 	c.bytes -= e.cost
+	if c.outsizeLocked(e) {
+		c.outsize -= e.cost
+	}
 	if e.aging != nil {
 		c.aging.Remove(e.aging)
 		e.aging = nil
@@ -241,7 +252,27 @@ func (c *Cache[V]) fitLocked() []*entry[V] {
 
 // overLocked tells whether the cache holds more than its budget.
 func (c *Cache[V]) overLocked() bool {
-	return c.opts.Entries > 0 && c.entries > c.opts.Entries || c.opts.Bytes > 0 && c.bytes > c.opts.Bytes
+	return c.opts.Entries > 0 && c.entries > c.opts.Entries || c.opts.Bytes > 0 && c.bytes-c.outsize > c.opts.Bytes
+}
+
+// outsizeLocked reports whether e costs more than all values may together.
+func (c *Cache[V]) outsizeLocked(e *entry[V]) bool { return c.opts.Bytes > 0 && e.cost > c.opts.Bytes }
+
+// Trim drops values that nobody has pinned, those let go of the longest time ago first, until their costs add up to so many bytes or none is
+// left, and returns what they cost. They are evicted when it returns. It is for when memory is short.
+func (c *Cache[V]) Trim(bytes int64) int64 {
+	c.mu.Lock()
+	var out []*entry[V]
+	var sum int64
+	for sum < bytes && c.idle.Len() > 0 {
+		e := c.idle.Back().Value.(*entry[V])
+		sum += e.cost
+		out = append(out, c.dropLocked(e)...)
+		c.stats.Evictions++
+	}
+	c.mu.Unlock()
+	c.evict(out)
+	return sum
 }
 
 // evict hands entries that are out and unpinned to the owner of the cache. The lock must not be held.

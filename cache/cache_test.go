@@ -68,11 +68,37 @@ func TestValueAboveTheBudgetDropsNobodyElse(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, small.isClosed())
 	require.False(t, ref.Value().isClosed(), "its user has it")
-	require.Equal(t, int64(101), c.Stats().DroppedBytes)
+	require.True(t, has(c, "large"), "and others find it meanwhile")
+	require.False(t, ref.Value().isClosed(), "a reader that leaves does not take it along")
+	require.EqualValues(t, 201, c.Stats().Bytes)
+	next := put(t, c, "next", 60)
+	require.True(t, small.isClosed(), "small ones are bounded as without it")
+	require.False(t, next.isClosed())
 	require.NoError(t, ref.Close())
 	require.True(t, ref.Value().isClosed())
 	require.False(t, has(c, "large"))
+	require.False(t, next.isClosed())
+	require.EqualValues(t, 60, c.Stats().Bytes)
 	require.Zero(t, c.Stats().DroppedEntries)
+}
+
+// TestTrimDropsWhatNobodyHas: the value let go of the longest time ago first, no more than is asked for, and none that somebody has (D8).
+func TestTrimDropsWhatNobodyHas(t *testing.T) {
+	c := newCache(t, Options[*resource]{})
+	held := put(t, c, "held", 50)
+	ref, ok := c.Lookup(key("held"))
+	require.True(t, ok)
+	first, second, third := put(t, c, "first", 10), put(t, c, "second", 10), put(t, c, "third", 10)
+	require.EqualValues(t, 20, c.Trim(11))
+	require.True(t, first.isClosed())
+	require.True(t, second.isClosed())
+	require.False(t, third.isClosed())
+	require.EqualValues(t, 10, c.Trim(1<<40))
+	require.True(t, third.isClosed())
+	require.False(t, held.isClosed())
+	require.Zero(t, c.Trim(1<<40))
+	require.NoError(t, ref.Close())
+	require.True(t, has(c, "held"))
 }
 
 func TestNegativeCostCountsAsNothing(t *testing.T) {

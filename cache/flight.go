@@ -253,7 +253,7 @@ func (c *Cache[V]) landLocked(f *flight[V], e *entry[V]) []*entry[V] {
 	c.endLocked(f)
 	c.stats.DroppedEntries++
 	c.stats.DroppedBytes += e.cost
-	if f.void || c.opts.Bytes > 0 && e.cost > c.opts.Bytes {
+	if f.void {
 		return nil
 	}
 	return c.insertLocked(e)

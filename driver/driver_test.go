@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -152,4 +153,21 @@ func TestErrors(t *testing.T) {
 	var as *UnsupportedError
 	require.ErrorAs(t, unsupported, &as)
 	require.Equal(t, "fd export", as.Feature)
+}
+
+// TestReclaim: those who are registered are asked for memory that was refused, and for nothing else (D8).
+func TestReclaim(t *testing.T) {
+	var r Reclaim
+	require.False(t, r.Again(10, ErrOutOfMemory), "nobody is there")
+	var asked []int64
+	gives := true
+	remove := r.OnRefused(func(n int64) bool { asked = append(asked, n); return gives })
+	require.True(t, r.Again(10, fmt.Errorf("alloc: %w", ErrOutOfMemory)))
+	require.True(t, r.Again(20, &OpError{Op: "alloc", Err: syscall.EMFILE}))
+	require.False(t, r.Again(30, ErrInvalid))
+	gives = false
+	require.False(t, r.Again(40, ErrOutOfMemory))
+	remove()
+	require.False(t, r.Again(50, ErrOutOfMemory))
+	require.Equal(t, []int64{10, 20, 40}, asked)
 }

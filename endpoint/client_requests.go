@@ -73,8 +73,8 @@ func (c *Client) serverInfoNow(ctx context.Context) (ServerInfo, error) {
 
 // List tells what is published and who holds it, in the order of the names.
 func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
-	var listed wire.Listed
-	if err := c.request(ctx, call{op: wire.OpList}, &listed); err != nil {
+	listed, err := c.listAll(ctx)
+	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
 	return decodeList(&listed), nil
@@ -134,7 +134,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	defer out.close()
 	ask := call{
 		op:    wire.OpPublish,
-		body:  wire.Publish{Name: name, Manifest: *out.manifest, Handles: out.handles, Source: source},
+		body:  wire.Publish{Name: name, Manifest: *out.columns, Handles: out.handles, Source: source},
 		files: out.files, storages: out.storages,
 	}
 	var done wire.Published

@@ -14,7 +14,9 @@ import (
 // export is what readers of one version are sent: its manifest, one handle and one descriptor for each storage. It is made once, when the
 // version is published, so that an attach costs neither a system call for each tensor nor one for each storage.
 type export struct {
-	manifest *wire.Manifest
+	columns  *wire.Manifest // of a publisher; nil once it was encoded
+	tail     []byte         // what answers to readers have in common; nil before it was encoded
+	manifest []byte         // the manifest in tail
 	handles  []wire.Handle
 	files    []*os.File        // owned
 	storages []*tensor.Storage // borrowed, from who keeps the export
@@ -31,7 +33,7 @@ func newExport(sd *module.StateDict) (*export, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.manifest, out.storages = encoded, storages
+	out.columns, out.storages = encoded, storages
 	return out, nil
 }
 
@@ -65,9 +67,11 @@ func (out *export) add(s *tensor.Storage) error {
 	return nil
 }
 
-// acquired is what a reader is told.
-func (out *export) acquired(lease uint64, name string, version uint64) wire.Acquired {
-	return wire.Acquired{Lease: lease, Name: name, Version: version, Manifest: *out.manifest, Handles: out.handles}
+// encode makes what all readers are sent, once.
+func (out *export) encode() (err error) {
+	out.tail, out.manifest, err = wire.MarshalAcquiredTail(out.columns, out.handles)
+	out.columns = nil
+	return err
 }
 
 // close closes the descriptors. Who has imported the memory keeps it.
@@ -108,7 +112,7 @@ func (im importer) stateDict(m *wire.Manifest, handles []wire.Handle, files *wir
 
 // storages maps what a peer exported. It borrows the files that it does not take. The caller closes the storages.
 func (im importer) storages(handles []wire.Handle, files *wire.Files) (_ []*tensor.Storage, err error) {
-	if len(handles) == 0 {
+	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil
 	}
 	if lent := lentWith(files); lent != nil {

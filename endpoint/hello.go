@@ -12,8 +12,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// labelBytes is the most that a label may have.
-const labelBytes = 64
+const (
+	// labelBytes is the most that a label may have.
+	labelBytes = 64
+	// sourceBytes is the most that the source of a publication may have.
+	sourceBytes = 1024
+)
 
 // introduction is the server's hello.
 func (s *Server) introduction() wire.Hello {
@@ -43,19 +47,23 @@ func (s deviceSet) describe() []wire.DeviceInfo {
 	return list
 }
 
-// shortLabel makes a label fit to be shown: a peer may have put anything into it.
-func shortLabel(label string) string {
-	clean := strings.Map(func(r rune) rune {
+// shortLabel makes a label fit to be kept and shown.
+func shortLabel(label string) string { return shortText(label, labelBytes) }
+
+// shortText is what is kept of a text that a peer sent: its first printable characters, in at most limit bytes of their own, so that no
+// part of a large text keeps all of it in memory.
+func shortText(text string, limit int) string {
+	var b strings.Builder
+	for _, r := range text {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return -1
+			continue
 		}
-		return r
-	}, label)
-	for len(clean) > labelBytes {
-		_, size := utf8.DecodeLastRuneInString(clean)
-		clean = clean[:len(clean)-size]
+		if b.Len()+utf8.RuneLen(r) > limit {
+			break
+		}
+		b.WriteRune(r)
 	}
-	return clean
+	return strings.Clone(b.String())
 }
 
 // Version is the version of this module as it was built into the program, such as "v0.1.0", or "devel".

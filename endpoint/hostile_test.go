@@ -89,12 +89,18 @@ func (p *peer) hungUp(says string) {
 // hostileOwner is an owner in this process with one model, which must be as it was when the test ends.
 func hostileOwner(t *testing.T) *endpoint.Server {
 	t.Helper()
+	return hostileOwnerWith(t, endpoint.Limits{Wire: wire.Limits{Frame: 1 << 20}})
+}
+
+// hostileOwnerWith is hostileOwner with limits.
+func hostileOwnerWith(t *testing.T, limits endpoint.Limits) *endpoint.Server {
+	t.Helper()
 	hostOnly(t, "forges descriptors of host memory")
 	drivertest.Leaks(t)
 	dev, err := host.Open()
 	require.NoError(t, err)
 	t.Cleanup(func() { dev.Close() })
-	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: endpoint.Limits{Wire: wire.Limits{Frame: 1 << 20}}})
+	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: limits})
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 1 << 12, Seed: 1})
 	require.NoError(t, err)
 	_, err = s.Publish(context.Background(), "m", sd)
@@ -223,17 +229,17 @@ func TestForgedPublicationsAreRefused(t *testing.T) {
 		spoil func(in *wire.Publish, file **os.File)
 	}{
 		{"more bytes than the memory has", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) {
-			in.Handles[0].Bytes, in.Manifest.Storages[0].Bytes = 1<<40, 1<<40
+			in.Handles[0].Bytes, in.Manifest.Storages[0].Bytes = 1<<20, 1<<20
 		}},
 		{"an offset behind the end", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Handles[0].Offset = 1 << 40 }},
 		{"a size beyond 63 bits", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles[0].Bytes = 1 << 63 }},
 		{"a manifest of another size", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Storages[0].Bytes = 64 }},
 		{"another device", wire.CodeCapability, func(in *wire.Publish, _ **os.File) { in.Handles[0].Device[3] ^= 1 }},
 		{"another kind", wire.CodeCapability, func(in *wire.Publish, _ **os.File) { in.Handles[0].Kind = "tape" }},
-		{"no descriptor", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Handles[0].File = -1 }},
+		{"no descriptor", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles[0].File = -1 }},
 		{"a descriptor that did not come", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles[0].File = 3 }},
 		{"one descriptor twice", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles = append(in.Handles, in.Handles[0]) }},
-		{"no handle", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Handles = nil }},
+		{"no handle", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles = nil }},
 		{"memory that can shrink", wire.CodeInvalidArgument, func(_ *wire.Publish, f **os.File) { *f = loose }},
 		{"a file", wire.CodeInvalidArgument, func(_ *wire.Publish, f **os.File) { *f = plain }},
 		{"a tensor beyond the memory", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Dims[3] = 1 }},

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"math"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -36,8 +37,9 @@ type VersionInfo struct {
 	Source string `json:"source,omitempty"`
 	// Publisher is the process that published it.
 	Publisher Process `json:"publisher"`
-	// Holders are the sessions that hold it, the oldest first.
-	Holders []Holder `json:"holders"`
+	// Holders are the sessions that hold it, the oldest first. Sessions is how many there are: of very many some are left off.
+	Holders  []Holder `json:"holders"`
+	Sessions int      `json:"sessions"`
 }
 
 // Process is a process as the kernel told it to the owner.
@@ -65,20 +67,25 @@ type Holder struct {
 func encodeInfo(info catalog.Info) wire.ModelInfo {
 	out := wire.ModelInfo{Name: info.Name, Withdrawn: info.Current == 0}
 	for _, v := range info.Versions {
-		from := v.Origin.Publisher
-		version := wire.VersionInfo{
-			Version: v.Version, Bytes: uint64(v.Bytes), Tensors: uint64(v.Tensors), Current: v.Current, Withdrawn: v.Withdrawn,
-			PublishedAt: v.PublishedAt.UnixNano(),
-			Origin:      wire.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
-		}
-		for _, h := range v.Holders {
-			version.Holders = append(version.Holders, wire.Holder{
-				Session: h.ID, Leases: uint64(h.Leases), PID: h.PID, UID: h.UID, Label: h.Label, Since: h.Since.UnixNano(),
-			})
-		}
-		out.Versions = append(out.Versions, version)
+		out.Versions = append(out.Versions, encodeVersion(v))
 	}
 	return out
+}
+
+// encodeVersion is a version as it crosses.
+func encodeVersion(v catalog.VersionInfo) wire.VersionInfo {
+	from := v.Origin.Publisher
+	version := wire.VersionInfo{
+		Version: v.Version, Bytes: uint64(v.Bytes), Tensors: uint64(v.Tensors), Current: v.Current, Withdrawn: v.Withdrawn,
+		PublishedAt: v.PublishedAt.UnixNano(),
+		Origin:      wire.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
+	}
+	for _, h := range v.Holders {
+		version.Holders = append(version.Holders, wire.Holder{
+			Session: h.ID, Leases: uint64(h.Leases), PID: h.PID, UID: h.UID, Label: h.Label, Since: h.Since.UnixNano(),
+		})
+	}
+	return version
 }
 
 // decodeInfo is what a client makes of it.
@@ -99,6 +106,7 @@ func decodeInfo(in wire.ModelInfo) ModelInfo {
 				Session: h.Session, Leases: int(h.Leases), Since: time.Unix(0, h.Since),
 			})
 		}
+		version.Sessions = max(len(version.Holders), int(min(v.Sessions, math.MaxInt32)))
 		out.Versions = append(out.Versions, version)
 	}
 	return out

@@ -66,6 +66,8 @@ type ServerInfo struct {
 	Stats ServerStats `json:"stats"`
 	// Memory is what it has of each device for each purpose. The sum is Stats.BytesOwned.
 	Memory []MemoryUse `json:"memory"`
+	// Limits are the bounds on what clients can make it hold and do, and what is in use of them.
+	Limits []LimitUse `json:"limits"`
 	// Endpoints are its endpoints with how they were called and what their runs took.
 	Endpoints []EndpointStats `json:"endpoints"`
 	// Sessions are who uses it, the oldest first: the first is its own process, which needs no connection, the others are clients.
@@ -233,7 +235,10 @@ func decodeServerInfo(in wire.ServerInfo) ServerInfo {
 		PID: in.PID, ParentPID: in.ParentPID, StartedAt: fromNanos(in.StartedAt), Uptime: time.Duration(in.Uptime),
 		Running: in.Running, Ready: in.Ready, Stats: ServerStats(in.Stats), Devices: []DeviceInfo{}, Memory: []MemoryUse{},
 		Capabilities: Capabilities{Transport: in.Capabilities.Transport, Handles: []HandleSupport{}},
-		Endpoints:    []EndpointStats{}, Sessions: []SessionInfo{},
+		Endpoints:    []EndpointStats{}, Sessions: []SessionInfo{}, Limits: []LimitUse{},
+	}
+	for _, l := range in.Limits {
+		out.Limits = append(out.Limits, LimitUse(l))
 	}
 	for _, d := range in.Devices {
 		out.Devices = append(out.Devices, DeviceInfo{

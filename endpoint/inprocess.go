@@ -110,6 +110,7 @@ func (s *Server) newSelfLocked() *pipe {
 	mine, theirs := newPipes(s.opts.Limits.Wire, s.opts.Limits.Wire)
 	s.self = newSession(s, mine, s.nextID)
 	s.self.own, s.self.greeted, s.self.label = true, true, shortLabel(s.opts.Label)
+	s.self.answers = nil // the limits are those of clients
 	return theirs
 }
 

@@ -201,7 +201,7 @@ func sessionKey(session, storage, version uint64) string {
 
 // importArguments maps the memory of a call's arguments and names what has a name, as [Server.nameLocal] does.
 func (s *Server) importArguments(handles []wire.Handle, files *wire.Files, d *definition, session uint64) ([]*tensor.Storage, []string, error) {
-	if len(handles) == 0 {
+	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil, nil
 	}
 	if lent := lentWith(files); lent != nil {

@@ -28,6 +28,7 @@ func WriteMetrics(w io.Writer, info ServerInfo) error {
 	m.cache(info.Stats)
 	m.tasks(info.Stats)
 	m.memory(info)
+	m.limits(info.Limits)
 	m.endpoints(info.Endpoints)
 	_, err := w.Write(m.text.Bytes())
 	return err

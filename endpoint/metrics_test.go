@@ -224,6 +224,12 @@ func TestMetricsHaveEveryNumber(t *testing.T) {
 		series("endpoint_run_duration_seconds_sum", of(clean)):    3600, series("endpoint_run_duration_seconds_sum", of("idle")): 0,
 		series("endpoint_run_duration_seconds_count", of(clean)): 4, series("endpoint_run_duration_seconds_count", of("idle")): 0,
 	}
+	info.Limits = []endpoint.LimitUse{{Name: "some", Client: 71, All: 72, Most: 73, Used: 74, Refused: 75}, {Name: "one", Client: 76}}
+	some, one := map[string]string{"limit": "some"}, map[string]string{"limit": "one"}
+	want[series("limit_client", some)], want[series("limit", some)] = 71, 72
+	want[series("limit_client_used", some)], want[series("limit_used", some)], want[series("limit_refused_total", some)] = 73, 74, 75
+	want[series("limit_client", one)], want[series("limit_client_used", one)] = 76, 0
+	want[series("limit_used", one)], want[series("limit_refused_total", one)] = 0, 0
 	idle := 0
 	for name, f := range metricsOf(t, info) {
 		require.NotEmpty(t, f.samples, name)

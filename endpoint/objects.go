@@ -94,7 +94,7 @@ func (o *objects) referAgain(id string, session uint64, limit int) (uint64, erro
 
 func (o *objects) roomLocked(session uint64, limit int) error {
 	if h := o.held[session]; h != nil && h.refs >= limit {
-		return fmt.Errorf("%w: this client has %d references to managed objects", ErrLimit, limit)
+		return over(limitObjects, "this client has %d references to managed objects", limit)
 	}
 	return nil
 }

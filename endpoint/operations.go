@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -19,6 +20,8 @@ type operation struct {
 	// long operations may wait or compute, and get a goroutine of their own. The others are answered by the session's
 	// reader, in the order in which they came.
 	long bool
+	// files operations take descriptors: those of their handles.
+	files bool
 }
 
 // request is one request of a client.
@@ -53,17 +56,31 @@ type reply struct {
 	files    []*os.File    // borrowed until the reply has been sent
 	// storages are lent, in the place of the files, to a client of this process. Borrowed until the reply has been sent.
 	storages []*tensor.Storage
-	after    func() // runs when the reply has been sent; may be nil
-	undo     func() // takes back what the reply hands out, where nobody got it; may be nil
+	// head is the message up to shared, which follows it and is in memory once for all that are answered with it; nil where there is body or
+	// result. Borrowed until the reply has been sent.
+	head, shared []byte
+	after        func() // runs when the reply has been sent; may be nil
+	undo         func() // takes back what the reply hands out, where nobody got it; may be nil
 }
 
 // appendTo encodes the message.
 func (r *reply) appendTo(b []byte) ([]byte, error) {
-	if r.result.result != nil {
-		return wire.AppendReturned(b, &r.returned)
+	switch {
+	case r.result.result != nil:
+		return wire.AppendReturned(slices.Grow(b, r.size()), &r.returned)
+	case r.head != nil:
+		return append(b, r.head...), nil
 	}
 	body, err := wire.MarshalPayload(r.body)
 	return append(b, body...), err
+}
+
+// size is how many bytes the message has at least, as far as that is known before it is encoded. What is shared does not count.
+func (r *reply) size() int {
+	if r.result.result != nil {
+		return len(r.returned.Value) + handleBytes*len(r.returned.Handles)
+	}
+	return len(r.head)
 }
 
 // lost takes back what the reply hands out: nobody got it. The caller closes it too.
@@ -96,16 +113,16 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpPing:     {call: doPing},
 		wire.OpAcquire:  {call: doAcquire},
 		wire.OpRelease:  {call: doRelease},
-		wire.OpPublish:  {call: doPublish, long: true},
+		wire.OpPublish:  {call: doPublish, long: true, files: true},
 		wire.OpWithdraw: {call: doWithdraw, long: true},
 		wire.OpList:     {call: doList},
 		wire.OpInfo:     {call: doInfo},
 		wire.OpWatch:    {call: doWatch},
 		wire.OpUnwatch:  {call: doUnwatch},
 
-		wire.OpCall:               {call: doCall, long: true},
+		wire.OpCall:               {call: doCall, long: true, files: true},
 		wire.OpEndpoints:          {call: doEndpoints},
-		wire.OpInvalidateCall:     {call: doInvalidateCall, long: true},
+		wire.OpInvalidateCall:     {call: doInvalidateCall, long: true, files: true},
 		wire.OpInvalidateEndpoint: {call: doInvalidateEndpoint, long: true},
 		wire.OpObjectInfo:         {call: doObjectInfo},
 		wire.OpObjectRelease:      {call: doObjectRelease},
@@ -114,7 +131,7 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpObjects:            {call: doObjects, long: true},
 		wire.OpObjectDestroy:      {call: doObjectDestroy, long: true},
 
-		wire.OpSubmit:     {call: doSubmit, long: true},
+		wire.OpSubmit:     {call: doSubmit, long: true, files: true},
 		wire.OpTask:       {call: doTask},
 		wire.OpTaskWait:   {call: doTaskWait, long: true},
 		wire.OpTaskResult: {call: doTaskResult},
@@ -122,7 +139,7 @@ func init() { // not in the declaration: the operations lead back to the session
 		wire.OpTasks:      {call: doTasks},
 		wire.OpTaskWatch:  {call: doTaskWatch},
 
-		wire.OpStream:     {call: doStream, long: true},
+		wire.OpStream:     {call: doStream, long: true, files: true},
 		wire.OpStreamMore: {call: doStreamMore},
 
 		wire.OpServerInfo: {call: doServerInfo},
@@ -158,7 +175,7 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	ses.holds(lease.ID, r.id)
 	out := ses.server.exports.of(lease.StateDict())
 	return reply{
-		body:  out.acquired(lease.ID, lease.Name, lease.Version),
+		head: wire.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version), shared: out.tail,
 		files: out.files, storages: out.storages,
 		after: func() { ses.begin(sub) },
 		undo: func() {
@@ -200,7 +217,7 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 	if err := checkName(in.Name); err != nil {
 		return reply{}, err
 	}
-	c, err := newCharge(r.session.id, in.Handles, r.files)
+	c, err := newCharge(r.session.id, &in, r.files)
 	if err == nil {
 		err = s.quotas.take(c, &s.opts.Limits)
 	}
@@ -237,7 +254,11 @@ func doWithdraw(_ context.Context, r request) (reply, error) {
 }
 
 func doList(_ context.Context, r request) (reply, error) {
-	return reply{body: r.session.server.listed()}, nil
+	var in wire.List
+	if err := r.decode(&in); err != nil {
+		return reply{}, err
+	}
+	return reply{body: r.session.server.listModels(in)}, nil
 }
 
 func doInfo(_ context.Context, r request) (reply, error) {
@@ -250,17 +271,27 @@ func doInfo(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, s.loads.absent(in.Name, err)
 	}
-	out := wire.InfoResult{Model: encodeInfo(info), Loading: s.loads.get(in.Name)}
-	if in.Manifest {
-		if out.Manifest, err = r.session.manifest(in.Name, in.Version); err != nil {
-			return reply{}, err
-		}
+	model, loading := s.fitInfo(info), s.loads.get(in.Name)
+	if !in.Manifest {
+		return reply{body: wire.InfoResult{Model: model, Loading: loading}}, nil
 	}
-	return reply{body: out}, nil
+	manifest, err := r.session.manifest(in.Name, in.Version)
+	if err != nil {
+		return reply{}, err
+	}
+	if loading != nil { // stands behind the manifest, which cannot be shared then
+		return reply{body: struct {
+			Model    wire.ModelInfo  `cbor:"1,keyasint"`
+			Manifest wire.RawMessage `cbor:"2,keyasint"`
+			Loading  *wire.Loading   `cbor:"3,keyasint"`
+		}{model, manifest, loading}}, nil
+	}
+	head, err := wire.MarshalInfoHead(&model)
+	return reply{head: head, shared: manifest}, err
 }
 
-// manifest is the manifest of a version, held for a moment by the session itself.
-func (ses *session) manifest(name string, version uint64) (*wire.Manifest, error) {
+// manifest is the encoded manifest of a version, which is held for a moment by the session itself.
+func (ses *session) manifest(name string, version uint64) ([]byte, error) {
 	books := ses.server.books
 	lease, err := books.Acquire(name, version, ses.holder())
 	if err != nil {

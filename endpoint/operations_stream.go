@@ -112,6 +112,11 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 		return fmt.Errorf("item: %w", err)
 	}
 	defer res.release()
+	held := heldAnswer{of: r.session.answers}
+	defer held.release()
+	if err := held.grow(2 * len(res.payload.value)); err != nil { // it is copied into the frame
+		return err
+	}
 	if err := flow.take(ctx); err != nil {
 		return err
 	}

@@ -20,6 +20,11 @@ type tasksSource struct {
 // newTasksSource is what the tasks that a session asks for are watched by. A task that is asked for and is not there is an error.
 func (s *Server) newTasksSource(in wire.WatchTasks, session uint64) (*tasksSource, error) {
 	t := &tasksSource{manager: s.tasks, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
+	if in.Endpoint != "" { // a filter is kept as long as the watch
+		if err := checkName(in.Endpoint); err != nil {
+			return nil, err
+		}
+	}
 	if in.Mine {
 		t.filter.Owner = session
 	}

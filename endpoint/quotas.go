@@ -16,31 +16,36 @@ type PublishLimits struct {
 	Versions int
 	// Storages is how many storages they may have together. Each costs the owner a descriptor and a mapping.
 	Storages int
-	// Bytes is how much memory they may have together; no bound by default, for the system has its own.
+	// Bytes is how much memory they may have together, by the sizes of their files: what is sparse counts as a whole.
 	Bytes int64
+	// ManifestBytes is what the names and the places of their tensors may cost the owner, by [ManifestCost].
+	ManifestBytes int64
 }
 
 // usage is what of it is in use.
 type usage struct {
 	versions, storages int
-	bytes              int64
+	bytes, manifests   int64
 }
 
 func (u *usage) add(v usage, sign int) {
 	u.versions += sign * v.versions
 	u.storages += sign * v.storages
 	u.bytes += int64(sign) * v.bytes
+	u.manifests += int64(sign) * v.manifests
 }
 
 // room says whether more fits beside u, or which limit it would break. who is the subject of the sentence.
 func (l *PublishLimits) room(u, more usage, who string) error {
 	switch {
 	case u.versions+more.versions > l.Versions:
-		return fmt.Errorf("%w: %s may have %d versions published, and has %d", ErrLimit, who, l.Versions, u.versions)
+		return over(limitVersions, "%s may have %d versions published, and has %d", who, l.Versions, u.versions)
 	case u.storages+more.storages > l.Storages:
-		return fmt.Errorf("%w: %s may have %d storages published, has %d and would have %d more", ErrLimit, who, l.Storages, u.storages, more.storages)
+		return over(limitStorages, "%s may have %d storages published, has %d and would have %d more", who, l.Storages, u.storages, more.storages)
 	case l.Bytes > 0 && more.bytes > l.Bytes-u.bytes:
-		return fmt.Errorf("%w: %s may have %d bytes published, has %d and would have %d more", ErrLimit, who, l.Bytes, u.bytes, more.bytes)
+		return over(limitStorageBytes, "%s may have %d bytes published, has %d and would have %d more", who, l.Bytes, u.bytes, more.bytes)
+	case l.ManifestBytes > 0 && more.manifests > l.ManifestBytes-u.manifests:
+		return over(limitManifestBytes, "the manifests of %s may cost %d bytes, cost %d and would cost %d more", who, l.ManifestBytes, u.manifests, more.manifests)
 	}
 	return nil
 }
@@ -60,9 +65,9 @@ type charge struct {
 }
 
 // newCharge is what a publication would count: all the memory that its descriptors keep, also what its handles do not speak of.
-func newCharge(session uint64, handles []wire.Handle, files *wire.Files) (charge, error) {
-	c := charge{session: session, usage: usage{versions: 1, storages: len(handles)}}
-	for _, h := range handles {
+func newCharge(session uint64, in *wire.Publish, files *wire.Files) (charge, error) {
+	c := charge{session: session, usage: usage{versions: 1, storages: len(in.Handles), manifests: ManifestCost(&in.Manifest)}}
+	for _, h := range in.Handles {
 		n := max(h.Bytes, uint64(files.Size(int(h.File))))
 		if n > math.MaxInt64-uint64(c.bytes) {
 			return charge{}, fmt.Errorf("%w: a publication of more than %d bytes", wire.ErrProtocol, int64(math.MaxInt64))
@@ -70,6 +75,22 @@ func newCharge(session uint64, handles []wire.Handle, files *wire.Files) (charge
 		c.bytes += int64(n)
 	}
 	return c, nil
+}
+
+// What the parts of a manifest cost an owner at most, in bytes: the tensor and its entry in the state dict, a metadata entry, and the rest.
+const (
+	tensorCost   = 320
+	metadataCost = 128
+	manifestCost = 4096
+)
+
+// ManifestCost is what an owner is charged for the manifest of a publication: at least the memory that its columns, texts and tensors take there.
+func ManifestCost(m *wire.Manifest) int64 {
+	cost := int64(manifestCost + tensorCost*m.Len() + 2*len(m.Names) + 3*(len(m.Dims)+len(m.Strides)))
+	for k, v := range m.Metadata {
+		cost += int64(metadataCost + 2*(len(k)+len(v)))
+	}
+	return cost
 }
 
 // take makes room for a publication. The caller gives it back, or binds it to the version that it becomes.

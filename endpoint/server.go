@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/cache"
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/task"
@@ -37,6 +38,12 @@ type Server struct {
 	books   *catalog.Catalog
 	exports exports
 	quotas  quotas
+
+	files, bodies, answers *wire.Budget // of all clients
+	refusals               refusals
+	resultsWhy, tasksWhy   string   // where their budgets come from
+	reclaims               []func() // end what the devices call when they are out of memory
+
 	support support
 	loans   loans
 	loads   loads
@@ -85,10 +92,10 @@ func NewServer(opts ServerOptions) (*Server, error) {
 
 // newOwner returns a server without a socket.
 func newOwner(opts ServerOptions) (*Server, error) {
-	opts.Limits.defaults()
-	if opts.Limits.Tasks <= 0 {
-		opts.Limits.Tasks = opts.Tasks.share()
-	}
+	opts.Limits.defaults(opts.Devices)
+	orDefault(&opts.Limits.Tasks, opts.Tasks.share())
+	budget, why := MemoryBudget(opts.Devices)
+	resultsWhy, tasksWhy := opts.Results.budget(budget, why), opts.Tasks.budget(budget, why)
 	if opts.Logger == nil {
 		opts.Logger = quiet(slog.Default())
 	}
@@ -99,16 +106,20 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	s := &Server{
 		opts: opts, log: opts.Logger, id: newID(), started: time.Now(), devices: devices,
 		sessions: map[uint64]*session{}, stopping: make(chan struct{}), done: make(chan struct{}), accepting: make(chan struct{}),
-		registry: opts.Registry,
+		registry: opts.Registry, refusals: newRefusals(), resultsWhy: resultsWhy, tasksWhy: tasksWhy,
+		files:   wire.NewBudget("descriptors", int64(opts.Limits.Descriptors), 0),
+		bodies:  wire.NewBudget("bytes", opts.Limits.RequestBytesTotal, 0),
+		answers: wire.NewBudget("bytes", opts.Limits.AnswerBytesTotal, opts.Limits.AnswerBytes),
 	}
+	s.opts.Limits.Wire.FileBudget, s.opts.Limits.Wire.BodyBudget = s.files, s.bodies
 	s.results = cache.New(cache.Options[*result]{
-		Entries: opts.Results.Entries, Bytes: opts.Results.Bytes, TTL: opts.Results.TTL,
+		Entries: opts.Results.Entries, Bytes: max(opts.Results.Bytes, 0), TTL: opts.Results.TTL,
 		Cost: resultCost, OnEvict: func(_ cache.Key, r *result) { r.release() },
 		Work: func() cache.Work { return new(task.Work) },
 	})
 	s.tasks = task.New(task.Options[*outcome]{
 		Workers: opts.Tasks.Workers, Capacity: opts.Tasks.Capacity, Retain: opts.Tasks.Retain, TTL: opts.Tasks.TTL,
-		Bytes: opts.Tasks.Bytes, Cost: (*outcome).bytes,
+		Bytes: max(opts.Tasks.Bytes, 0), Cost: (*outcome).bytes,
 		Release: func(o *outcome) { o.drop(&s.objects) }, // who fetches one takes a reference of his own
 	})
 	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
@@ -117,6 +128,11 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	s.own = newClient(ClientOptions{Socket: opts.Socket, Devices: opts.Devices, Limits: opts.Limits.Wire, Label: opts.Label, Logger: opts.Logger}, devices)
 	s.own.self = s
 	s.caller.to, s.objects.server = s.own, s.id
+	for _, dev := range opts.Devices {
+		if r, can := dev.(driver.Reclaimer); can {
+			s.reclaims = append(s.reclaims, r.OnRefused(func(bytes int64) bool { return s.results.Trim(bytes) > 0 }))
+		}
+	}
 	return s, nil
 }
 
@@ -285,6 +301,9 @@ func (s *Server) close(grace time.Duration) error {
 	for _, ses := range s.beginClose() {
 		ses.cancel(ErrServerClosed)
 		ses.cut()
+	}
+	for _, remove := range s.reclaims {
+		remove()
 	}
 	now, cancel := context.WithCancel(context.Background())
 	cancel()

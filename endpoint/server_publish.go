@@ -32,6 +32,7 @@ func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict,
 	if sd == nil {
 		return 0, fmt.Errorf("publish %q: %w: there is no state dict", name, ErrInvalid)
 	}
+	origin.Source = shortText(origin.Source, sourceBytes)
 	version, err := s.record(ctx, name, sd, origin)
 	if err != nil {
 		return 0, fmt.Errorf("publish %q: %w", name, err)
@@ -70,17 +71,20 @@ func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, 
 	return version, err
 }
 
-// attachable refuses a version that no frame could bring to a reader, before it is on the books.
+// attachable encodes what readers are sent, and refuses a version that no frame could bring to them, before it is on the books.
 func (s *Server) attachable(name string, out *export) error {
 	frame, files := frameLimits(s.opts.Limits.Wire)
 	if len(out.files) > files {
 		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", errTooLarge, len(out.files), files)
 	}
-	body, err := wire.Marshal(out.acquired(math.MaxUint64, name, math.MaxUint64))
-	if err == nil && int64(len(body)) > frame {
-		err = fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", errTooLarge, len(body), frame)
+	if err := out.encode(); err != nil {
+		return err
 	}
-	return err
+	head := wire.AppendAcquiredHead(nil, math.MaxUint64, name, math.MaxUint64)
+	if n := int64(len(head) + len(out.tail)); n > frame {
+		return fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", errTooLarge, n, frame)
+	}
+	return nil
 }
 
 // checkName refuses names that the books cannot have.

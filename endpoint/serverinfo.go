@@ -39,6 +39,7 @@ func (s *Server) describe() wire.ServerInfo {
 		Stats:        s.stats(have, sessions), Endpoints: s.describeEndpoints(), Sessions: sessions,
 	}
 	out.Memory, out.Stats.BytesOwned = have.uses()
+	out.Limits = s.describeLimits()
 	return out
 }
 

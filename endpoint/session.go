@@ -38,7 +38,8 @@ type session struct {
 	events  events
 	streams streams
 
-	carried atomic.Int64 // bytes of requests in flight
+	carried atomic.Int64  // bytes of requests in flight
+	answers *wire.Account // bytes of answers that are not sent yet
 
 	active     atomic.Bool // a frame came since the last look for idle sessions
 	quietLooks int         // looks since then; of whoever looks
@@ -57,7 +58,7 @@ type session struct {
 var errGone = fmt.Errorf("%w: the client has gone", context.Canceled)
 
 func newSession(s *Server, conn connection, id uint64) *session {
-	ses := &session{server: s, conn: conn, id: id, since: time.Now()}
+	ses := &session{server: s, conn: conn, id: id, since: time.Now(), answers: s.answers.Account()}
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
 	return ses
 }
@@ -137,7 +138,8 @@ func (ses *session) allowed() error {
 			ErrPermission, os.Geteuid(), uid, uid)
 	}
 	if ses.surplus {
-		return fmt.Errorf("%w: this owner serves at most %d clients at once", ErrLimit, opts.Limits.Clients)
+		ses.server.refusals.add(limitClients)
+		return over(limitClients, "this owner serves at most %d clients at once", opts.Limits.Clients)
 	}
 	return nil
 }
@@ -157,14 +159,14 @@ func (ses *session) take(frame wire.Frame) (reading bool, err error) {
 	case wire.KindRequest:
 		return ses.request(frame)
 	case wire.KindCancel:
-		defer frame.Files.Close()
+		defer discard(frame)
 		ses.cancelRequest(frame.ID)
 		return true, nil
 	case wire.KindGoodbye:
-		frame.Files.Close()
+		discard(frame)
 		return true, errSaidGoodbye
 	}
-	frame.Files.Close()
+	discard(frame)
 	return true, fmt.Errorf("%w: a client does not send %s frames", wire.ErrProtocol, frame.Kind)
 }
 

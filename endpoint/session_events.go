@@ -60,7 +60,7 @@ func (ses *session) follow(id uint64, from source) (*subscription, error) {
 	case e.subs[id] != nil:
 		return nil, fmt.Errorf("%w: request %d was sent before", wire.ErrProtocol, id)
 	case from.weight() > 0 && e.weight > 0 && e.weight+from.weight() > limit:
-		return nil, fmt.Errorf("%w: this client has leases and watches of %d names, and may have %d", ErrLimit, e.weight, limit)
+		return nil, over(limitSubscriptions, "this client has leases and watches of %d names, and may have %d", e.weight, limit)
 	case e.subs == nil:
 		e.subs = map[uint64]*subscription{}
 	}

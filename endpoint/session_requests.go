@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -13,9 +14,18 @@ import (
 
 // request answers one request, or has it answered, and tells whether the caller still reads.
 func (ses *session) request(frame wire.Frame) (reading bool, err error) {
+	if err := ses.checkID(frame.ID); err != nil {
+		discard(frame)
+		return true, err
+	}
+	if frame.Refused != nil {
+		discard(frame)
+		ses.server.requests.Add(1)
+		return true, ses.fail(frame.ID, &classed{ErrLimit, frame.Refused})
+	}
 	req, err := wire.ParseRequest(frame.Body)
 	if err != nil {
-		frame.Files.Close()
+		discard(frame)
 		if errors.Is(err, wire.ErrBounds) { // the frame is in order, what stands in it is too much
 			ses.server.requests.Add(1)
 			return true, ses.fail(frame.ID, fmt.Errorf("request: %w", err))
@@ -24,17 +34,21 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	}
 	ses.server.requests.Add(1)
 	if ses.own && ses.server.stops() && !givesBack(req.Op) {
-		frame.Files.Close()
+		discard(frame)
 		return true, ses.fail(frame.ID, errServerClosing)
 	}
 	op, ok := operations[req.Op]
 	if !ok {
-		frame.Files.Close()
+		discard(frame)
 		return true, ses.fail(frame.ID, fmt.Errorf("%w: operation %d is not known to this owner", errors.ErrUnsupported, req.Op))
 	}
 	r := request{session: ses, id: frame.ID, body: req.Body, files: frame.Files}
+	if frame.Files.Len() > 0 && !op.files {
+		discard(frame)
+		return true, ses.fail(frame.ID, fmt.Errorf("%w: %s takes no descriptors, %d came", wire.ErrProtocol, req.Op, frame.Files.Len()))
+	}
 	if !op.long {
-		defer frame.Files.Close()
+		defer discard(frame)
 		reply, err := op.perform(ses.ctx, r)
 		// The reader sends what it has before it waits: answers to requests that came together go out together.
 		return true, ses.answer(r.id, reply, err, ses.conn.SendLater)
@@ -45,8 +59,8 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	if w.caller = frame.Context; w.caller != nil {
 		req.Timeout = 0 // its deadline is that of the caller
 	}
-	if err := ses.started(w, req.Timeout, len(frame.Body), frame.Files.Len()); err != nil {
-		frame.Files.Close()
+	if err := ses.started(w, req.Timeout, frame); err != nil {
+		discard(frame)
 		return true, ses.fail(frame.ID, err)
 	}
 	if req.Op == wire.OpCall && w.find() && w.brief() {
@@ -61,6 +75,30 @@ func givesBack(op wire.Op) bool {
 	return op == wire.OpObjectRelease || op == wire.OpUnwatch || op == wire.OpTaskCancel
 }
 
+// discard gives back what a frame brought.
+func discard(frame wire.Frame) {
+	frame.Files.Close()
+	frame.Charge.Release()
+}
+
+// checkID refuses a request whose number is 0, which no answer could name, or that of a request or subscription that is not over, whose answers
+// could not be told from this one's.
+func (ses *session) checkID(id uint64) error {
+	if id == 0 {
+		return fmt.Errorf("%w: a request has the number 0", wire.ErrProtocol)
+	}
+	ses.mu.Lock()
+	_, running := ses.running[id]
+	ses.mu.Unlock()
+	ses.events.mu.Lock()
+	_, subscribed := ses.events.subs[id]
+	ses.events.mu.Unlock()
+	if running || subscribed {
+		return fmt.Errorf("%w: request %d was sent before and is not over", wire.ErrProtocol, id)
+	}
+	return nil
+}
+
 // work is a long request that runs.
 type work struct {
 	callContext
@@ -68,11 +106,15 @@ type work struct {
 	op      operation
 	r       request
 	args    arguments // of a call
+	bounded bool      // by Limits.RequestTime
 }
 
 // started notes a long request so that it can be cancelled.
-func (ses *session) started(w *work, timeout time.Duration, bytes, files int) error {
+func (ses *session) started(w *work, timeout time.Duration, frame wire.Frame) error {
 	w.parent = ses.ctx
+	if most := ses.server.opts.Limits.RequestTime; most > 0 && (timeout <= 0 || timeout > most) {
+		timeout, w.bounded = most, true
+	}
 	if timeout > 0 {
 		w.deadline = time.Now().Add(timeout)
 	}
@@ -82,12 +124,10 @@ func (ses *session) started(w *work, timeout time.Duration, bytes, files int) er
 	case ses.leaving:
 		return fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
 	case !ses.own && len(ses.running) >= ses.server.opts.Limits.Requests:
-		return fmt.Errorf("%w: %d requests of this client are in flight", ErrLimit, len(ses.running))
-	case ses.running[w.r.id] != nil:
-		return fmt.Errorf("%w: request %d is in flight already", wire.ErrProtocol, w.r.id)
+		return over(limitRequests, "%d requests of this client are in flight", len(ses.running))
 	}
 	var err error
-	if w.r.load, err = ses.carry(bytes, files); err != nil {
+	if w.r.load, err = ses.carry(frame); err != nil {
 		return err
 	}
 	if ses.running == nil {
@@ -118,6 +158,9 @@ func (w *work) do() (reply, error) {
 	}()
 	start := time.Now()
 	reply, err := w.op.perform(&w.callContext, w.r)
+	if w.bounded && errors.Is(err, context.DeadlineExceeded) {
+		w.session.server.refusals.add(limitRequestTime)
+	}
 	if w.r.callee != nil {
 		w.r.callee.pace.add(time.Since(start))
 	}
@@ -203,13 +246,21 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 			r.lost()
 		}
 	}()
+	held := heldAnswer{of: ses.answers}
+	defer held.release()
+	if err := held.grow(r.size()); err != nil { // before it is made
+		return ses.fail(id, err)
+	}
 	buf := bodies.get()
 	defer bodies.put(buf)
 	var err error
 	if *buf, err = r.appendTo(*buf); err != nil {
 		return ses.fail(id, fmt.Errorf("encode the answer: %w", err))
 	}
-	if err := ses.send(send, wire.KindResponse, id, *buf, r.files, r.memory()); err != nil {
+	if err := held.grow(len(*buf)); err != nil {
+		return ses.fail(id, err)
+	}
+	if err := ses.sendAnswer(send, id, *buf, &r); err != nil {
 		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent
 			return ses.fail(id, &classed{ErrLimit, err})
 		}
@@ -221,6 +272,41 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 	}
 	return nil
 }
+
+// sendAnswer sends the answer to a request. What it shares with others is not copied.
+func (ses *session) sendAnswer(send sender, id uint64, body []byte, r *reply) error {
+	if len(r.shared) == 0 {
+		return ses.send(send, wire.KindResponse, id, body, r.files, r.memory())
+	}
+	if conn, ok := ses.conn.(*wire.Conn); ok {
+		return conn.SendShared(wire.KindResponse, id, body, r.shared, r.files...)
+	}
+	return ses.send(send, wire.KindResponse, id, slices.Concat(body, r.shared), r.files, r.memory())
+}
+
+// heldAnswer is what an answer, or an item of a stream, counts while it is in memory for one client.
+type heldAnswer struct {
+	of *wire.Account
+	n  int64
+}
+
+// smallAnswer is how many bytes an answer may have without being counted: there are no more of them than requests in flight.
+const smallAnswer = 4 << 10
+
+// grow counts an answer that has so many bytes in all.
+func (h *heldAnswer) grow(bytes int) error {
+	more := int64(bytes) - h.n
+	if bytes <= smallAnswer || more <= 0 {
+		return nil
+	}
+	if err := h.of.Take(more); err != nil {
+		return &classed{ErrLimit, fmt.Errorf("the answer is not made: %w", err)}
+	}
+	h.n += more
+	return nil
+}
+
+func (h *heldAnswer) release() { h.of.Give(h.n) }
 
 // lends tells whether the client is in this process, so that memory is lent to it.
 func (ses *session) lends() bool {
@@ -239,6 +325,7 @@ func (ses *session) send(send sender, kind wire.Kind, id uint64, body []byte, fi
 // fail answers a request with an error.
 func (ses *session) fail(id uint64, err error) error {
 	ses.server.failures.Add(1)
+	ses.server.refusals.count(err)
 	e := tellable(err)
 	sent := ses.tell(id, e)
 	if errors.Is(sent, wire.ErrTooLarge) { // where frames are that small, the class has to do

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -134,14 +135,25 @@ func (sd *StateDict) storages() ([]*tensor.Storage, []uint32) {
 	return storages, index
 }
 
-// Bytes is the size of all tensors, in bytes, with tied ones counted once.
+// Bytes is the size of all tensors, in bytes, with tied ones counted once; the largest number where the sum is larger, as it can be with
+// views that repeat their elements.
 func (sd *StateDict) Bytes() int64 {
-	var sum int64
-	for _, t := range sd.tensors {
-		sum += t.Bytes()
-	}
+	twice := map[int]struct{}{}
 	for _, group := range sd.aliases() {
-		sum -= sd.tensors[group[0]].Bytes() * int64(len(group)-1)
+		for _, i := range group[1:] {
+			twice[i] = struct{}{}
+		}
+	}
+	var sum int64
+	for i, t := range sd.tensors {
+		if _, counted := twice[i]; counted {
+			continue
+		}
+		n := t.Bytes()
+		if n > math.MaxInt64-sum {
+			return math.MaxInt64
+		}
+		sum += n
 	}
 	return sum
 }

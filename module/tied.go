@@ -1,6 +1,7 @@
 package module
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -74,21 +75,31 @@ func empty(shape tensor.Shape) bool { return slices.Contains(shape, 0) }
 
 // splitBySpec divides tensors that begin at the same byte into groups of equal specs, and drops groups of one.
 func splitBySpec[S any](candidates []int, at func(i int) (S, tensor.Spec)) [][]int {
+	same := map[string][]int{} // by shape and strides, so that a peer's million views of one byte take a bounded time each
+	for _, i := range candidates {
+		_, spec := at(i)
+		key := layoutKey(spec)
+		same[key] = append(same[key], i)
+	}
 	var groups [][]int
-	for len(candidates) > 1 {
-		_, want := at(candidates[0])
-		var same, rest []int
-		for _, i := range candidates {
-			if _, spec := at(i); spec.Equal(want) {
-				same = append(same, i)
-			} else {
-				rest = append(rest, i)
-			}
+	for _, group := range same {
+		if len(group) > 1 {
+			groups = append(groups, group)
 		}
-		if len(same) > 1 {
-			groups = append(groups, same)
-		}
-		candidates = rest
 	}
 	return groups
+}
+
+// layoutKey is equal for two specs of one data type and offset that are equal.
+func layoutKey(spec tensor.Spec) string {
+	b := binary.AppendUvarint(make([]byte, 0, 1+4*len(spec.Shape)), uint64(len(spec.Shape)))
+	for _, n := range spec.Shape {
+		b = binary.AppendVarint(b, n)
+	}
+	if !spec.Contiguous() {
+		for _, n := range spec.Strides {
+			b = binary.AppendVarint(b, n)
+		}
+	}
+	return string(b)
 }

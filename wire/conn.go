@@ -58,7 +58,12 @@ func (c *Conn) Limits() Limits { return c.limits }
 // another reason within a frame, it closes the connection, since the peer could not find the next frame. What is larger
 // than the limits is [ErrTooLarge] and sends nothing.
 func (c *Conn) Send(kind Kind, id uint64, body []byte, files ...*os.File) error {
-	return c.send(context.Background(), kind, id, body, files, true)
+	return c.send(context.Background(), kind, id, body, nil, files, true)
+}
+
+// SendShared is Send of a body that is head followed by tail. Neither is copied, so a tail that many connections are sent is in memory once.
+func (c *Conn) SendShared(kind Kind, id uint64, head, tail []byte, files ...*os.File) error {
+	return c.send(context.Background(), kind, id, head, tail, files, true)
 }
 
 // SendContext is Send that waits no longer than ctx lasts. When ctx ends while the socket is full, there are two cases. Nothing of the
@@ -67,14 +72,14 @@ func (c *Conn) Send(kind Kind, id uint64, body []byte, files ...*os.File) error 
 // frame with more descriptors than one can carry is waited for once the first of them are on their way.) A ctx that has ended makes a
 // SendContext that does not wait at all.
 func (c *Conn) SendContext(ctx context.Context, kind Kind, id uint64, body []byte, files ...*os.File) error {
-	return c.send(ctx, kind, id, body, files, true)
+	return c.send(ctx, kind, id, body, nil, files, true)
 }
 
 // SendLater is Send, except that a small frame may stay in this process until the next Send or [Conn.Flush], or until
 // Receive has to wait. It is for who answers requests in the goroutine that receives them: the answers to requests that
 // came together go out together.
 func (c *Conn) SendLater(kind Kind, id uint64, body []byte, files ...*os.File) error {
-	return c.send(context.Background(), kind, id, body, files, false)
+	return c.send(context.Background(), kind, id, body, nil, files, false)
 }
 
 // Flush sends what [Conn.SendLater] left.
@@ -120,19 +125,19 @@ func peerGone(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-func (c *Conn) send(ctx context.Context, kind Kind, id uint64, body []byte, files []*os.File, now bool) error {
+func (c *Conn) send(ctx context.Context, kind Kind, id uint64, body, tail []byte, files []*os.File, now bool) error {
 	if body == nil {
 		body = emptyMap
 	}
-	switch {
+	switch size := int64(len(body)) + int64(len(tail)); {
 	case !kind.Valid() || kind == KindFiles || len(body) == 0:
-		return fmt.Errorf("send %s frame of %d bytes: %w", kind, len(body), os.ErrInvalid)
-	case int64(len(body)) > c.limits.Frame:
-		return fmt.Errorf("send %s frame of %d bytes, the limit is %d: %w", kind, len(body), c.limits.Frame, ErrTooLarge)
+		return fmt.Errorf("send %s frame of %d bytes: %w", kind, size, os.ErrInvalid)
+	case size > c.limits.Frame:
+		return fmt.Errorf("send %s frame of %d bytes, the limit is %d: %w", kind, size, c.limits.Frame, ErrTooLarge)
 	case len(files) > c.limits.Files:
 		return fmt.Errorf("send %s frame with %d descriptors, the limit is %d: %w", kind, len(files), c.limits.Files, ErrTooLarge)
 	}
-	fatal, err := c.writer.send(ctx, kind, id, body, files, now)
+	fatal, err := c.writer.send(ctx, kind, id, body, tail, files, now)
 	if fatal {
 		c.writeFailed(err)
 	}

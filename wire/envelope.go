@@ -59,7 +59,7 @@ func ParseRequest(data []byte) (Request, error) {
 		return r, nil
 	}
 	var r Request // apart from the one above, which stays on the stack
-	if err := UnmarshalPayload(data, &r); err != nil {
+	if err := unmarshalEnvelope(data, 3, &r); err != nil {
 		if errors.Is(err, ErrBounds) && !definiteMap(data) {
 			return Request{}, fmt.Errorf("%w: request that is no map of definite length", ErrEncoding)
 		}

@@ -26,7 +26,7 @@ func ParseCall(data []byte) (CallParts, error) {
 		return p, nil
 	}
 	var c Call
-	if err := UnmarshalPayload(data, &c); err != nil {
+	if err := unmarshalEnvelope(data, 2, &c); err != nil {
 		return CallParts{}, err
 	}
 	return CallParts{Endpoint: []byte(c.Endpoint), Args: c.Args, Handles: c.Handles}, nil
@@ -51,7 +51,7 @@ func parsePlainCall(data []byte) (p CallParts, ok bool) {
 	}
 	if pairs > 0 && len(rest) > 0 && rest[0] == 3 {
 		var handles []Handle
-		err := UnmarshalPayload(rest[1:], &handles)
+		err := Unmarshal(rest[1:], &handles)
 		p.Handles = handles
 		return p, err == nil && pairs == 1
 	}
@@ -132,7 +132,7 @@ func ParseReturned(data []byte) (Returned, error) {
 		return r, nil
 	}
 	var r Returned
-	err := UnmarshalPayload(data, &r)
+	err := unmarshalEnvelope(data, 1, &r)
 	return r, err
 }
 

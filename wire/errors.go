@@ -14,6 +14,8 @@ var (
 	ErrProtocol = errors.New("protocol violation")
 	// ErrTooLarge is a frame or a set of descriptors beyond the [Limits].
 	ErrTooLarge = errors.New("larger than the limit")
+	// ErrBudget is a message for whose body or descriptors there was no room: a [Budget] is used up, or this process has no descriptor left.
+	ErrBudget = errors.New("no room")
 	// ErrNotSent is a frame of which nothing was sent, because the context of [Conn.SendContext] ended while the socket was full. The
 	// connection goes on.
 	ErrNotSent = errors.New("not sent")
@@ -44,6 +46,7 @@ var standardRows = []CodeRow{
 	{Code: CodeSerialization, Type: "type", Err: ErrType},
 	{Code: CodeInvalidArgument, Type: "columns", Err: ErrManifest},
 	{Code: CodeResourceExhausted, Type: "too large", Err: ErrTooLarge},
+	{Code: CodeResourceExhausted, Type: "no room", Err: ErrBudget},
 	{Code: CodeCanceled, Type: "canceled", Err: context.Canceled, Class: true},
 	{Code: CodeDeadlineExceeded, Type: "deadline exceeded", Err: context.DeadlineExceeded, Class: true},
 	{Code: CodeDeadlineExceeded, Type: "timeout", Err: os.ErrDeadlineExceeded},

@@ -15,10 +15,23 @@ type Files struct {
 	cleanup runtime.Cleanup
 }
 
+// Hold keeps the descriptors counted in the [Limits.FileBudget] after Close, until the charge is released: for what keeps
+// duplicates of them. It returns nil where nothing is counted.
+func (f *Files) Hold() *Charge {
+	if f == nil {
+		return nil
+	}
+	f.set.mu.Lock()
+	defer f.set.mu.Unlock()
+	return f.set.charge.hold()
+}
+
 // descriptors is what Files holds, apart so that the cleanup does not keep Files alive.
 type descriptors struct {
 	mu sync.Mutex
 	fd []int // -1 where taken or closed
+
+	charge *Charge // nil when closed, or where nothing is counted
 
 	lent  []io.Closer // nil when closed
 	items int         // how many there were
@@ -109,5 +122,7 @@ func (d *descriptors) close() error {
 		err = errors.Join(err, item.Close())
 	}
 	d.lent = nil
+	d.charge.Release()
+	d.charge = nil
 	return err
 }

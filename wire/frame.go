@@ -61,6 +61,12 @@ type Frame struct {
 	Files *Files
 	// Context is the sender's, of a frame that is handed over within a process and has one; nil for others.
 	Context context.Context
+	// Refused is why the frame's body or descriptors were given up, an [ErrBudget]; what was given up is nil. It is set on connections
+	// with a [Budget] only.
+	Refused error
+	// Charge is what the body counts in the [Limits.BodyBudget]; the receiver releases it when it is done with the body. Small bodies count
+	// nothing.
+	Charge *Charge
 }
 
 // HeaderBytes is the size of a frame's header.

@@ -118,7 +118,7 @@ func receiveHello(c *Conn) (Hello, error) {
 	if err != nil {
 		return Hello{}, err
 	}
-	if f.Files != nil {
+	if f.Files != nil || f.Refused != nil {
 		f.Files.Close()
 		return Hello{}, fmt.Errorf("%w: %s frame with descriptors before the hello", ErrProtocol, f.Kind)
 	}

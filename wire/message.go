@@ -126,7 +126,8 @@ func (h Handle) Validate(files int) error {
 	return nil
 }
 
-// ValidateHandles checks every handle by itself and that no two name the same descriptor. Errors are [ErrProtocol].
+// ValidateHandles checks every handle by itself, and that each of the message's descriptors is named by one of them and no more. Errors are
+// [ErrProtocol].
 func ValidateHandles(handles []Handle, files int) error {
 	used := make([]bool, files)
 	for i, h := range handles {
@@ -140,6 +141,11 @@ func ValidateHandles(handles []Handle, files int) error {
 			return fmt.Errorf("%w: two handles name descriptor %d", ErrProtocol, h.File)
 		}
 		used[h.File] = true
+	}
+	for i, named := range used {
+		if !named {
+			return fmt.Errorf("%w: no handle names descriptor %d of %d", ErrProtocol, i, files)
+		}
 	}
 	return nil
 }

@@ -77,15 +77,25 @@ type Withdraw struct {
 // Withdrawn answers a [Withdraw].
 type Withdrawn struct{}
 
-// List asks what is published.
-type List struct{}
+// List asks what is published. An answer has as many versions as fit; where there are more, it says how to go on.
+type List struct {
+	// After is the name behind which the list begins, or where it goes on: the Next of the answer before. Empty for the beginning.
+	After string `cbor:"1,keyasint,omitempty"`
+	// AfterVersion is the NextVersion of the answer before: versions of that name are listed from behind it on.
+	AfterVersion uint64 `cbor:"2,keyasint,omitempty"`
+}
 
 // Listed answers a [List].
 type Listed struct {
 	// Models are the names, sorted.
 	Models []ModelInfo `cbor:"1,keyasint"`
-	// Loading are the names that the server loads a version of, or failed to, sorted. They need not be among Models.
+	// Loading are the names that the server loads a version of, or failed to, sorted. They need not be among Models. They stand in the first
+	// answer of a list.
 	Loading []Loading `cbor:"2,keyasint,omitempty"`
+	// Next and NextVersion are the name and the version that came last, where there are more; empty at the end. The next answer may begin with
+	// more versions of the same name.
+	Next        string `cbor:"3,keyasint,omitempty"`
+	NextVersion uint64 `cbor:"4,keyasint,omitempty"`
 }
 
 // Loading describes a version that a server loads and has not published yet.
@@ -160,6 +170,8 @@ type ModelInfo struct {
 	Versions []VersionInfo `cbor:"2,keyasint"`
 	// Withdrawn tells that there is no current version.
 	Withdrawn bool `cbor:"3,keyasint,omitempty"`
+	// More is how many older versions were left off, for which there was no room.
+	More uint64 `cbor:"4,keyasint,omitempty"`
 }
 
 // VersionInfo describes one version of a name.
@@ -180,6 +192,8 @@ type VersionInfo struct {
 	Holders []Holder `cbor:"7,keyasint,omitempty"`
 	// Devices are the devices its memory is on, each once.
 	Devices []DeviceInfo `cbor:"8,keyasint,omitempty"`
+	// Sessions is how many hold it, where Holders does not name all of them; else 0.
+	Sessions uint64 `cbor:"9,keyasint,omitempty"`
 	// Withdrawn tells that new readers are refused, for its name was withdrawn since. The name may have newer versions.
 	Withdrawn bool `cbor:"10,keyasint,omitempty"`
 }

@@ -38,6 +38,26 @@ type ServerInfo struct {
 	Capabilities Capabilities `cbor:"17,keyasint"`
 	// Memory is what it has of each device for each purpose.
 	Memory []MemoryUse `cbor:"18,keyasint,omitempty"`
+	// Limits are the bounds on what clients can make it hold and do, and what is in use of them.
+	Limits []LimitUse `cbor:"19,keyasint,omitempty"`
+}
+
+// LimitUse is one bound on what clients can make the server hold or do.
+type LimitUse struct {
+	// Name names it; the unit is part of the name.
+	Name string `cbor:"1,keyasint"`
+	// Client bounds one client; 0 for no such bound.
+	Client int64 `cbor:"2,keyasint,omitempty"`
+	// All bounds all clients together; 0 for no such bound.
+	All int64 `cbor:"3,keyasint,omitempty"`
+	// Most is the most that one client has, where it is counted by client.
+	Most int64 `cbor:"4,keyasint,omitempty"`
+	// Used is what all have together.
+	Used int64 `cbor:"5,keyasint,omitempty"`
+	// Refused counts what was refused, dropped or cut off because of it.
+	Refused uint64 `cbor:"6,keyasint,omitempty"`
+	// Reason is where the bound comes from, for people, where that is not a rule of the protocol.
+	Reason string `cbor:"7,keyasint,omitempty"`
 }
 
 // Capabilities are what a server can share, and how.

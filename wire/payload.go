@@ -93,7 +93,15 @@ func UnmarshalPayload(data []byte, v any) error {
 	if err := payloadDecMode.Unmarshal(data, v); err != nil {
 		return decodingError(err)
 	}
-	return nil
+	return checkPayloadTags(data)
+}
+
+// unmarshalEnvelope decodes a message in which tags may stand under one key only. That value is left to whoever decodes it.
+func unmarshalEnvelope(data []byte, free uint64, v any) error {
+	if err := payloadDecMode.Unmarshal(data, v); err != nil {
+		return decodingError(err)
+	}
+	return checkEnvelopeTags(data, free)
 }
 
 // UnmarshalPlain decodes a part of a payload that has no tags. It is [Unmarshal] with room for the depth of payloads.
@@ -140,12 +148,9 @@ func UnmarshalTagged(data []byte, tag uint64, ref any) error {
 
 // PayloadTag is the tag that data begins with; false where it begins with none.
 func PayloadTag(data []byte) (uint64, bool) {
-	if len(data) == 0 || data[0]>>5 != 6 {
+	if len(data) == 0 || data[0]>>5 != cborTag || payloadDecMode.Wellformed(data) != nil {
 		return 0, false
 	}
-	var raw cbor.RawTag
-	if payloadDecMode.Unmarshal(data, &raw) != nil {
-		return 0, false
-	}
-	return raw.Number, true
+	tag, _, ok := readLength(data)
+	return tag, ok
 }

@@ -45,7 +45,7 @@ func init() {
 		}
 		_, err = c.Receive()
 		return c.Send(KindGoodbye, 0, mustEncode(Goodbye{Reason: fmt.Sprint(
-			errors.Is(err, ErrProtocol), errors.Is(err, unix.EMFILE), err)}))
+			errors.Is(err, ErrBudget), errors.Is(err, unix.EMFILE), err)}))
 	}
 	// leaves in the middle of a frame
 	roles["quitter"] = func(u *net.UnixConn) error {

@@ -26,6 +26,8 @@ const (
 type batch struct {
 	start, end uint64
 	fds        []int
+	count      int   // how many came; -1 where the kernel dropped some
+	lost       error // why they were closed at once; nil for those in fds
 }
 
 // reader cuts frames and their descriptors out of the stream.
@@ -47,9 +49,15 @@ type reader struct {
 	batches [2]batch
 	pending int
 
-	// ahead are the descriptors of the frame in progress, those of files frames before it included; aheadID is its ID.
-	ahead   []int
-	aheadID uint64
+	// ahead are the descriptors of the frame in progress, those of files frames before it included, of which announced came so far; lost is
+	// why they were given up. aheadID is the frame's ID.
+	ahead     []int
+	announced int
+	lost      error
+	aheadID   uint64
+
+	files, bodies *Account // of the budgets in limits; nil for none
+	taken         int64    // of bodies, for large
 
 	// inFrame tells that a header was taken and its frame is not complete. current is that header, and large the body,
 	// of which have bytes have come, if it does not fit the buffer.
@@ -57,6 +65,18 @@ type reader struct {
 	current header
 	large   []byte
 	have    int
+	refused bool // large is only where the body is read to, to be forgotten
+}
+
+// begin sets the limits.
+func (r *reader) begin(limits *Limits) {
+	r.limits = limits
+	if limits.FileBudget != nil {
+		r.files = limits.FileBudget.Account()
+	}
+	if limits.BodyBudget != nil {
+		r.bodies = limits.BodyBudget.Account()
+	}
 }
 
 func (r *reader) receive() (Frame, error) {
@@ -94,14 +114,22 @@ func (r *reader) fail(err error) {
 		r.err = err
 	}
 	for i := range r.pending {
-		_ = closeDescriptors(r.batches[i].fds)
+		r.closeCounted(r.batches[i].fds)
 		r.batches[i] = batch{}
 	}
 	r.pending = 0
-	_ = closeDescriptors(r.ahead)
-	r.ahead, r.large = nil, nil
+	r.closeCounted(r.ahead)
+	r.ahead, r.announced, r.lost = nil, 0, nil
+	r.dropLarge()
+	r.src.frameDone()
 	r.start, r.end = 0, 0
 	r.src.release()
+}
+
+// closeCounted closes descriptors that are counted in the budget.
+func (r *reader) closeCounted(fds []int) {
+	_ = closeDescriptors(fds) // nobody can be told
+	r.files.Give(int64(len(fds)))
 }
 
 // buffered tells that receive would return a frame, or an error, without reading.
@@ -118,7 +146,7 @@ func (r *reader) buffered() bool {
 
 // idle tells that no byte and no descriptor of a frame in progress is held.
 func (r *reader) idle() bool {
-	return !r.inFrame && r.start == r.end && r.pending == 0 && r.ahead == nil
+	return !r.inFrame && r.start == r.end && r.pending == 0 && r.announced == 0
 }
 
 // next returns the next frame, with the descriptors of the files frames before it.
@@ -140,11 +168,18 @@ func (r *reader) next() (Frame, error) {
 	}
 	r.inFrame = false
 	r.frames++
-	f := Frame{Kind: r.current.kind, ID: r.current.id, Body: body}
-	if r.ahead != nil {
-		f.Files = newFiles(r.ahead)
+	r.src.frameDone()
+	f := Frame{Kind: r.current.kind, ID: r.current.id, Body: body, Refused: r.lost, Charge: newCharge(r.bodies, r.taken)}
+	r.taken = 0
+	if r.lost != nil { // what is left of the message is of no use
+		r.closeCounted(r.ahead)
 		r.ahead = nil
 	}
+	if r.ahead != nil {
+		f.Files = newFiles(r.ahead)
+		f.Files.set.charge = newCharge(r.files, int64(len(r.ahead)))
+	}
+	r.ahead, r.announced, r.lost = nil, 0, nil
 	return f, nil
 }
 
@@ -159,10 +194,10 @@ func (r *reader) frameHeader() (header, error) {
 	if err := h.check(r.limits); err != nil {
 		return header{}, err
 	}
-	if r.ahead != nil && h.id != r.aheadID {
+	if r.announced > 0 && h.id != r.aheadID {
 		return header{}, fmt.Errorf("%w: descriptors were sent ahead for %d, but a %s frame of %d follows", ErrProtocol, r.aheadID, h.kind, h.id)
 	}
-	if n := len(r.ahead) + int(h.files); n > r.limits.Files {
+	if n := r.announced + int(h.files); n > r.limits.Files {
 		return header{}, fmt.Errorf("%w: %w: %s frame with %d descriptors or more, the limit is %d", ErrProtocol, ErrTooLarge, h.kind, n, r.limits.Files)
 	}
 	if h.files > 0 {
@@ -180,24 +215,38 @@ func (r *reader) take(begin uint64, h header) error {
 	if r.pending == 0 || begin < b.start || begin >= b.end {
 		return fmt.Errorf("%w: %s frame announces %d descriptors, none came with it", ErrProtocol, h.kind, h.files)
 	}
-	if len(b.fds) != int(h.files) {
-		return fmt.Errorf("%w: %s frame announces %d descriptors, %d came with it", ErrProtocol, h.kind, h.files, len(b.fds))
-	}
-	if r.ahead == nil {
-		r.ahead = b.fds
-	} else {
-		r.ahead = append(r.ahead, b.fds...)
+	if b.count >= 0 && b.count != int(h.files) {
+		return fmt.Errorf("%w: %s frame announces %d descriptors, %d came with it", ErrProtocol, h.kind, h.files, b.count)
 	}
 	r.batches[0], r.batches[1] = r.batches[1], batch{}
 	r.pending--
+	r.announced += int(h.files)
+	switch {
+	case b.lost != nil || r.lost != nil: // a message that has lost some of its descriptors has no use for the others
+		r.closeCounted(b.fds)
+		r.closeCounted(r.ahead)
+		r.ahead, r.lost = nil, firstError(r.lost, b.lost)
+	case r.ahead == nil:
+		r.ahead = b.fds
+	default:
+		r.ahead = append(r.ahead, b.fds...)
+	}
 	return nil
+}
+
+// firstError is the first of two that is one.
+func firstError(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
 }
 
 // refuseSurplus refuses descriptors that no frame can claim: those of a read that ended at or before the end of this frame,
 // where the next one begins.
 func (r *reader) refuseSurplus(frameEnd uint64) error {
 	if r.pending > 0 && r.batches[0].end <= frameEnd {
-		return fmt.Errorf("%w: %d descriptors came that no frame announces", ErrProtocol, len(r.batches[0].fds))
+		return fmt.Errorf("%w: descriptors came that no frame announces", ErrProtocol)
 	}
 	return nil
 }
@@ -214,25 +263,58 @@ func (r *reader) body(n int) ([]byte, error) {
 		return body, nil
 	}
 	if r.large == nil {
-		r.large = make([]byte, min(n, firstBody))
+		r.have = 0
+		r.grow(min(n, firstBody))
 		r.have = copy(r.large, r.src.buf.data[r.start:r.end])
 		r.start += r.have
 	}
 	for r.have < n {
-		if r.have == len(r.large) {
-			grown := make([]byte, min(n, bodyGrowth*len(r.large)))
-			copy(grown, r.large)
-			r.large = grown
+		if r.have == len(r.large) && !r.refused {
+			r.grow(min(n, bodyGrowth*len(r.large)))
 		}
-		got, err := r.read(r.large[r.have:])
+		dst := r.large
+		if r.refused {
+			dst = dst[:min(len(dst), n-r.have)]
+		} else {
+			dst = dst[r.have:]
+		}
+		got, err := r.read(dst)
 		if err != nil {
 			return nil, err
 		}
 		r.have += got
 	}
 	body := r.large
-	r.large = nil
+	if r.refused {
+		body = nil // and the descriptors are of no use without it: see next
+	}
+	r.large, r.refused = nil, false
 	return body, nil
+}
+
+// skipBytes is the size of the buffer into which a refused body is read.
+const skipBytes = 32 << 10
+
+// grow gives a large body more room, with what has come of it. Where the budget has none, the rest is read and forgotten.
+func (r *reader) grow(size int) {
+	if err := r.bodies.Take(int64(size) - r.taken); err != nil {
+		r.dropLarge()
+		r.lost = firstError(r.lost, err)
+		r.large, r.refused = make([]byte, skipBytes), true
+		return
+	}
+	if r.bodies != nil {
+		r.taken = int64(size)
+	}
+	grown := make([]byte, size)
+	copy(grown, r.large)
+	r.large = grown
+}
+
+// dropLarge forgets a body of which not all has come.
+func (r *reader) dropLarge() {
+	r.bodies.Give(r.taken)
+	r.large, r.taken, r.refused = nil, 0, false
 }
 
 // fill reads until at least n bytes wait in the buffer; n is at most bufferBytes.
@@ -265,12 +347,21 @@ func (r *reader) read(dst []byte) (int, error) {
 	crowd := r.frames > 1
 	r.frames = 0
 	n, fds, err := r.src.read(dst, !r.idle(), crowd)
-	if len(fds) > 0 {
+	b := batch{start: r.pos, end: r.pos + uint64(n), fds: fds, count: len(fds)}
+	if r.files != nil && errors.Is(err, ErrBudget) { // the process has no descriptor left
+		r.limits.FileBudget.Refuse()
+		b.count, b.lost, err = -1, err, nil
+	}
+	if b.count != 0 {
 		if r.pending == len(r.batches) {
 			_ = closeDescriptors(fds)
 			return 0, fmt.Errorf("%w: descriptors came that no frame announces", ErrProtocol)
 		}
-		r.batches[r.pending] = batch{start: r.pos, end: r.pos + uint64(n), fds: fds}
+		if full := r.files.Take(int64(len(fds))); full != nil {
+			_ = closeDescriptors(fds)
+			b.fds, b.lost = nil, full
+		}
+		r.batches[r.pending] = b
 		r.pending++
 	}
 	r.pos += uint64(n)

@@ -18,6 +18,8 @@ func (s *source) read([]byte, bool, bool) (int, []int, error) { return 0, nil, e
 
 func (s *source) release() {}
 
+func (s *source) frameDone() {}
+
 type sink struct{}
 
 func (w *sink) write(context.Context, []byte, []byte, []int) (bool, error) {
@@ -29,7 +31,7 @@ func (w *sink) rest() []byte { return nil }
 func fileDescriptors([]*os.File) ([]int, error) { return nil, errLinuxOnly }
 
 func (c *Conn) init() error {
-	c.reader.limits = &c.limits
+	c.reader.begin(&c.limits)
 	return errLinuxOnly
 }
 

@@ -61,7 +61,6 @@ func (s *source) read(dst []byte, within, crowd bool) (n int, fds []int, err err
 	s.dst, s.within, s.poll.crowd = dst, within, crowd
 	err = s.raw.Read(s.ready)
 	s.dst = nil
-	s.stall.progress()
 	if err != nil {
 		s.releaseIfIdle(dst)
 		return 0, nil, err
@@ -73,10 +72,10 @@ func (s *source) read(dst []byte, within, crowd bool) (n int, fds []int, err err
 	if s.ctl > 0 || s.flags&unix.MSG_CTRUNC != 0 {
 		fds, err = s.descriptors()
 	}
-	if s.n == 0 && err == nil {
+	if s.n == 0 && (err == nil || errors.Is(err, ErrBudget)) {
 		s.releaseIfIdle(dst)
 		if err = io.EOF; s.stall.over.Load() {
-			err = fmt.Errorf("a frame did not go on for %v: %w", s.stall.limit, ErrTimeout)
+			err = fmt.Errorf("a frame took longer than %v: %w", s.stall.limit, ErrTimeout)
 		}
 	}
 	return s.n, fds, err
@@ -172,7 +171,10 @@ func explainTruncation(got int) error {
 		unix.Close(fd)
 	}
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-		return fmt.Errorf("%w: descriptors were lost after %d of them: %w", ErrProtocol, got, err)
+		return fmt.Errorf("%w: descriptors were lost after %d of them: %w", ErrBudget, got, err)
 	}
 	return fmt.Errorf("%w: descriptors were lost after %d of them", ErrProtocol, got)
 }
+
+// frameDone notes that all of a frame has come.
+func (s *source) frameDone() { s.stall.complete() }

@@ -54,15 +54,41 @@ func TestAFrameThatDoesNotGoOnEndsTheReading(t *testing.T) {
 	})
 }
 
-func TestAFrameThatGoesOnMayTakeItsTime(t *testing.T) {
-	conn, raw := rawPair(t, Limits{FrameTimeout: 700 * time.Millisecond})
+// TestFrameThatDripsIsCutOff: a peer that sends a byte now and then pins its descriptors for no longer than the limit (D6).
+func TestFrameThatDripsIsCutOff(t *testing.T) {
+	requireSameDescriptors(t)
+	conn, raw := rawPair(t, Limits{FrameTimeout: 200 * time.Millisecond})
+	head := make([]byte, HeaderBytes)
+	header{kind: KindFiles, files: 2, id: 7}.put(head)
+	sendRaw(t, raw, head, memfds(t, 2)...)
+	var sender sync.WaitGroup
+	sender.Go(func() {
+		header{length: 1 << 20, kind: KindRequest, id: 7}.put(head)
+		raw.Write(head)
+		for range 1000 {
+			time.Sleep(10 * time.Millisecond)
+			if _, err := raw.Write([]byte{0}); err != nil {
+				return
+			}
+		}
+	})
+	start := time.Now()
+	_, err := conn.Receive()
+	require.ErrorIs(t, err, ErrTimeout)
+	require.Less(t, time.Since(start), 5*time.Second)
+	conn.Close()
+	sender.Wait()
+}
+
+func TestFrameMayPauseWithinItsTime(t *testing.T) {
+	conn, raw := rawPair(t, Limits{FrameTimeout: 20 * time.Second})
 	b := make([]byte, HeaderBytes)
 	header{length: 64, kind: KindRequest, id: 7}.put(b)
 	b = append(b, item(64)...)
 	var sender sync.WaitGroup
 	sender.Go(func() {
-		for i := 0; i < len(b); i += 8 { // a second together would be too much for one pause
-			time.Sleep(100 * time.Millisecond)
+		for i := 0; i < len(b); i += 8 {
+			time.Sleep(10 * time.Millisecond)
 			raw.Write(b[i : i+8])
 		}
 	})

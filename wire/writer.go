@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 )
 
@@ -39,8 +40,8 @@ type writer struct {
 // descriptors that fits goes through the queue; others, and goodbyes, wait for their turn and are with the kernel
 // when send returns. fatal tells that the connection is of no use any more. When ctx ends while the socket is full, the message is
 // either not sent, which is [ErrNotSent], or left to a goroutine.
-func (w *writer) send(ctx context.Context, kind Kind, id uint64, body []byte, files []*os.File, now bool) (fatal bool, err error) {
-	if len(files) == 0 && len(body) <= copyBytes && kind != KindGoodbye {
+func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []byte, files []*os.File, now bool) (fatal bool, err error) {
+	if len(files) == 0 && len(tail) == 0 && len(body) <= copyBytes && kind != KindGoodbye {
 		return w.sendQueued(ctx, header{length: uint32(len(body)), kind: kind, id: id}, body, now)
 	}
 	fds, err := fileDescriptors(files)
@@ -67,7 +68,7 @@ func (w *writer) send(ctx context.Context, kind Kind, id uint64, body []byte, fi
 		return true, err
 	}
 	w.mu.Unlock()
-	started, err := w.sendParts(ctx, kind, id, body, fds)
+	started, err := w.sendParts(ctx, kind, id, body, tail, fds)
 	w.mu.Lock()
 	switch {
 	case errors.Is(err, errInterrupted) && started: // sendParts has left the rest to a goroutine
@@ -230,7 +231,7 @@ func (w *writer) done() {
 // sendParts writes a message that does not go through the queue: files frames for the descriptors that one frame cannot
 // carry, then the frame. The caller has set writing and does not hold mu. The end of ctx interrupts it until descriptors are on their
 // way in a frame of their own: the others are the caller's only until it returns.
-func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body []byte, fds []int) (started bool, err error) {
+func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail []byte, fds []int) (started bool, err error) {
 	for len(fds) > MaxFilesPerFrame {
 		var head [HeaderBytes]byte
 		header{kind: KindFiles, files: MaxFilesPerFrame, id: id}.put(head[:])
@@ -245,10 +246,15 @@ func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body []byt
 	p := queues.Get().(*[]byte)
 	defer queues.Put(p)
 	var head [HeaderBytes]byte
-	header{length: uint32(len(body)), kind: kind, files: uint16(len(fds)), id: id}.put(head[:])
-	out, tail := append((*p)[:0], head[:]...), body
-	if len(body) <= copyBytes {
-		out, tail = append(out, body...), nil
+	header{length: uint32(len(body) + len(tail)), kind: kind, files: uint16(len(fds)), id: id}.put(head[:])
+	out := append((*p)[:0], head[:]...)
+	switch {
+	case len(body) <= copyBytes:
+		out = append(out, body...)
+	case len(tail) == 0:
+		tail = body
+	default:
+		tail = slices.Concat(body, tail)
 	}
 	*p = out[:0]
 	part, err := w.sink.write(ctx, out, tail, fds)

@@ -16,6 +16,7 @@ type Device struct {
 	handle  cu.Device
 	info    driver.Info
 	options options
+	driver.Reclaim
 
 	mu      sync.Mutex
 	closed  bool

@@ -46,6 +46,9 @@ var (
 // the device was opened with. The allocation behind it is rounded up to the device's granularity.
 func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	m, err := d.AllocMemory(bytes)
+	for err != nil && d.Again(bytes, err) {
+		m, err = d.AllocMemory(bytes)
+	}
 	if err != nil {
 		return nil, err
 	}

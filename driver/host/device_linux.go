@@ -25,6 +25,7 @@ type Device struct {
 	system  system
 	huge    hugePolicy
 	closed  atomic.Bool
+	driver.Reclaim
 }
 
 var (
@@ -74,6 +75,9 @@ func (d *Device) Close() error {
 // no descriptor left is [syscall.EMFILE] or [syscall.ENFILE]. On failure nothing is left behind.
 func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	m, err := d.alloc(bytes)
+	for err != nil && d.Again(bytes, err) {
+		m, err = d.alloc(bytes)
+	}
 	if err != nil {
 		return nil, d.opError("alloc", err)
 	}

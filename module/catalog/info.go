@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -116,7 +117,7 @@ func (c *Catalog) Holdings() []Holding {
 			h.Leases = append(h.Leases, l)
 			if _, twice := held[l.version]; !twice {
 				held[l.version] = struct{}{}
-				h.Bytes += l.version.bytes
+				h.Bytes = addBytes(h.Bytes, l.version.bytes)
 			}
 		}
 		all = append(all, h)
@@ -135,24 +136,63 @@ func (c *Catalog) Stats() Stats {
 		}
 		for _, v := range e.versions {
 			s.Versions++
-			s.Bytes += v.bytes
+			s.Bytes = addBytes(s.Bytes, v.bytes)
 		}
 	}
 	s.Watchers = c.watchers.count()
 	return s
 }
 
+// addBytes adds sizes; the largest number where the sum is larger.
+func addBytes(a, b int64) int64 {
+	if b > math.MaxInt64-a {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// Page yields versions in the order of their names, the newest of a name first, from behind the given one on: an empty name stands for the
+// beginning. take is given a name, its current version (0 for none) and one of its versions, and returns false to end the page. It
+// runs under the catalog's lock: it must return at once and not call the catalog.
+func (c *Catalog) Page(name string, version uint64, take func(name string, current uint64, v VersionInfo) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	names := sortedNames(c.entries)
+	from, _ := slices.BinarySearch(names, name)
+	for _, n := range names[from:] {
+		e := c.entries[n]
+		for _, v := range slices.Backward(e.versions) {
+			if n == name && v.number >= version {
+				continue
+			}
+			if !take(n, e.currentNumber(), v.info(e)) {
+				return
+			}
+		}
+	}
+}
+
+// currentNumber is the number of the current version; 0 for none.
+func (e *entry) currentNumber() uint64 {
+	if e.current == nil {
+		return 0
+	}
+	return e.current.number
+}
+
+// info describes the version of an entry.
+func (v *version) info(e *entry) VersionInfo {
+	return VersionInfo{
+		Version: v.number, Bytes: v.bytes, Tensors: v.tensors, PublishedAt: v.at,
+		Current: v == e.current, Withdrawn: v.withdrawn, Origin: v.origin, Holders: v.holders(),
+	}
+}
+
 // info describes the entry.
 func (e *entry) info(name string) Info {
-	info := Info{Name: name, Versions: make([]VersionInfo, 0, len(e.versions))}
-	if e.current != nil {
-		info.Current = e.current.number
-	}
+	info := Info{Name: name, Current: e.currentNumber(), Versions: make([]VersionInfo, 0, len(e.versions))}
 	for _, v := range slices.Backward(e.versions) {
-		info.Versions = append(info.Versions, VersionInfo{
-			Version: v.number, Bytes: v.bytes, Tensors: v.tensors, PublishedAt: v.at,
-			Current: v == e.current, Withdrawn: v.withdrawn, Origin: v.origin, Holders: v.holders(),
-		})
+		info.Versions = append(info.Versions, v.info(e))
 	}
 	return info
 }

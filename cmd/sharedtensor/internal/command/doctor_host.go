@@ -30,6 +30,7 @@ func examineHost() []finding {
 		return append(findings, fail("host memory", "", "%v", err))
 	}
 	findings = append(findings, probeFindings("host", dev)...)
+	findings = append(findings, hostResults(dev))
 	if f, found := shm(); found {
 		findings = append(findings, f)
 	}

@@ -141,7 +141,31 @@ func examineOwner(ctx context.Context, o *cli.OwnerFlags) []finding {
 	if err != nil {
 		return []finding{ownerTrouble(check, path, err)}
 	}
-	return append([]finding{ownerLife(check, info, latency)}, ownerShares(info)...)
+	return append([]finding{ownerLife(check, info, latency), ownerResults(info)}, ownerShares(info)...)
+}
+
+// resultsCheck is how much memory results that nobody holds may take.
+const resultsCheck = "cached results"
+
+// hostResults tells what an owner would keep of results here, and why.
+func hostResults(dev driver.Device) finding {
+	bytes, why := endpoint.MemoryBudget([]driver.Device{dev})
+	return ok(resultsCheck, "an owner keeps up to %s of them: %s", term.FormatBytes(bytes), why)
+}
+
+// ownerResults tells what the running owner keeps of results, and why.
+func ownerResults(info endpoint.ServerInfo) finding {
+	const check = "owner's " + resultsCheck
+	for _, l := range info.Limits {
+		if l.Name != "result_bytes" {
+			continue
+		}
+		if l.All == 0 {
+			return warn(check, "give it a bound, or memory runs out before results are dropped", "%s, without a bound: %s", term.FormatBytes(l.Used), l.Reason)
+		}
+		return ok(check, "%s of up to %s: %s", term.FormatBytes(l.Used), term.FormatBytes(l.All), l.Reason)
+	}
+	return ok(check, "it does not say how many it keeps: it is of an older version")
 }
 
 // ownerLife is the sign of life.

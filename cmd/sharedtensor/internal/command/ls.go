@@ -105,7 +105,7 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 		for _, v := range shown(m, all) {
 			cells := []string{
 				m.Name, strconv.FormatUint(v.Version, 10), term.FormatBytes(v.Bytes), strconv.Itoa(v.Tensors),
-				strconv.Itoa(len(v.Holders)), term.FormatAge(now.Sub(v.PublishedAt)),
+				strconv.Itoa(max(v.Sessions, len(v.Holders))), term.FormatAge(now.Sub(v.PublishedAt)),
 			}
 			if all || loading {
 				cells = append(cells, versionState(m, v))

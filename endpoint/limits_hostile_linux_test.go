@@ -1,0 +1,110 @@
+package endpoint_test
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// TestRequestNumbersAreNewAndNotZero: an answer must be told from every other one on the connection (D28).
+func TestRequestNumbersAreNewAndNotZero(t *testing.T) {
+	s := hostileOwner(t)
+	ping, err := wire.MarshalRequest(wire.OpPing, 0, nil)
+	require.NoError(t, err)
+	watch, err := wire.MarshalRequest(wire.OpWatch, 0, wire.Watch{})
+	require.NoError(t, err)
+
+	p := politePeer(t, s.Socket())
+	require.NoError(t, p.conn.Send(wire.KindRequest, 0, ping))
+	p.hungUp("number 0")
+
+	p = politePeer(t, s.Socket())
+	require.NoError(t, p.conn.Send(wire.KindRequest, 7, watch))
+	for { // its answer and its first event
+		f, err := p.conn.Receive()
+		require.NoError(t, err)
+		if f.Kind == wire.KindEvent {
+			break
+		}
+	}
+	require.NoError(t, p.conn.Send(wire.KindRequest, 7, ping))
+	p.hungUp("sent before")
+}
+
+// TestRequestNumberOfACallInFlightIsRefused (D28).
+func TestRequestNumberOfACallInFlightIsRefused(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	var registry endpoint.Registry
+	begun := make(chan struct{}, 1)
+	require.NoError(t, endpoint.Register(&registry, "wait", func(ctx context.Context, _ int) (int, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		return 0, ctx.Err()
+	}))
+	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: &registry})
+	p := politePeer(t, s.Socket())
+	call, err := wire.MarshalRequest(wire.OpCall, 0, wire.Call{Endpoint: "wait", Args: wire.RawMessage{1}})
+	require.NoError(t, err)
+	ping, err := wire.MarshalRequest(wire.OpPing, 0, nil)
+	require.NoError(t, err)
+	require.NoError(t, p.conn.Send(wire.KindRequest, 3, call))
+	<-begun
+	require.NoError(t, p.conn.Send(wire.KindRequest, 3, ping))
+	p.hungUp("sent before")
+}
+
+// TestDescriptorsOfNoUseAreRefused: those that no handle names, and those of an operation that takes none (D28).
+func TestDescriptorsOfNoUseAreRefused(t *testing.T) {
+	s := hostileOwner(t)
+	p := politePeer(t, s.Socket())
+	in, file := offer(t, true)
+	require.Contains(t, p.refused(wire.CodeProtocol, wire.OpPublish, in, file, file), "no handle names descriptor 1")
+	require.Contains(t, p.refused(wire.CodeProtocol, wire.OpPing, wire.Ping{}, file), "takes no descriptors")
+	p.refused(wire.CodeUnsupported, 0x9999, struct{}{}, file)
+}
+
+// heapInUse is what is reachable.
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// TestTextsOfPeersAreCutAndCopied: of a label, or the source of a publication, what is kept is short, without control characters, and keeps
+// nothing else in memory (D5, D9).
+func TestTextsOfPeersAreCutAndCopied(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	s := serve(t, endpoint.ServerOptions{Logger: discard()})
+	const large = 16 << 20
+	before := heapInUse()
+	p := rawPeer(t, s.Socket())
+	_, err := wire.ClientHandshake(p.conn, wire.Hello{Label: "\x1b[31m" + strings.Repeat("l", large)})
+	require.NoError(t, err)
+	in, file := offer(t, true)
+	in.Source = "\x1b]0;" + strings.Repeat("s", large)
+	answer, err := p.send(wire.OpPublish, in, file)
+	require.NoError(t, err)
+	require.Equal(t, wire.KindResponse, answer.Kind)
+	in.Source = ""
+	require.Less(t, heapInUse()-before, int64(large/2))
+
+	list := s.List()
+	require.Len(t, list, 1)
+	v := list[0].Versions[0]
+	require.Equal(t, "]0;"+strings.Repeat("s", 1024-3), v.Source)
+	require.Equal(t, "[31m"+strings.Repeat("l", 64-4), v.Publisher.Label)
+	require.NoError(t, s.Withdraw("n"))
+
+	p.refused(wire.CodeInvalidArgument, wire.OpTaskWatch, wire.WatchTasks{Endpoint: strings.Repeat("e", 1<<20)})
+}

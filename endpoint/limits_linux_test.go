@@ -1,0 +1,561 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// limitUse is what a server says of one limit.
+func limitUse(t testing.TB, s *endpoint.Server, name string) endpoint.LimitUse {
+	t.Helper()
+	info, err := s.ServerInfo(context.Background())
+	require.NoError(t, err)
+	for _, l := range info.Limits {
+		if l.Name == name {
+			return l
+		}
+	}
+	require.Fail(t, "no such limit", name)
+	return endpoint.LimitUse{}
+}
+
+// ask sends a request without waiting for what comes of it.
+func (p *peer) ask(op wire.Op, body any) uint64 {
+	p.t.Helper()
+	request, err := wire.MarshalRequest(op, 0, body)
+	require.NoError(p.t, err)
+	p.id++
+	require.NoError(p.t, p.conn.Send(wire.KindRequest, p.id, request))
+	return p.id
+}
+
+// answerTo is the code of the answer to a request; 0 for a response. Other answers are left out.
+func (p *peer) answerTo(id uint64) wire.Code {
+	p.t.Helper()
+	for {
+		f, err := p.conn.Receive()
+		require.NoError(p.t, err)
+		f.Files.Close()
+		if f.ID != id || f.Kind == wire.KindEvent {
+			continue
+		}
+		var e wire.Error
+		if f.Kind == wire.KindError {
+			require.NoError(p.t, wire.Unmarshal(f.Body, &e))
+		}
+		return e.Code
+	}
+}
+
+// TestAnswersThatNobodyReadsAreBounded: what is made for clients that do not read is bounded for each and for all, and goes with them (D3).
+func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	const size = 1 << 20
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "large", func(context.Context, int) ([]byte, error) { return make([]byte, size), nil }))
+	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard(), Limits: endpoint.Limits{AnswerBytes: 3 * size, AnswerBytesTotal: 12 * size}})
+	p := politePeer(t, s.Socket())
+	const asked = 40
+	for i := range asked {
+		p.ask(wire.OpCall, wire.Call{Endpoint: "large", Args: wire.RawMessage{byte(i % 24)}})
+	}
+	eventually(t, waitLimit, "most are refused", func() bool { return limitUse(t, s, "answer_bytes").Refused >= asked-4 })
+	use := limitUse(t, s, "answer_bytes")
+	require.LessOrEqual(t, use.Used, int64(3*size))
+	require.Positive(t, use.Used)
+	require.EqualValues(t, 12*size, use.All)
+	codes := map[wire.Code]int{}
+	for range asked {
+		f, err := p.conn.Receive()
+		require.NoError(t, err)
+		var e wire.Error
+		if f.Kind == wire.KindError {
+			require.NoError(t, wire.Unmarshal(f.Body, &e))
+		}
+		codes[e.Code]++
+	}
+	require.Equal(t, asked, codes[0]+codes[wire.CodeResourceExhausted])
+	require.Positive(t, codes[0])
+	eventually(t, waitLimit, "what was read does not count", func() bool { return limitUse(t, s, "answer_bytes").Used == 0 })
+	id := p.ask(wire.OpCall, wire.Call{Endpoint: "large", Args: wire.RawMessage{1}})
+	require.Zero(t, p.answerTo(id), "there is room again")
+}
+
+// TestManifestIsInMemoryOnce: that many clients do not read the manifest of a version costs no more than that one does not (D3).
+func TestManifestIsInMemoryOnce(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	s := serve(t, endpoint.ServerOptions{Logger: discard()})
+	many, err := module.Synthesize(dev, module.Synthetic{Tensors: 20000, Bytes: 1 << 20})
+	require.NoError(t, err)
+	_, err = s.Publish(context.Background(), "m", many)
+	require.NoError(t, err)
+	before := heapInUse()
+	var peers []*peer
+	for range 16 {
+		p := politePeer(t, s.Socket())
+		peers = append(peers, p)
+		p.ask(wire.OpInfo, wire.Info{Name: "m", Manifest: true})
+	}
+	time.Sleep(50 * time.Millisecond) // for all of them to be stuck
+	require.Less(t, heapInUse()-before, int64(4<<20), "a manifest has more than a MiB")
+	for _, p := range peers {
+		require.Zero(t, p.answerTo(1))
+	}
+}
+
+// manyTensors is a publication of so many tensors of one page.
+func manyTensors(t testing.TB, n int) (wire.Publish, *os.File) {
+	t.Helper()
+	tt, ok := t.(*testing.T)
+	require.True(t, ok)
+	in, file := offer(tt, true)
+	rows := make([]wire.Tensor, n)
+	for i := range rows {
+		rows[i] = wire.Tensor{Name: fmt.Sprintf("layers.%d.weight", i), DType: 12, Shape: []int64{int64(1 + i%8), 1}, ByteOffset: int64(i%16) * 64}
+	}
+	m, err := wire.NewManifest(rows, in.Manifest.Storages, nil)
+	require.NoError(t, err)
+	in.Manifest = *m
+	return in, file
+}
+
+// TestManifestsAreCharged: the memory that manifests take is counted, is no more than what is charged, and outlives nobody's limit (D4).
+func TestManifestsAreCharged(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	in, file := manyTensors(t, 50000)
+	cost := endpoint.ManifestCost(&in.Manifest)
+	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: endpoint.Limits{
+		Publish: endpoint.PublishLimits{ManifestBytes: 2 * cost}, PublishTotal: endpoint.PublishLimits{ManifestBytes: 3 * cost},
+	}})
+	before := heapInUse()
+	p := politePeer(t, s.Socket())
+	for i := range 2 {
+		in.Name = fmt.Sprint(i)
+		f, err := p.send(wire.OpPublish, in, file)
+		require.NoError(t, err)
+		require.Equal(t, wire.KindResponse, f.Kind)
+	}
+	kept := (heapInUse() - before) / 2
+	t.Logf("a manifest of 50,000 tensors is charged %d bytes and takes %d", cost, kept)
+	require.Less(t, kept, cost, "what is charged is what it takes at least")
+	in.Name = "more"
+	require.Contains(t, p.refused(wire.CodeResourceExhausted, wire.OpPublish, in, file), "manifests of this client")
+	p.conn.Close()
+	other := politePeer(t, s.Socket())
+	_, err := other.send(wire.OpPublish, in, file)
+	require.NoError(t, err)
+	in.Name = "most"
+	require.Contains(t, other.refused(wire.CodeResourceExhausted, wire.OpPublish, in, file), "manifests of clients",
+		"what a client has published that has gone counts")
+	require.EqualValues(t, 3*cost, limitUse(t, s, "manifest_bytes").Used)
+	require.EqualValues(t, 2, limitUse(t, s, "manifest_bytes").Refused)
+	require.NoError(t, s.Withdraw("0"))
+	eventually(t, waitLimit, "what is withdrawn does not count", func() bool { return limitUse(t, s, "manifest_bytes").Used == 2*cost })
+}
+
+// TestTensorsAtOnePlaceArePublishedInBoundedTime: views of the same bytes that all differ are told apart without comparing each with
+// each (D4). It would take minutes.
+func TestTensorsAtOnePlaceArePublishedInBoundedTime(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	in, file := offer(t, true)
+	rows := make([]wire.Tensor, 100000)
+	for i := range rows { // strides of single elements are free, so there are as many layouts as one likes
+		rows[i] = wire.Tensor{Name: fmt.Sprint(i), DType: 12, Shape: []int64{1, 2}, Strides: []int64{int64(i), 2}}
+	}
+	m, err := wire.NewManifest(rows, in.Manifest.Storages, nil)
+	require.NoError(t, err)
+	in.Manifest = *m
+	s := serve(t, endpoint.ServerOptions{Logger: discard()})
+	p := politePeer(t, s.Socket())
+	p.conn.SetReadDeadline(time.Now().Add(time.Minute))
+	f, err := p.send(wire.OpPublish, in, file)
+	require.NoError(t, err)
+	require.Equal(t, wire.KindResponse, f.Kind)
+}
+
+// TestLongListsComeInParts: whatever is published and held, the list can be asked for (D5).
+func TestLongListsComeInParts(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	s := serve(t, endpoint.ServerOptions{Logger: discard(), Retain: 100, Limits: endpoint.Limits{Wire: wire.Limits{Frame: 16 << 10}}})
+	c, _ := publisher(t, s, dev)
+	ctx := context.Background()
+	for v := range 30 {
+		for _, name := range []string{"a", "b"} {
+			sd := scattered(t, dev, 1)
+			_, err := c.PublishFrom(ctx, name, sd, strings.Repeat("s", 2000))
+			require.NoError(t, err)
+			require.NoError(t, sd.Close())
+		}
+		_ = v
+	}
+	list, err := c.List(ctx)
+	require.NoError(t, err)
+	require.Equal(t, s.List(), list)
+	require.Len(t, list, 2)
+	for _, m := range list {
+		require.Len(t, m.Versions, 30)
+		require.EqualValues(t, 30, m.Current)
+		for i, v := range m.Versions {
+			require.EqualValues(t, 30-i, v.Version)
+			require.Len(t, v.Source, 1024)
+		}
+	}
+	info, err := c.Info(ctx, "a")
+	require.NoError(t, err)
+	require.NotEmpty(t, info.Versions)
+	require.EqualValues(t, 30, info.Current)
+	for range 200 { // holders of one version, more than an answer has room for
+		politePeer(t, s.Socket()).ask(wire.OpAcquire, wire.Acquire{Name: "b"})
+	}
+	eventually(t, waitLimit, "all hold it", func() bool {
+		list, err := c.List(ctx)
+		require.NoError(t, err)
+		v := list[1].Versions[0]
+		return v.Sessions == 200 && len(v.Holders) < 200 && len(list[1].Versions) == 30
+	})
+}
+
+// TestSparsePublicationIsBounded: what a descriptor claims to keep counts, whether or not there is memory behind it (D17).
+func TestSparsePublicationIsBounded(t *testing.T) {
+	hostOnly(t, "makes a memfd")
+	s := hostileOwner(t)
+	const huge = 1 << 40
+	fd, err := unix.MemfdCreate("sparse", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	file := os.NewFile(uintptr(fd), "sparse")
+	t.Cleanup(func() { file.Close() })
+	require.NoError(t, file.Truncate(huge))
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE)
+	require.NoError(t, err)
+	in, _ := offer(t, true)
+	p := politePeer(t, s.Socket())
+	require.Contains(t, p.refused(wire.CodeResourceExhausted, wire.OpPublish, in, file), "bytes published", "also what its handles do not speak of")
+	in.Handles[0].Bytes, in.Manifest.Storages[0].Bytes = huge, huge
+	require.Contains(t, p.refused(wire.CodeResourceExhausted, wire.OpPublish, in, file), "bytes published")
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	require.Equal(t, dev.Info().TotalBytes, limitUse(t, s, "storage_bytes").Client)
+}
+
+// TestSumsOfBytesDoNotOverflow: views that repeat one element have any size (D28).
+func TestSumsOfBytesDoNotOverflow(t *testing.T) {
+	s := hostileOwner(t)
+	in, file := offer(t, true)
+	rows := []wire.Tensor{
+		{Name: "a", DType: 12, Shape: []int64{1 << 60}, Strides: []int64{0}},
+		{Name: "b", DType: 12, Shape: []int64{1 << 60}, Strides: []int64{0}, ByteOffset: 64},
+	}
+	m, err := wire.NewManifest(rows, in.Manifest.Storages, nil)
+	require.NoError(t, err)
+	in.Manifest = *m
+	p := politePeer(t, s.Socket())
+	f, err := p.send(wire.OpPublish, in, file)
+	require.NoError(t, err)
+	for _, model := range s.List() {
+		for _, v := range model.Versions {
+			require.Positive(t, v.Bytes, model.Name)
+		}
+	}
+	if f.Kind == wire.KindResponse {
+		require.NoError(t, s.Withdraw("n"))
+	}
+}
+
+// TestDescriptorsInFlightLeaveRoomForOthers: a client that keeps frames from ending pins no more than its share of descriptors, for no longer
+// than a frame may take, and others publish meanwhile (D6).
+func TestDescriptorsInFlightLeaveRoomForOthers(t *testing.T) {
+	s := hostileOwnerWith(t, endpoint.Limits{Descriptors: 300, Wire: wire.Limits{FrameTimeout: time.Second}})
+	in, file := offer(t, true)
+	greedy := rawSocket(t, s.Socket())
+	for range 10 { // files frames of a frame that never comes
+		if !greedy.sendFiles(file, 100) {
+			break
+		}
+	}
+	eventually(t, waitLimit, "they are counted, or given up", func() bool {
+		use := limitUse(t, s, "descriptors")
+		return use.Refused > 0 && use.Used <= 200
+	})
+	p := politePeer(t, s.Socket())
+	answer, err := p.send(wire.OpPublish, in, file)
+	require.NoError(t, err)
+	require.Equal(t, wire.KindResponse, answer.Kind)
+	require.NoError(t, s.Withdraw("n"))
+	eventually(t, waitLimit, "it is cut off", func() bool { return greedy.ended() })
+	eventually(t, waitLimit, "nothing is pinned", func() bool { return limitUse(t, s, "descriptors").Used == 0 })
+
+	files := make([]*os.File, 250)
+	for i := range files {
+		files[i] = file
+	}
+	p.refused(wire.CodeResourceExhausted, wire.OpPublish, in, files...) // and the connection goes on
+	answer, err = p.send(wire.OpPublish, in, file)
+	require.NoError(t, err)
+	require.Equal(t, wire.KindResponse, answer.Kind)
+	require.NoError(t, s.Withdraw("n"))
+}
+
+// TestBytesOfRequestsOfAllClientsAreBounded: also of requests that have come in part (D3).
+func TestBytesOfRequestsOfAllClientsAreBounded(t *testing.T) {
+	s := hostileOwnerWith(t, endpoint.Limits{RequestBytesTotal: 3 << 20, Wire: wire.Limits{FrameTimeout: 2 * time.Second}})
+	var stuck []*rawConn
+	for range 4 {
+		c := rawSocket(t, s.Socket())
+		c.beginFrame(8<<20, 6<<20)
+		stuck = append(stuck, c)
+	}
+	eventually(t, waitLimit, "some found no room", func() bool {
+		use := limitUse(t, s, "request_bytes")
+		return use.Refused >= 2 && use.Used <= 3<<20
+	})
+	p := politePeer(t, s.Socket())
+	_, err := p.send(wire.OpPing, wire.Ping{})
+	require.NoError(t, err)
+	eventually(t, waitLimit, "they are cut off", func() bool {
+		for _, c := range stuck {
+			if !c.ended() {
+				return false
+			}
+		}
+		return true
+	})
+	eventually(t, waitLimit, "nothing is held", func() bool { return limitUse(t, s, "request_bytes").Used == 0 })
+}
+
+// TestHowManyRequestsIsBounded: one more is refused, and the connection goes on.
+func TestHowManyRequestsIsBounded(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ int) (int, error) { <-ctx.Done(); return 0, ctx.Err() }))
+	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard(), Limits: endpoint.Limits{Requests: 3}})
+	p := politePeer(t, s.Socket())
+	for i := range 3 {
+		p.ask(wire.OpCall, wire.Call{Endpoint: "wait", Args: wire.RawMessage{byte(i)}})
+	}
+	require.Equal(t, wire.CodeResourceExhausted, p.answerTo(p.ask(wire.OpCall, wire.Call{Endpoint: "wait", Args: wire.RawMessage{9}})))
+	use := limitUse(t, s, "requests")
+	require.EqualValues(t, 3, use.Most)
+	require.EqualValues(t, 1, use.Refused)
+	require.Zero(t, p.answerTo(p.ask(wire.OpPing, wire.Ping{})))
+}
+
+// TestTimeOfARequestIsBounded: where the owner says so, whatever the client asks for.
+func TestTimeOfARequestIsBounded(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ int) (int, error) {
+		<-ctx.Done()
+		return 0, context.Cause(ctx)
+	}))
+	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard(), Limits: endpoint.Limits{RequestTime: 50 * time.Millisecond}})
+	p := politePeer(t, s.Socket())
+	require.Equal(t, wire.CodeDeadlineExceeded, p.answerTo(p.ask(wire.OpCall, wire.Call{Endpoint: "wait", Args: wire.RawMessage{1}})))
+	require.EqualValues(t, 1, limitUse(t, s, "request_seconds").Refused)
+}
+
+// smallDevice is host memory of which there is only so much.
+type smallDevice struct {
+	*host.Device
+	driver.Reclaim
+	mu   sync.Mutex
+	left int64
+}
+
+// boundedMemory gives its bytes back to the device when it is closed.
+type boundedMemory struct {
+	driver.Mapped
+	dev  *smallDevice
+	once sync.Once
+}
+
+func (m *boundedMemory) Device() driver.Device { return m.dev }
+
+func (m *boundedMemory) Close() error {
+	m.once.Do(func() {
+		m.dev.mu.Lock()
+		defer m.dev.mu.Unlock()
+		m.dev.left += m.Bytes()
+	})
+	return m.Mapped.Close()
+}
+
+func (d *smallDevice) OnRefused(f func(int64) bool) func() { return d.Reclaim.OnRefused(f) }
+
+func (d *smallDevice) take(n int64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n > d.left {
+		return false
+	}
+	d.left -= n
+	return true
+}
+
+func (d *smallDevice) Alloc(n int64) (driver.Memory, error) {
+	for !d.take(n) {
+		if !d.Again(n, driver.ErrOutOfMemory) {
+			return nil, driver.ErrOutOfMemory
+		}
+	}
+	mem, err := d.Device.Alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	return &boundedMemory{Mapped: mem.(driver.Mapped), dev: d}, nil
+}
+
+// TestResultsGiveWayWhereMemoryIsRefused: an allocation that the device refuses is tried again without the results that nobody has (D8).
+func TestResultsGiveWayWhereMemoryIsRefused(t *testing.T) {
+	hostOnly(t, "has a device of its own")
+	real, err := host.Open()
+	require.NoError(t, err)
+	defer real.Close()
+	const size = 1 << 20
+	dev := &smallDevice{Device: real, left: 4*size + size/2}
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "zeros", func(_ context.Context, n int) (*tensor.Tensor, error) {
+		return tensor.Empty(dev, tensor.Uint8, tensor.Shape{size})
+	}))
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Registry: r, Logger: discard(), Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	ctx := context.Background()
+	var held *tensor.Tensor
+	for i := range 12 {
+		x, err := endpoint.Call[*tensor.Tensor](ctx, s, "zeros", i)
+		require.NoError(t, err, i)
+		if i == 0 {
+			held = x
+			continue
+		}
+		require.NoError(t, x.Close())
+	}
+	require.LessOrEqual(t, limitUse(t, s, "result_bytes").Used, int64(5*size))
+	require.NoError(t, held.Close())
+}
+
+// TestCachedResultsHaveABudget: by default a quarter of the smallest memory of the devices, and the server says so (D8).
+func TestCachedResultsHaveABudget(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	budget, why := endpoint.MemoryBudget([]driver.Device{dev})
+	require.Positive(t, budget)
+	require.LessOrEqual(t, budget, dev.Info().TotalBytes/4)
+	require.Contains(t, why, "a quarter of ")
+	s := serve(t, endpoint.ServerOptions{Logger: discard()})
+	for _, name := range []string{"result_bytes", "task_result_bytes"} {
+		use := limitUse(t, s, name)
+		require.Equal(t, budget, use.All)
+		require.Equal(t, why, use.Reason)
+	}
+	var text bytes.Buffer
+	info, err := s.ServerInfo(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, endpoint.WriteMetrics(&text, info))
+	require.Contains(t, text.String(), fmt.Sprintf("sharedtensor_limit{limit=\"result_bytes\"} %d\n", budget))
+	for _, l := range info.Limits {
+		require.Contains(t, text.String(), "sharedtensor_limit_refused_total{limit=\""+l.Name+"\"} ")
+	}
+
+	set := serve(t, endpoint.ServerOptions{Logger: discard(), Results: endpoint.ResultOptions{Bytes: 5}, Tasks: endpoint.TaskOptions{Bytes: -1}})
+	require.EqualValues(t, 5, limitUse(t, set, "result_bytes").All)
+	require.Equal(t, "the owner asked for it", limitUse(t, set, "result_bytes").Reason)
+	require.Zero(t, limitUse(t, set, "task_result_bytes").All)
+}
+
+// rawConn is a connection whose bytes the test makes.
+type rawConn struct {
+	t  *testing.T
+	fd int
+}
+
+// rawSocket has introduced itself.
+func rawSocket(t *testing.T, path string) *rawConn {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: path}))
+	c := &rawConn{t, fd}
+	body, err := wire.Marshal(wire.Hello{Protocol: 1, Oldest: 1})
+	require.NoError(t, err)
+	c.write(append(frameHead(len(body), wire.KindHello, 0, 0), body...), nil)
+	_, err = unix.Read(fd, make([]byte, 64<<10))
+	require.NoError(t, err)
+	return c
+}
+
+// frameHead is the header of a frame.
+func frameHead(length int, kind wire.Kind, files int, id uint64) []byte {
+	return []byte{
+		byte(length >> 24), byte(length >> 16), byte(length >> 8), byte(length), 0, byte(kind), byte(files >> 8), byte(files),
+		0, 0, 0, 0, 0, 0, 0, byte(id),
+	}
+}
+
+func (c *rawConn) write(b, control []byte) bool {
+	for len(b) > 0 {
+		n, err := unix.SendmsgN(c.fd, b, control, nil, unix.MSG_NOSIGNAL)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil {
+			return false
+		}
+		b, control = b[n:], nil
+	}
+	return true
+}
+
+// sendFiles sends a files frame with n duplicates of a descriptor.
+func (c *rawConn) sendFiles(f *os.File, n int) bool {
+	fds := make([]int, n)
+	raw, err := f.SyscallConn()
+	require.NoError(c.t, err)
+	require.NoError(c.t, raw.Control(func(fd uintptr) {
+		for i := range fds {
+			fds[i] = int(fd)
+		}
+	}))
+	return c.write(frameHead(0, wire.KindFiles, n, 1), unix.UnixRights(fds...))
+}
+
+// beginFrame announces a request and sends a part of it.
+func (c *rawConn) beginFrame(length, part int) {
+	c.write(append(frameHead(length, wire.KindRequest, 0, 1), make([]byte, part)...), nil)
+}
+
+// ended reports whether the other side has closed, or says why it is about to.
+func (c *rawConn) ended() bool {
+	n, err := unix.Read(c.fd, make([]byte, 4096))
+	return n == 0 || err == syscall.ECONNRESET
+}

@@ -1,0 +1,108 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+const (
+	// pageBytes is how large an answer that lists versions becomes at most, whatever a frame may have.
+	pageBytes = 4 << 20
+	// What a version and a holder have beside their texts, at most.
+	versionBytes, modelHolderBytes = 192, 64
+)
+
+// pageRoom is how many bytes an answer that lists versions may have.
+func (s *Server) pageRoom() int64 {
+	frame, _ := frameLimits(s.opts.Limits.Wire)
+	return min(frame/2, pageBytes)
+}
+
+// sizeOfVersion is how many bytes the description of a version takes at most.
+func sizeOfVersion(name string, v *wire.VersionInfo) int64 {
+	n := versionBytes + len(name) + len(v.Origin.Label) + len(v.Origin.Source)
+	for _, h := range v.Holders {
+		n += modelHolderBytes + len(h.Label)
+	}
+	return int64(n)
+}
+
+// fitVersion leaves off the holders for which there is no room, the latest first, and says how many there are.
+func fitVersion(name string, v *wire.VersionInfo, room int64) {
+	for all := len(v.Holders); len(v.Holders) > 0 && sizeOfVersion(name, v) > room; {
+		v.Holders, v.Sessions = v.Holders[:len(v.Holders)/2], uint64(all)
+	}
+}
+
+// listModels is a part of the list of what is published, as much as an answer has room for, and what is being loaded.
+func (s *Server) listModels(in wire.List) wire.Listed {
+	var out wire.Listed
+	room := s.pageRoom()
+	if in.After == "" {
+		out.Loading = s.loads.list()
+	}
+	left := room
+	s.books.Page(in.After, in.AfterVersion, func(name string, current uint64, info catalog.VersionInfo) bool {
+		v := encodeVersion(info)
+		fitVersion(name, &v, room)
+		left -= sizeOfVersion(name, &v)
+		n := len(out.Models)
+		if n > 0 && left < 0 {
+			last := out.Models[n-1]
+			out.Next, out.NextVersion = last.Name, last.Versions[len(last.Versions)-1].Version
+			return false
+		}
+		if n == 0 || out.Models[n-1].Name != name {
+			out.Models = append(out.Models, wire.ModelInfo{Name: name, Withdrawn: current == 0})
+			n++
+		}
+		out.Models[n-1].Versions = append(out.Models[n-1].Versions, v)
+		return true
+	})
+	return out
+}
+
+// fitInfo is what is told of one name, as much as an answer has room for.
+func (s *Server) fitInfo(info catalog.Info) wire.ModelInfo {
+	out := encodeInfo(info)
+	room := s.pageRoom()
+	left := room
+	for i := range out.Versions {
+		v := &out.Versions[i]
+		fitVersion(out.Name, v, room)
+		if left -= sizeOfVersion(out.Name, v); left < 0 && i > 0 {
+			out.More = uint64(len(out.Versions) - i)
+			out.Versions = out.Versions[:i]
+			break
+		}
+	}
+	return out
+}
+
+// listAll asks for the parts of the list one after the other.
+func (c *Client) listAll(ctx context.Context) (wire.Listed, error) {
+	var all wire.Listed
+	var ask wire.List
+	for {
+		var part wire.Listed
+		if err := c.request(ctx, call{op: wire.OpList, body: ask}, &part); err != nil {
+			return all, err
+		}
+		if n := len(all.Models); n > 0 && len(part.Models) > 0 && all.Models[n-1].Name == part.Models[0].Name {
+			all.Models[n-1].Versions = append(all.Models[n-1].Versions, part.Models[0].Versions...)
+			part.Models = part.Models[1:]
+		}
+		all.Models = append(all.Models, part.Models...)
+		all.Loading = append(all.Loading, part.Loading...)
+		switch {
+		case part.Next == "":
+			return all, nil
+		case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
+			return all, fmt.Errorf("%w: answer: the list goes back", ErrProtocol)
+		}
+		ask = wire.List{After: part.Next, AfterVersion: part.NextVersion}
+	}
+}
