@@ -79,7 +79,7 @@ func TestCall(t *testing.T) {
 	require.Equal(t, []int64{33}, out.Shape)
 	require.Len(t, out.Values, 33)
 	require.Equal(t, 0.1, out.Values[0], "not 0.10000000149011612")
-	require.Regexp(t, `^tensor\(\[\[-?\d.*\n(.*\n)* +size=\(64, 64\)\)\n$`, p.must("call", "transform", "x=@base:layers.0.weight", "scale=2"))
+	require.Regexp(t, `^tensor\(\[\[ ?-?\d.*\n(.*\n)*.*\]\]\)\n$`, p.must("call", "transform", "x=@base:layers.0.weight", "scale=2"))
 
 	// D21: a name that is tied to another is found as inspect shows it.
 	require.Equal(t, p.must("call", "transform", "x=@"+file+":layer.weight", "scale=1"), p.must("call", "transform", "x=@"+file+":layer.tied", "scale=1"))
