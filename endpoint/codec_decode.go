@@ -46,7 +46,7 @@ func closeAll(list []interface{ Close() error }) {
 
 func (d *decoder) decode(raw wire.RawMessage, v reflect.Value) error {
 	t := v.Type()
-	if !mayHold(t) {
+	if !mayHold(t) && !holdsArray(t) {
 		if d.strict {
 			err := wire.UnmarshalStrict(raw, v.Addr().Interface())
 			if err == nil {
@@ -85,7 +85,12 @@ func (d *decoder) decode(raw wire.RawMessage, v reflect.Value) error {
 		return d.decode(raw, v.Elem())
 	case reflect.Interface:
 		return d.decodeAny(raw, v)
-	case reflect.Slice, reflect.Array:
+	case reflect.Array:
+		if t.Elem().Kind() == reflect.Uint8 && raw[0]>>5 == 2 {
+			return decodeBytes(raw, v)
+		}
+		return d.decodeList(raw, v)
+	case reflect.Slice:
 		return d.decodeList(raw, v)
 	case reflect.Map:
 		return d.decodeMap(raw, v)
