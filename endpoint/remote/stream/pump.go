@@ -5,15 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
-)
-
-// dataField is the number of the large field in chunks of our own service, torchField that in those of kpu.torch.Service.
-const (
-	dataField  = 1
-	torchField = 3
 )
 
 // receiveStream is the half of a grpc stream that receives.
@@ -36,12 +31,12 @@ type pump[M proto.Message] struct {
 	messages chan received[M]
 }
 
-func newPump[M proto.Message](ctx context.Context, s receiveStream, newHead func() M, field int32) *pump[M] {
+func newPump[M proto.Message](ctx context.Context, s receiveStream, newHead func() M, field protowire.Number) *pump[M] {
 	p := &pump[M]{ctx: ctx, messages: make(chan received[M])}
 	go func() {
 		for {
 			r := received[M]{head: newHead()}
-			r.message = &bulk.Message{Head: r.head, Field: protoNumber(field)}
+			r.message = &bulk.Message{Head: r.head, Field: field}
 			r.err = s.RecvMsg(r.message)
 			select {
 			case p.messages <- r:

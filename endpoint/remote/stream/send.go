@@ -9,6 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -26,24 +27,25 @@ type sender struct {
 // tensor sends t, which it takes, from a position on that the peer has already. Where the bytes before that position are not those
 // that the peer has, it begins at 0. spec stands in the first chunk; nil where the peer knows it.
 func (s *sender) tensor(index uint32, t *tensor.Tensor, from *streampb.Position, spec *streampb.TensorSpec) error {
-	e, err := newElements(t, s.host)
+	buffer, err := elements.Borrow(t, s.host)
 	if err != nil {
 		return err
 	}
-	defer e.free()
-	at, crc := resumeAt(e.data, from)
-	if at > 0 && at == len(e.data) {
+	defer buffer.Free()
+	data := buffer.ReadOnlyData()
+	at, crc := resumeAt(data, from)
+	if at > 0 && at == len(data) {
 		return nil
 	}
-	for first := true; first || at < len(e.data); first = false {
-		n := min(chunkBytes, len(e.data)-at)
+	for first := true; first || at < len(data); first = false {
+		n := min(chunkBytes, len(data)-at)
 		if err := s.credit.take(s.ctx, n, s.stall); err != nil {
 			return err
 		}
-		crc = crc32.Update(crc, castagnoli, e.data[at:at+n])
+		crc = crc32.Update(crc, castagnoli, data[at:at+n])
 		m := &bulk.Message{Head: &streampb.Chunk{Offset: uint64(at), Crc32C: crc, Tensor: index, Spec: spec}, Field: dataField}
 		if n > 0 {
-			m.SetData(mem.BufferSlice{e.buffer.Slice(at, at+n)})
+			m.SetData(mem.BufferSlice{buffer.Slice(at, at+n)})
 		}
 		if err := bulk.Send(s.call, m); err != nil {
 			return err

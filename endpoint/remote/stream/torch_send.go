@@ -8,13 +8,14 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 )
 
 // sendTorch sends an item as the chunks of a file of torch.save, and takes it.
 func sendTorch(s bulk.Stream, item *Item, host driver.Device, chunk int) error {
-	t, err := onHost(item.Tensor, host)
+	t, err := elements.OnHost(item.Tensor, host)
 	if err != nil {
 		return err
 	}

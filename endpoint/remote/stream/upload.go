@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -99,8 +100,9 @@ func (u *upload) write(writer int, index uint32, chunk *streampb.Chunk, data mem
 	if chunk.GetOffset() != uint64(p.bytes) || n > one.bytes-p.bytes {
 		return fmt.Errorf("%w: tensor %q: %d bytes at %d, where %d of %d are there", ErrInvalid, one.name, n, chunk.GetOffset(), p.bytes, one.bytes)
 	}
-	crc, err := store(u.storage.Memory(), one.spec.ByteOffset+p.bytes, data, p.crc32c)
-	if err != nil {
+	crc := p.crc32c
+	seen := func(piece []byte) { crc = crc32.Update(crc, castagnoli, piece) }
+	if err := elements.Store(u.storage.Memory(), one.spec.ByteOffset+p.bytes, data, seen); err != nil {
 		return err
 	}
 	if crc != chunk.GetCrc32C() {
@@ -109,23 +111,6 @@ func (u *upload) write(writer int, index uint32, chunk *streampb.Chunk, data mem
 	*p = progress{p.bytes + n, crc}
 	u.bytes += n
 	return nil
-}
-
-// store copies data to memory and returns the checksum continued over it. The checksum is that of the bytes as they came, read right
-// after the copy, when they are in the processor's cache.
-func store(memory driver.Memory, at int64, data mem.BufferSlice, crc uint32) (uint32, error) {
-	mapped, _ := memory.(driver.Mapped)
-	for _, b := range data {
-		piece := b.ReadOnlyData()
-		if mapped != nil {
-			copy(mapped.Data()[at:], piece)
-		} else if _, err := memory.WriteAt(piece, at); err != nil {
-			return 0, err
-		}
-		crc = crc32.Update(crc, castagnoli, piece)
-		at += int64(len(piece))
-	}
-	return crc, nil
 }
 
 // missing says what is not there yet; nil where all is.

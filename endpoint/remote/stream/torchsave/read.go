@@ -171,7 +171,12 @@ func (f *File) Load(dev driver.Device, e *Entry) (*tensor.Tensor, error) {
 // copyInto fills memory from r, which has as many bytes, with one copy where the processor addresses the memory.
 func copyInto(memory driver.Memory, r *io.SectionReader) error {
 	if mapped, ok := memory.(driver.Mapped); ok {
-		_, err := io.ReadFull(r, mapped.Data()[:r.Size()])
+		data, unpin, err := mapped.Pin(true)
+		if err != nil {
+			return err
+		}
+		defer unpin()
+		_, err = io.ReadFull(r, data[:r.Size()])
 		return noEOF(err)
 	}
 	piece := make([]byte, min(r.Size(), 4<<20))

@@ -1,0 +1,167 @@
+// Package heap is ordinary memory of this process as a driver.Device, for tensors that no other process is to have. Taking a page of a
+// sealed memfd costs several system calls; this costs an allocation, and large memory is used again.
+package heap
+
+import (
+	"fmt"
+	"io"
+	"math/bits"
+	"os"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// Device is the device. Its zero value is ready for use.
+type Device struct {
+	pools [bits.UintSize]sync.Pool // of *[]byte with a capacity of 1<<i bytes
+}
+
+// pooledFrom is the size from which on memory is used again. Smaller pieces are cheaper to allocate than to clear.
+const pooledFrom = 64 << 10
+
+// Info implements driver.Device. The memory is not shared, so the device has no UUID.
+func (d *Device) Info() driver.Info {
+	return driver.Info{Type: driver.CPU, Name: "heap", Granularity: 1}
+}
+
+// Alloc implements driver.Device.
+func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
+	m, err := d.AllocDirty(bytes)
+	if err != nil {
+		return nil, err
+	}
+	if bytes >= pooledFrom {
+		clear(m.data)
+	}
+	return m, nil
+}
+
+// AllocDirty is Alloc for who overwrites all of the memory: it may hold what others left in it.
+func (d *Device) AllocDirty(bytes int64) (*Memory, error) {
+	if bytes < 0 {
+		return nil, fmt.Errorf("heap: %w: %d bytes", driver.ErrInvalid, bytes)
+	}
+	m := &Memory{device: d, bytes: bytes}
+	if bytes < pooledFrom {
+		m.data = make([]byte, bytes)
+		return m, nil
+	}
+	class := bits.Len64(uint64(bytes - 1))
+	if whole, ok := d.pools[class].Get().(*[]byte); ok {
+		m.data = (*whole)[:bytes]
+		return m, nil
+	}
+	m.data = make([]byte, bytes, 1<<class)
+	return m, nil
+}
+
+// Import implements driver.Device: there is nothing to import.
+func (d *Device) Import(driver.Handle, driver.ImportOptions) (driver.Memory, error) {
+	return nil, errNotShared
+}
+
+// Close implements driver.Device.
+func (d *Device) Close() error { return nil }
+
+var errNotShared = &driver.UnsupportedError{Feature: "sharing memory of the heap", Requires: "memory of driver/host or driver/cuda"}
+
+// Memory is memory of the device. It implements driver.Mapped.
+type Memory struct {
+	device *Device
+	bytes  int64
+
+	mu     sync.RWMutex
+	data   []byte // nil after Close, when nobody has it pinned
+	pins   int
+	closed bool
+}
+
+// Data implements driver.Mapped. After Close the bytes may be those of somebody else.
+func (m *Memory) Data() []byte {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return nil
+	}
+	return m.data
+}
+
+// Pin implements driver.Mapped.
+func (m *Memory) Pin(bool) (data []byte, unpin func(), err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return nil, nil, os.ErrClosed
+	}
+	m.pins++
+	return m.data, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.pins--
+		m.recycleLocked()
+	}, nil
+}
+
+// recycleLocked gives the bytes to the next who asks, when nobody has them any more.
+func (m *Memory) recycleLocked() {
+	if !m.closed || m.pins > 0 || m.data == nil {
+		return
+	}
+	if m.bytes >= pooledFrom {
+		whole := m.data[:cap(m.data)]
+		m.device.pools[bits.Len(uint(cap(m.data)-1))].Put(&whole)
+	}
+	m.data = nil
+}
+
+// ReadAt implements driver.Memory.
+func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return 0, os.ErrClosed
+	}
+	if off < 0 || off > m.bytes {
+		return 0, fmt.Errorf("heap: %w: %d bytes at %d of %d", driver.ErrRange, len(p), off, m.bytes)
+	}
+	n := copy(p, m.data[off:])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// WriteAt implements driver.Memory.
+func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return 0, os.ErrClosed
+	}
+	if off < 0 || off > m.bytes || int64(len(p)) > m.bytes-off {
+		return 0, fmt.Errorf("heap: %w: %d bytes at %d of %d", driver.ErrRange, len(p), off, m.bytes)
+	}
+	return copy(m.data[off:], p), nil
+}
+
+// Device implements driver.Memory.
+func (m *Memory) Device() driver.Device { return m.device }
+
+// Bytes implements driver.Memory.
+func (m *Memory) Bytes() int64 { return m.bytes }
+
+// Writable implements driver.Memory.
+func (m *Memory) Writable() bool { return true }
+
+// Export implements driver.Memory.
+func (m *Memory) Export() (driver.Handle, error) { return driver.Handle{}, errNotShared }
+
+// Close implements driver.Memory.
+func (m *Memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	m.recycleLocked()
+	return nil
+}

@@ -1,0 +1,36 @@
+package heap_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/heap"
+)
+
+func TestMemory(t *testing.T) {
+	var dev heap.Device
+	for _, size := range []int64{0, 1, 64<<10 - 1, 64 << 10, 1<<20 + 1} {
+		for range 3 { // memory that is used again is zeroed
+			m, err := dev.Alloc(size)
+			require.NoError(t, err)
+			data := m.(driver.Mapped).Data()
+			require.Len(t, data, int(size))
+			require.Equal(t, int(size), bytes.Count(data, []byte{0}))
+			for i := range data {
+				data[i] = 0xff
+			}
+			_, err = m.WriteAt([]byte{1}, size)
+			require.ErrorIs(t, err, driver.ErrRange)
+			require.NoError(t, m.Close())
+			require.NoError(t, m.Close())
+			_, err = m.ReadAt(make([]byte, 1), 0)
+			require.ErrorIs(t, err, os.ErrClosed)
+		}
+	}
+	_, err := dev.Alloc(-1)
+	require.ErrorIs(t, err, driver.ErrInvalid)
+}
