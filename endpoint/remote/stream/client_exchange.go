@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -33,7 +34,7 @@ func (c *Client) Exchange(ctx context.Context) (*Exchange, error) {
 	}
 	x := &Exchange{client: c, ctx: ctx, call: call, cancel: cancel, sending: &lockedStream{call: call}, granted: newCredit()}
 	x.in = newIncoming(c.limits, c.budget, c.opts.Device, x.granted, x.grant)
-	go x.in.run(newPump(ctx, call, newChunk, dataField)) // ends with the call
+	go x.in.run(pump.New(ctx, call, newChunk, dataField)) // ends with the call
 	if err := x.grant(uint64(c.limits.Window)); err != nil {
 		x.Close()
 		return nil, remoteError("exchange", err)

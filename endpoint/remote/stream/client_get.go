@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -55,8 +56,8 @@ func (g *getting) run(ctx context.Context) (progressed bool, err error) {
 	if err := call.SendMsg(request); err != nil {
 		return false, endOf(call, err)
 	}
-	chunks := newPump(ctx, call, newChunk, dataField)
-	first, message, err := chunks.next(g.client.limits.Stall)
+	chunks := pump.New(ctx, call, newChunk, dataField)
+	first, message, err := chunks.Next(g.client.limits.Stall)
 	if err != nil {
 		return false, unexpected(err)
 	}
@@ -81,14 +82,14 @@ func (g *getting) describe(set *streampb.Set) error {
 	return err
 }
 
-func (g *getting) receive(call grpc.BidiStreamingClient[streampb.GetRequest, streampb.Chunk], chunks *pump[*streampb.Chunk]) (progressed bool, err error) {
+func (g *getting) receive(call grpc.BidiStreamingClient[streampb.GetRequest, streampb.Chunk], chunks *pump.Pump[*streampb.Chunk]) (progressed bool, err error) {
 	writer, _, err := g.upload.begin()
 	if err != nil {
 		return false, err
 	}
 	owed := uint64(0)
 	for {
-		chunk, message, err := chunks.next(g.client.limits.Stall)
+		chunk, message, err := chunks.Next(g.client.limits.Stall)
 		if errors.Is(err, io.EOF) {
 			return progressed, g.upload.missing()
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchsave"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -30,7 +31,7 @@ var (
 	// ErrNotServed is a call for which the server has no hook.
 	ErrNotServed = errors.New("not served here")
 	// ErrStalled is a peer that did not read or send for too long.
-	ErrStalled = errors.New("the peer does nothing")
+	ErrStalled = pump.ErrStalled
 	// ErrUnknown is a transfer of which the client did not hear whether it was taken: all was sent, and the connection broke.
 	ErrUnknown = errors.New("the outcome is unknown")
 )

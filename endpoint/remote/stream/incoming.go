@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -45,9 +46,9 @@ func newIncoming(limits Limits, b *budget, dev driver.Device, granted *credit, g
 }
 
 // run takes messages until there are no more.
-func (in *incoming) run(chunks *pump[*streampb.Chunk]) {
+func (in *incoming) run(chunks *pump.Pump[*streampb.Chunk]) {
 	for {
-		chunk, message, err := chunks.next(in.limits.Stall)
+		chunk, message, err := chunks.Next(in.limits.Stall)
 		if err == nil {
 			err = in.add(chunk, message.TakeData())
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
@@ -33,8 +34,8 @@ func (s service) put(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutR
 	if s.opts.Sink == nil {
 		return fmt.Errorf("%w: this server takes no tensors", ErrNotServed)
 	}
-	chunks := newPump(call.Context(), call, newChunk, dataField)
-	first, message, err := chunks.next(s.limits.Stall)
+	chunks := pump.New(call.Context(), call, newChunk, dataField)
+	first, message, err := chunks.Next(s.limits.Stall)
 	if err != nil {
 		return err
 	}
@@ -65,7 +66,7 @@ type arrival struct {
 }
 
 // receive takes chunks until all is there.
-func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *pump[*streampb.Chunk], w *waiting) (a arrival, err error) {
+func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], chunks *pump.Pump[*streampb.Chunk], w *waiting) (a arrival, err error) {
 	writer, resume, err := w.begin()
 	if err != nil {
 		return a, err
@@ -76,7 +77,7 @@ func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.
 	}
 	owed := uint64(0)
 	for {
-		chunk, message, err := chunks.next(s.limits.Stall)
+		chunk, message, err := chunks.Next(s.limits.Stall)
 		if errors.Is(err, io.EOF) {
 			return a, w.missing()
 		}
@@ -187,7 +188,7 @@ func (s service) exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb
 	if err := sending.grant(uint64(s.limits.Window)); err != nil {
 		return err
 	}
-	go in.run(newPump(call.Context(), call, newChunk, dataField)) // ends with the call
+	go in.run(pump.New(call.Context(), call, newChunk, dataField)) // ends with the call
 	out := &sender{ctx: call.Context(), call: sending, credit: granted, stall: s.limits.Stall, host: s.opts.Host}
 	for {
 		next, err := in.next(call.Context())

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 )
 
@@ -123,7 +124,7 @@ func (c *TorchClient) StreamTensors(ctx context.Context, items ...*Item) ([]*Ite
 }
 
 // collect receives tensors until the call ends.
-func (c *TorchClient) collect(ctx context.Context, call receiveStream, op string) (items []*Item, err error) {
+func (c *TorchClient) collect(ctx context.Context, call pump.Stream, op string) (items []*Item, err error) {
 	receiver := torchService{Server: &Server{opts: ServerOptions{Device: c.opts.Device}, limits: c.limits, torchBudget: c.budget}}
 	err = receiver.eachTensor(ctx, call, func(item *Item) error {
 		if len(items) >= c.limits.Tensors {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pump"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/torchpb"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -91,12 +92,12 @@ func (s torchService) StreamTensors(call grpc.BidiStreamingServer[torchpb.Tensor
 }
 
 // eachTensor receives tensors and passes each to f, which takes it.
-func (s torchService) eachTensor(ctx context.Context, call receiveStream, f func(*Item) error) error {
+func (s torchService) eachTensor(ctx context.Context, call pump.Stream, f func(*Item) error) error {
 	assembly := newAssembler(s.limits, s.torchBudget)
 	defer assembly.free()
-	chunks := newPump(ctx, call, func() *torchpb.TensorChunk { return new(torchpb.TensorChunk) }, torchField)
+	chunks := pump.New(ctx, call, func() *torchpb.TensorChunk { return new(torchpb.TensorChunk) }, torchField)
 	for {
-		chunk, message, err := chunks.next(s.limits.Stall)
+		chunk, message, err := chunks.Next(s.limits.Stall)
 		if errors.Is(err, io.EOF) {
 			return assembly.missing()
 		}
