@@ -269,9 +269,11 @@ type part struct {
 	tornDown           bool
 }
 
-func (p *part) Compute(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) { return in.Clone(), nil }
-func (p *part) Setup(context.Context) error                                          { return p.setup }
-func (p *part) Info() map[string]string                                              { return map[string]string{"name": "part", "device": "cuda:0"} }
+func (p *part) Compute(_ context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
+	return in.Clone(), nil
+}
+func (p *part) Setup(context.Context) error { return p.setup }
+func (p *part) Info() map[string]string     { return map[string]string{"name": "part", "device": "cuda:0"} }
 func (p *part) Teardown(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
