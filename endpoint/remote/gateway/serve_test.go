@@ -1,0 +1,282 @@
+package gateway_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+)
+
+var insecureCredentials = grpc.WithTransportCredentials(insecure.NewCredentials())
+
+// ready waits until /readyz answers with status.
+func ready(t *testing.T, gw *remotetest.Gateway, status int) {
+	t.Helper()
+	remotetest.Eventually(t, func() error {
+		got, body, _ := get(t, http.DefaultClient, gw.HTTP()+"/readyz")
+		if got != status {
+			return fmt.Errorf("%d: %s", got, body)
+		}
+		return nil
+	})
+}
+
+// TestHealthFollowsTheOwner: the gateway begins without an owner, and says so over HTTP and gRPC when it comes, goes and comes again.
+func TestHealthFollowsTheOwner(t *testing.T) {
+	socket := remotetest.Socket(t)
+	gw := remotetest.StartGateway(t, socket)
+	watch, err := grpc_health_v1.NewHealthClient(dialGRPC(t, gw)).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	require.NoError(t, err)
+	until := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
+		for {
+			answer, err := watch.Recv()
+			require.NoError(t, err)
+			if answer.GetStatus() == want {
+				return
+			}
+		}
+	}
+	until(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+	ready(t, gw, http.StatusServiceUnavailable)
+	for range 2 {
+		owner := remotetest.StartOwner(t, "--socket", socket)
+		until(grpc_health_v1.HealthCheckResponse_SERVING)
+		ready(t, gw, http.StatusOK)
+		owner.Kill()
+		until(grpc_health_v1.HealthCheckResponse_NOT_SERVING)
+		ready(t, gw, http.StatusServiceUnavailable)
+	}
+	status, body, _ := get(t, http.DefaultClient, gw.HTTP()+"/health")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, `"status":"healthy"`)
+}
+
+func TestMetrics(t *testing.T) {
+	owner := remotetest.StartOwner(t, "--model", "m=65536")
+	gw := remotetest.StartGateway(t, owner.Socket)
+	ready(t, gw, http.StatusOK)
+	scrape := func() string {
+		status, body, _ := get(t, http.DefaultClient, gw.HTTP()+"/metrics")
+		require.Equal(t, http.StatusOK, status)
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		_, err := parser.TextToMetricFamilies(strings.NewReader(body))
+		require.NoError(t, err, "Prometheus reads it")
+		return body
+	}
+	body := scrape()
+	for _, want := range []string{
+		"sharedtensor_gateway_owner_attached 1", `sharedtensor_gateway_connections{listener="http"}`, "sharedtensor_models 1",
+		`sharedtensor_gateway_requests_total{code="Service Unavailable",method="GET /readyz",protocol="http"}`, "go_goroutines",
+	} {
+		if !strings.Contains(want, "Unavailable") { // how often it was asked too early is nobody's business
+			require.Contains(t, body, want)
+		}
+	}
+	owner.Stop()
+	begin := time.Now()
+	body = scrape()
+	require.Less(t, time.Since(begin), remotetest.Patience/2, "an owner that hangs holds up no scrape")
+	require.NotContains(t, body, "sharedtensor_models 1")
+	owner.Continue()
+	owner.Kill()
+	ready(t, gw, http.StatusServiceUnavailable)
+	require.Contains(t, scrape(), "sharedtensor_gateway_owner_attached 0")
+}
+
+// TestDrain: a request in flight ends, a new one is not taken, readiness says so, and the stream of the page does not hold it up.
+func TestDrain(t *testing.T) {
+	gw := remotetest.StartGateway(t, gateway.Off, "--drain", "20s")
+	page, err := http.Get(gw.HTTP() + "/v1/events")
+	require.NoError(t, err)
+	defer page.Body.Close()
+	line, err := bufio.NewReader(page.Body).ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "retry: 2000\n", line)
+	// Half a request: the gateway waits for the rest of it, or for its end.
+	conn, err := net.Dial("tcp", gw.Addresses.HTTP)
+	require.NoError(t, err)
+	defer conn.Close()
+	fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n")
+	begin := time.Now()
+	require.NoError(t, gw.Terminate())
+	require.Less(t, time.Since(begin), 20*time.Second)
+	_, err = http.Get(gw.HTTP() + "/healthz")
+	require.Error(t, err)
+}
+
+func TestDebugListener(t *testing.T) {
+	gw := remotetest.StartGateway(t, gateway.Off)
+	status, _, _ := get(t, http.DefaultClient, gw.HTTP()+"/debug/pprof/")
+	require.Equal(t, http.StatusNotFound, status, "pprof is not on the listener of everybody")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := l.Addr().String()
+	require.NoError(t, l.Close())
+	remotetest.StartGateway(t, gateway.Off, "--debug", address)
+	status, body, _ := get(t, http.DefaultClient, "http://"+address+"/debug/pprof/goroutine?debug=1")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, "goroutine profile")
+	status, _, _ = get(t, http.DefaultClient, "http://"+address+"/debug/pprof/", "Host", "evil.example")
+	require.Equal(t, http.StatusForbidden, status)
+}
+
+func TestPortTaken(t *testing.T) {
+	gw := remotetest.StartGateway(t, gateway.Off)
+	require.Contains(t, remotetest.RefusedGateway(t, "--http", gw.Addresses.HTTP), "address already in use")
+}
+
+func TestUnixListener(t *testing.T) {
+	path := filepath.Join(filepath.Dir(remotetest.Socket(t)), "http.sock")
+	gw := remotetest.StartGateway(t, gateway.Off, "--http", "unix:"+path)
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}}}
+	status, _, _ := get(t, client, "http://gateway/healthz")
+	require.Equal(t, http.StatusOK, status)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	require.Contains(t, remotetest.RefusedGateway(t, "--http", "unix:"+path), "another process serves")
+	gw.Kill() // and leaves its socket behind
+	remotetest.StartGateway(t, gateway.Off, "--http", "unix:"+path)
+}
+
+// TestThousandConnections opens a thousand of HTTP and a thousand of gRPC, all of which are answered; the owner sees one client. What one costs
+// the gateway is logged, for README.
+func TestThousandConnections(t *testing.T) {
+	const each = 1000
+	owner := remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, owner.Socket, "--max-connections", strconv.Itoa(each+10))
+	ready(t, gw, http.StatusOK)
+	http.DefaultClient.CloseIdleConnections()
+	threads, files, before := threadsOf(t, owner.PID()), filesOf(t, owner.PID()), residentKiB(t, gw.PID())
+
+	conns := make([]net.Conn, each)
+	for i := range conns {
+		var err error
+		conns[i], err = net.Dial("tcp", gw.Addresses.HTTP)
+		require.NoError(t, err)
+		defer conns[i].Close()
+	}
+	for _, conn := range conns {
+		fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	}
+	for _, conn := range conns {
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, resp.Body)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+	}
+	afterHTTP := residentKiB(t, gw.PID())
+	for range each {
+		conn := dialGRPC(t, gw)
+		conn.Connect()
+	}
+	remotetest.Eventually(t, func() error {
+		_, body, _ := get(t, http.DefaultClient, gw.HTTP()+"/metrics")
+		if !strings.Contains(body, fmt.Sprintf(`sharedtensor_gateway_connections{listener="grpc"} %d`, each)) {
+			return fmt.Errorf("not all are connected yet")
+		}
+		return nil
+	})
+	afterGRPC := residentKiB(t, gw.PID())
+	require.Equal(t, files, filesOf(t, owner.PID()), "connections of others cost the owner no descriptor")
+	require.LessOrEqual(t, threadsOf(t, owner.PID()), threads+2)
+	t.Logf("one idle connection costs the gateway %d KiB of HTTP, %d KiB of gRPC", (afterHTTP-before)/each, (afterGRPC-afterHTTP)/each)
+	require.Less(t, (afterHTTP-before)/each, 64)
+	require.Less(t, (afterGRPC-afterHTTP)/each, 256)
+
+	t.Run("one too many", func(t *testing.T) {
+		var refused int
+		for range 30 {
+			conn, err := net.Dial("tcp", gw.Addresses.HTTP)
+			require.NoError(t, err)
+			defer conn.Close()
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(200*time.Millisecond)))
+			if _, err := conn.Read(make([]byte, 1)); err == io.EOF || strings.Contains(err.Error(), "reset") {
+				refused++
+			}
+		}
+		require.GreaterOrEqual(t, refused, 15, "those beyond the limit are closed at once, instead of waiting")
+	})
+}
+
+func residentKiB(t *testing.T, pid int) int {
+	t.Helper()
+	return procStatus(t, pid, "VmRSS:")
+}
+
+func threadsOf(t *testing.T, pid int) int {
+	t.Helper()
+	return procStatus(t, pid, "Threads:")
+}
+
+func procStatus(t *testing.T, pid int, key string) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skip("this system has no /proc")
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, key); found {
+			n, err := strconv.Atoi(strings.Fields(value)[0])
+			require.NoError(t, err)
+			return n
+		}
+	}
+	t.Fatalf("no %s", key)
+	return 0
+}
+
+func filesOf(t *testing.T, pid int) int {
+	t.Helper()
+	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	require.NoError(t, err)
+	return len(list)
+}
+
+// TestGRPCClientsSurviveARestart: a gateway that was killed and begins again on its port is found by clients that wait for it.
+func TestGRPCClientsSurviveARestart(t *testing.T) {
+	gw := remotetest.StartGateway(t, gateway.Off)
+	conn := dialGRPC(t, gw)
+	health := grpc_health_v1.NewHealthClient(conn)
+	_, err := health.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	require.NoError(t, err)
+	gw.Kill()
+	remotetest.Eventually(t, func() error {
+		if s := conn.GetState(); s == connectivity.Ready {
+			return fmt.Errorf("%v", s)
+		}
+		return nil
+	})
+	remotetest.StartGateway(t, gateway.Off, "--grpc", gw.Addresses.GRPC)
+	_, err = health.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}, grpc.WaitForReady(true))
+	require.NoError(t, err)
+}
+
+// TestStoreIsFull: a store that cannot be written keeps the gateway from beginning, with the reason.
+func TestStoreIsFull(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.Contains(t, remotetest.RefusedGateway(t, "--nats", "embedded", "--store", filepath.Join(file, "store")), "not a directory")
+}

@@ -1,0 +1,31 @@
+package gateway
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTraceHeader(t *testing.T) {
+	const id, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	for header, good := range map[string]bool{
+		"00-" + id + "-" + span + "-01":                       true,
+		"cc-" + id + "-" + span + "-01-later":                 true,
+		"00-" + id + "-" + span + "-01-later":                 false,
+		"ff-" + id + "-" + span + "-01":                       false,
+		"00-00000000000000000000000000000000-" + span + "-01": false,
+		"00-" + id + "-0000000000000000-01":                   false,
+		"00-4BF92F3577B34DA6A3CE929D0E0E4736-" + span + "-01": false,
+		"":      false,
+		"00---": false,
+	} {
+		ctx := withTrace(context.Background(), header)
+		trace, ok := TraceFrom(ctx)
+		require.True(t, ok, header)
+		require.Equal(t, good, trace.TraceID == id, header)
+		require.NotEqual(t, span, trace.SpanID, "this process is a span of its own")
+		_, ok = parseTrace(trace.String())
+		require.True(t, ok, "what is sent on can be read: %s", trace)
+	}
+}
