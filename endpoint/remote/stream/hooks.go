@@ -2,6 +2,7 @@ package stream
 
 import (
 	"context"
+	"errors"
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -27,10 +28,19 @@ type Set struct {
 	Version uint64
 	// Tensors are the tensors. Their metadata is that of the set.
 	Tensors *module.StateDict
+
+	release func() error // what else Close has to do; may be nil
+	single  bool         // it is one tensor, of kpu.torch.Service
 }
 
 // Close closes the tensors.
-func (s *Set) Close() error { return s.Tensors.Close() }
+func (s *Set) Close() error {
+	err := s.Tensors.Close()
+	if s.release != nil {
+		err = errors.Join(err, s.release())
+	}
+	return err
+}
 
 // Request asks a Source for a set.
 type Request struct {

@@ -51,7 +51,7 @@ func (s torchService) deliver(ctx context.Context, item *Item) error {
 	if err := sd.Set(item.ID, item.Tensor); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	_, err := s.opts.Sink.Receive(ctx, &Set{ID: item.ID, Name: item.ID, Tensors: sd})
+	_, err := s.opts.Sink.Receive(ctx, &Set{ID: item.ID, Name: item.ID, Tensors: sd, single: true})
 	return err
 }
 

@@ -2,8 +2,10 @@ package main
 
 import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins/binsgate"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computegate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streamgate"
 )
 
 // newComponents returns what the program offers, in the order in which it is registered.
@@ -11,5 +13,7 @@ func newComponents() []gateway.Component {
 	return []gateway.Component{
 		&jsonrpc.Component{},
 		binsgate.New(),
+		streamgate.New(),
+		computegate.New(),
 	}
 }

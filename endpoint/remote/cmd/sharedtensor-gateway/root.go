@@ -14,6 +14,8 @@ var commands = []func() *cobra.Command{
 	newServeCommand,
 	newConfigCommand,
 	newBinCommand,
+	newSendCommand,
+	newReceiveCommand,
 	newVersionCommand,
 }
 

@@ -1,0 +1,173 @@
+// Package computegate is remote compute as a component of the gateway: each endpoint of the owner with one tensor in and one tensor out is a
+// model_id.
+//
+//	gateway.Options{Components: []gateway.Component{computegate.New()}}
+package computegate
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// Component serves splitlearn.comm.ComputeService. The codec of package bulk, by which elements are copied no more than needed, has to be an
+// option of the gRPC server; streamgate brings it.
+type Component struct {
+	workers, queue int
+	maxStream      gateway.ByteSize
+
+	env    *gateway.Env
+	server *compute.Server
+}
+
+// New returns a component.
+func New() *Component { return &Component{workers: 10, queue: 100, maxStream: 2 << 30} }
+
+// Name implements gateway.Component.
+func (*Component) Name() string { return "compute" }
+
+// Flags implements gateway.Configurer.
+func (c *Component) Flags(set *pflag.FlagSet) {
+	set.IntVar(&c.workers, "compute-workers", c.workers, "how many functions run at a time for clients of ComputeService")
+	set.IntVar(&c.queue, "compute-queue", c.queue, "how many requests may wait beside them")
+	set.Var(&c.maxStream, "compute-max-stream", "largest tensor that is taken in chunks for a function")
+}
+
+// CheckConfig implements gateway.Configurer.
+func (c *Component) CheckConfig() error {
+	_, err := compute.NewServer(context.Background(), c.options(nil))
+	return err
+}
+
+func (c *Component) options(env *gateway.Env) compute.ServerOptions {
+	opts := compute.ServerOptions{
+		Lookup:  func(context.Context, string) (compute.Function, error) { return nil, compute.ErrNotFound },
+		Workers: c.workers, Queue: c.queue, StreamBytes: int64(c.maxStream), PendingBytes: 4 * int64(c.maxStream),
+	}
+	if env == nil {
+		return opts
+	}
+	endpoints := &compute.Endpoints{Find: env.Owner.Caller, Device: env.Devices[0]}
+	opts.Lookup = func(ctx context.Context, name string) (compute.Function, error) {
+		f, err := endpoints.Lookup(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		return bound{f, f.(compute.Placer), env.Owner}, nil
+	}
+	opts.Check = func(ctx context.Context) error {
+		client, err := env.Owner.Client()
+		if err != nil && len(env.Owner.Callers()) > 0 {
+			return nil // the program that embeds the gateway has functions of its own
+		}
+		if err == nil {
+			_, err = client.Ping(ctx)
+		}
+		return err
+	}
+	opts.MessageBytes = env.MaxRequest - 64<<10
+	opts.Stall, opts.Version, opts.Logger = env.Stall, env.Version, env.Logger
+	return opts
+}
+
+// bound is a function of an owner whose calls end when the owner goes away.
+type bound struct {
+	compute.Function
+	compute.Placer
+	owner gateway.Owner
+}
+
+// Compute implements compute.Function.
+func (b bound) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
+	ctx, cancel := b.owner.Bind(ctx)
+	defer cancel()
+	return b.Function.Compute(ctx, in)
+}
+
+// Register implements gateway.Component.
+func (c *Component) Register(ctx context.Context, env *gateway.Env) error {
+	if env.GRPC == nil {
+		env.Logger.Info("gRPC is off, and remote compute with it")
+		return nil
+	}
+	server, err := compute.NewServer(ctx, c.options(env))
+	if err != nil {
+		return err
+	}
+	c.env, c.server = env, server
+	server.Register(env.GRPC)
+	return env.Metrics.Register(collector{server})
+}
+
+// Close implements gateway.Component.
+func (c *Component) Close(ctx context.Context) error {
+	if c.server == nil {
+		return nil
+	}
+	return c.server.Shutdown(ctx)
+}
+
+// HealthServices implements gateway.Checker.
+func (*Component) HealthServices() []string { return []string{compute.ServiceName} }
+
+// Check implements gateway.Checker.
+func (c *Component) Check(ctx context.Context) error {
+	if c.server == nil {
+		return nil
+	}
+	return c.server.Check(ctx)
+}
+
+// Status implements gateway.StatusReporter: the figures of each function.
+func (c *Component) Status(context.Context) (any, error) {
+	rows := make(map[string]compute.Statistics)
+	if c.server != nil {
+		for _, name := range c.server.Models() {
+			rows[name] = c.server.Statistics(name)
+		}
+	}
+	return rows, nil
+}
+
+// collector gives Prometheus the figures of the functions that were called.
+type collector struct{ server *compute.Server }
+
+var (
+	requests = desc("requests_total", "Requests to a function.")
+	failures = desc("failures_total", "Requests to a function that failed.")
+	inFlight = desc("in_flight", "Requests that run or wait.")
+	bytesIn  = desc("received_bytes_total", "Elements of arguments, as they travelled.")
+	bytesOut = desc("sent_bytes_total", "Elements of results, as they travelled.")
+	seconds  = desc("seconds", "What the last thousand requests spent their time on.", "part")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("sharedtensor_gateway_compute_"+name, help, append([]string{"model"}, labels...), nil)
+}
+
+// Describe implements prometheus.Collector.
+func (collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{requests, failures, inFlight, bytesIn, bytesOut, seconds} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	for _, model := range c.server.Models() {
+		s := c.server.Statistics(model)
+		for d, v := range map[*prometheus.Desc]uint64{requests: s.Requests, failures: s.Failures, bytesIn: s.BytesIn, bytesOut: s.BytesOut} {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), model)
+		}
+		ch <- prometheus.MustNewConstMetric(inFlight, prometheus.GaugeValue, float64(s.InFlight), model)
+		for part, d := range map[string]compute.Distribution{"queue": s.Queue, "decode": s.Decode, "compute": s.Compute, "encode": s.Encode} {
+			quantiles := map[float64]float64{0.5: d.Median / 1000, 0.95: d.P95 / 1000, 0.99: d.P99 / 1000}
+			ch <- prometheus.MustNewConstSummary(seconds, uint64(d.Count), d.Mean*float64(d.Count)/1000, quantiles, model, part)
+		}
+	}
+}
