@@ -110,7 +110,9 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Ti
 		code = "aborted"
 	}
 	d := time.Since(begin)
-	g.calls.Observe("http", route, code, d)
+	if route != eventsRoute { // how long somebody looked is no latency
+		g.calls.Observe("http", route, code, d)
+	}
 	if g.log.Enabled(r.Context(), slog.LevelDebug) {
 		g.log.Debug("http", "method", r.Method, "path", r.URL.Path, "status", w.Status(), "bytes", w.Bytes(), "seconds", d.Seconds(),
 			"remote", r.RemoteAddr, "identity", IdentityFrom(r.Context()).Name, "trace_id", trace.TraceID)

@@ -22,6 +22,9 @@ const (
 	maxPageTasks   = 100
 )
 
+// eventsRoute is the stream of samples.
+const eventsRoute = "GET /v1/events"
+
 //go:embed assets
 var pageAssets embed.FS
 
@@ -115,7 +118,7 @@ func (p *page) handle(mux *http.ServeMux) {
 		mux.Handle("GET "+name, static)
 	}
 	mux.HandleFunc("GET /v1/status", p.once)
-	mux.HandleFunc("GET /v1/events", p.events)
+	mux.HandleFunc(eventsRoute, p.events)
 }
 
 // once answers with one sample, for scripts.

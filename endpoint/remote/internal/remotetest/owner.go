@@ -103,7 +103,8 @@ func ownerMain(args []string) (err error) {
 func publishModels(server *endpoint.Server, dev driver.Device, models, files []string) error {
 	ctx := context.Background()
 	for _, text := range models {
-		name, size, _ := strings.Cut(text, "=")
+		at := strings.LastIndexByte(text, '=')
+		name, size := text[:max(at, 0)], text[at+1:]
 		bytes, err := strconv.ParseInt(size, 10, 64)
 		if err != nil {
 			return err
