@@ -3,6 +3,7 @@ installed, on numpy."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,7 @@ class NumpyAgent:
         self.parameters: dict[str, Array] = {}
         for net, outputs in (("actor", 2), ("critic", 1)):
             widths = (*WIDTHS, outputs)
-            for i, (a, b) in enumerate(zip(widths, widths[1:], strict=False)):
+            for i, (a, b) in enumerate(itertools.pairwise(widths)):
                 scale = (0.01 if net == "actor" else 1.0) if i == len(WIDTHS) - 1 else math.sqrt(2)
                 q, _ = np.linalg.qr(self.random.standard_normal((max(a, b), min(a, b))))
                 self.parameters[f"{net}.{i}.weight"] = np.ascontiguousarray(scale * (q if b >= a else q.T), np.float32)

@@ -95,7 +95,10 @@ class Workers:
 class Report:
     """What is printed: a line every other second."""
 
-    HEAD = f"{'seconds':>7} {'version':>7} {'per s':>6} {'reward':>6} {'workers':>7} {'publish → worker':>17} {'in place':>9} {'copied':>6}"
+    HEAD = (
+        f"{'seconds':>7} {'version':>7} {'per s':>6} {'reward':>6} {'workers':>7} {'publish → worker':>17} "
+        f"{'in place':>9} {'copied':>6}"
+    )
 
     def __init__(self) -> None:
         self.begin = self.last = time.monotonic()
@@ -219,10 +222,11 @@ def main() -> int:
             owner.terminate()
             owner.wait(10)
     learned = result["reward"] > options.goal
+    verdict = "learned" if learned else "NOT learned"
     print(
         json.dumps(result)
         if options.json
-        else f"mean reward {result['reward']:.1f} after {result['seconds']:.1f} s: {'learned' if learned else 'NOT learned'}"
+        else f"mean reward {result['reward']:.1f} after {result['seconds']:.1f} s: {verdict}"
     )
     return 0 if learned else 1
 

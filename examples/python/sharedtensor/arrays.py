@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import frameworks
+from .cuda_array import CudaArray
 from .dtypes import DType
 from .errors import CapabilityError
 from .manifest import TensorSpec, contiguous_strides, extent
@@ -109,7 +110,11 @@ class Described:
 def is_array(value: object) -> bool:
     """Reports whether a value is a tensor for this package: a numpy array with dimensions or a tensor of torch, cupy
     and the like."""
-    return isinstance(value, np.ndarray) or frameworks.is_torch(value) or hasattr(value, "__cuda_array_interface__")
+    return isinstance(value, np.ndarray) or frameworks.is_torch(value) or _on_gpu(value)
+
+
+def _on_gpu(value: object) -> bool:
+    return isinstance(value, CudaArray) or hasattr(value, "__cuda_array_interface__")
 
 
 def describe(value: Array) -> Described:
@@ -120,7 +125,7 @@ def describe(value: Array) -> Described:
         return _describe_numpy(value)
     if frameworks.is_torch(value):
         return _describe_torch(value)
-    if hasattr(value, "__cuda_array_interface__"):
+    if _on_gpu(value):
         from .cuda import describe as describe_cuda
 
         return describe_cuda(value)

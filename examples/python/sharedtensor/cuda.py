@@ -1,1 +1,415 @@
-"""Memory of a GPU. Placeholder until the next change."""
+"""Memory of a GPU, through NVIDIA's cuda-bindings: imported from handles, allocated to be handed over, shown to torch
+and cupy.
+
+It has run on a stand-in for the driver that is stricter than the real one, and not yet on a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from . import layout, manifest, messages, op
+from .arrays import Described
+from .cuda_array import CudaArray
+from .dtypes import DType
+from .errors import CapabilityError, ConfigurationError, OutOfMemoryError, ProtocolError
+from .frames import close_all
+from .frameworks import Framework, loaded_torch
+from .importing import device_of
+from .manifest import TensorSpec
+from .memory import Slab
+from .op import Op
+from .operations import Operation
+from .session import Session
+
+IPC_BYTES = 64
+"""What cuIpcGetMemHandle gives."""
+
+
+@functools.cache
+def driver() -> Any:
+    """Returns the module cuda.bindings.driver, initialised. Raises ConfigurationError where it or the driver is
+    missing."""
+    try:
+        from cuda.bindings import driver as module
+    except ImportError as err:
+        raise ConfigurationError(f"memory of a GPU needs the package cuda-bindings: {err}") from err
+    try:
+        code = module.cuInit(0)[0]
+    except (RuntimeError, ImportError) as err:
+        raise ConfigurationError(f"the CUDA driver cannot be loaded: {err}") from err
+    if code != 0:
+        raise ConfigurationError(f"the CUDA driver does not start: {code.name}")
+    return module
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Calls a function of the driver and returns its results. Raises OutOfMemoryError, else CapabilityError with the
+    driver's word."""
+    code, *results = getattr(driver(), name)(*arguments)
+    if code != 0:
+        word = driver().cuGetErrorName(code)[1]
+        text = f"{name}: {word.decode() if word else int(code)}"
+        raise OutOfMemoryError(text) if int(code) == 2 else CapabilityError(text)
+    return results[0] if len(results) == 1 else tuple(results) or None
+
+
+class Device:
+    """A GPU as this process numbers it, with its primary context, which torch and cupy use too. The context is kept
+    until the end."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.handle = call("cuDeviceGet", ordinal)
+        by_instance = "cuDeviceGetUuid_v2" if hasattr(driver(), "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+        self.uuid = bytes(call(by_instance, self.handle).bytes)
+        self.context = call("cuDevicePrimaryCtxRetain", self.handle)
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Makes the context current for this thread, and what was current before afterwards."""
+        call("cuCtxPushCurrent", self.context)
+        try:
+            yield
+        finally:
+            call("cuCtxPopCurrent")
+
+    def properties(self) -> Any:
+        """Returns the properties of memory that can be exported as a descriptor."""
+        d = driver()
+        p = d.CUmemAllocationProp()
+        p.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        p.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        p.location.id = self.ordinal
+        p.requestedHandleTypes = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        return p
+
+    def granularity(self) -> int:
+        """Returns what sizes of such memory are multiples of."""
+        flag = driver().CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        return int(call("cuMemGetAllocationGranularity", self.properties(), flag))
+
+
+@functools.cache
+def device(ordinal: int) -> Device:
+    """Returns the GPU of this number in this process."""
+    return Device(ordinal)
+
+
+def device_by_uuid(uuid: bytes) -> Device:
+    """Returns the GPU with this UUID: numbers mean nothing in another process. Raises CapabilityError where this
+    process has it not."""
+    for ordinal in range(int(call("cuDeviceGetCount"))):
+        if device(ordinal).uuid == uuid:
+            return device(ordinal)
+    raise CapabilityError(f"the memory is on the GPU {uuid.hex()}, which this process does not see")
+
+
+class Memory:
+    """Memory of a GPU in this process. Arrays over it keep it alive; when the last one has gone it is unmapped.
+
+    :ivar address: of its first byte on the device.
+    :ivar device: the UUID of the GPU.
+    """
+
+    def __init__(self, gpu: Device, address: int, nbytes: int, *, writable: bool) -> None:
+        self.gpu = gpu
+        self.address = address
+        self.nbytes = nbytes
+        self.writable = writable
+        self.device = gpu.uuid
+        self.owner: object = None
+        self.name = ""
+        self.server = ""
+        _memories.add(self)
+
+    def release_with(self, steps: list[tuple[Any, ...]]) -> None:
+        """Has calls of the driver made, in order, when nobody has the memory any more."""
+        weakref.finalize(self, _release, self.gpu, steps).atexit = False
+
+    def tensor(self, spec: TensorSpec, framework: Framework) -> Any:
+        """Returns a tensor over the memory: torch's where torch has CUDA, else a CudaArray, which cupy, numba and
+        others take."""
+        array = CudaArray(self, spec)
+        torch = loaded_torch()
+        if framework == "torch" and torch is not None and torch.cuda.is_available() and not spec.dtype.packed:
+            return torch.from_dlpack(array)
+        return array
+
+    def export(self, file: int) -> tuple[messages.Handle, int]:
+        """Returns a handle, which names the descriptor `file` of the message, and the descriptor, -1 for none. The
+        caller owns it."""
+        return ipc_handle(self.gpu, self.address, self.nbytes), -1
+
+
+class SharedMemory(Memory):
+    """Memory of cuMemCreate: it crosses as a descriptor, between containers too, and outlives whoever made it."""
+
+    def __init__(self, gpu: Device, allocation: Any, offset: int, nbytes: int, *, writable: bool) -> None:
+        """Maps an allocation, which it takes."""
+        undo: list[tuple[Any, ...]] = [("cuMemRelease", allocation)]
+        unit = gpu.granularity()
+        size = -(-max(offset + nbytes, 1) // unit) * unit
+        try:
+            with gpu.current():
+                base = call("cuMemAddressReserve", size, 0, 0, 0)
+                undo.insert(0, ("cuMemAddressFree", base, size))
+                call("cuMemMap", base, size, 0, allocation, 0)
+                undo.insert(0, ("cuMemUnmap", base, size))
+                access = driver().CUmemAccessDesc()
+                access.location = gpu.properties().location
+                flags = driver().CUmemAccess_flags
+                access.flags = flags.CU_MEM_ACCESS_FLAGS_PROT_READ
+                if writable:
+                    access.flags = flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+                call("cuMemSetAccess", base, size, [access], 1)
+        except BaseException:
+            _release(gpu, undo)
+            raise
+        super().__init__(gpu, int(base) + offset, nbytes, writable=writable)
+        self._allocation = allocation
+        self._offset = offset
+        self.release_with([("cuCtxSynchronize",), *undo])
+
+    @classmethod
+    def allocate(cls, gpu: Device, nbytes: int) -> SharedMemory:
+        """Returns fresh memory of at least that many bytes. Raises OutOfMemoryError."""
+        unit = gpu.granularity()
+        size = -(-max(nbytes, 1) // unit) * unit
+        with gpu.current():
+            allocation = call("cuMemCreate", size, gpu.properties(), 0)
+        return cls(gpu, allocation, 0, size, writable=True)
+
+    def export(self, file: int) -> tuple[messages.Handle, int]:
+        """Returns a handle of kind cuda-fd and its descriptor."""
+        kind = driver().CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        with self.gpu.current():
+            call("cuCtxSynchronize")  # work on the memory is complete before it is announced
+            fd = int(call("cuMemExportToShareableHandle", self._allocation, kind, 0))
+        os.set_inheritable(fd, False)
+        handle = messages.Handle(
+            kind="cuda-fd", device=self.gpu.uuid, nbytes=self.nbytes, offset=self._offset, file=file, name=self.name
+        )
+        return handle, fd
+
+
+class IpcMemory(Memory):
+    """Memory of cuMemAlloc in another process, opened by its 64 bytes. A process opens each once, so that openings
+    are counted here."""
+
+    _lock = threading.Lock()
+    _open: dict[bytes, list[Any]] = {}  # noqa: RUF012 - blob to [base, size, how often]
+
+    def __init__(self, gpu: Device, blob: bytes, offset: int, nbytes: int) -> None:
+        with self._lock:
+            if blob not in self._open:
+                self._open[blob] = self._open_handle(gpu, blob)
+            entry = self._open[blob]
+            entry[2] += 1
+        base, size, _ = entry
+        if offset + nbytes > size:
+            IpcMemory.close_handle(gpu, blob)
+            raise ProtocolError(f"a handle of {nbytes} bytes at {offset} of memory of {size} bytes")
+        super().__init__(gpu, base + offset, nbytes, writable=False)
+        self._blob = blob
+        self._offset = offset
+        weakref.finalize(self, IpcMemory.close_handle, gpu, blob).atexit = False
+
+    @staticmethod
+    def _open_handle(gpu: Device, blob: bytes) -> list[Any]:
+        handle = driver().CUipcMemHandle()
+        ctypes.memmove(int(handle.getPtr()), blob, IPC_BYTES)
+        with gpu.current():
+            lazy = driver().CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+            base = int(call("cuIpcOpenMemHandle", handle, lazy))
+            _, size = call("cuMemGetAddressRange", base)
+        return [base, int(size), 0]
+
+    @classmethod
+    def close_handle(cls, gpu: Device, blob: bytes) -> None:
+        """Gives one opening back; the last one closes the memory."""
+        with cls._lock:
+            entry = cls._open[blob]
+            entry[2] -= 1
+            if entry[2]:
+                return
+            del cls._open[blob]
+            _release(gpu, [("cuCtxSynchronize",), ("cuIpcCloseMemHandle", entry[0])])
+
+    def export(self, file: int) -> tuple[messages.Handle, int]:
+        """Returns the handle that it was opened by."""
+        del file
+        handle = messages.Handle(
+            kind="cuda-ipc",
+            device=self.gpu.uuid,
+            nbytes=self.nbytes,
+            offset=self._offset,
+            blob=self._blob,
+            file=-1,
+            name=self.name,
+        )
+        return handle, -1
+
+
+def _release(gpu: Device, steps: list[tuple[Any, ...]]) -> None:
+    try:
+        with gpu.current():
+            for name, *arguments in steps:
+                getattr(driver(), name)(*arguments)  # what it answers changes nothing: the memory is given up
+    except CapabilityError:
+        pass  # the context is gone, and the memory with it
+
+
+_memories: weakref.WeakSet[Memory] = weakref.WeakSet()
+
+
+def import_handle(handle: messages.Handle, fd: int) -> Memory:
+    """Maps memory that a peer handed over, read-only. Takes `fd`. The driver's word counts, not the handle's."""
+    try:
+        gpu = device_by_uuid(handle.device)
+        if handle.kind == "cuda-ipc":
+            if len(handle.blob) != IPC_BYTES:
+                raise ProtocolError(f"a handle of kind cuda-ipc with {len(handle.blob)} bytes")
+            return IpcMemory(gpu, handle.blob, handle.offset, handle.nbytes)
+        if fd < 0:
+            raise ProtocolError("a handle of kind cuda-fd names no descriptor")
+        kind = driver().CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        with gpu.current():
+            allocation = call("cuMemImportFromShareableHandle", fd, kind)
+    finally:
+        close_all([fd])
+    return SharedMemory(gpu, allocation, handle.offset, handle.nbytes, writable=False)
+
+
+def ipc_handle(gpu: Device, address: int, nbytes: int) -> messages.Handle:
+    """Returns a handle of kind cuda-ipc for memory of cuMemAlloc, such as torch's without expandable segments.
+
+    Raises CapabilityError for memory that cannot be shared so. The handle is of the whole allocation, base and offset
+    travel apart.
+    """
+    with gpu.current():
+        call("cuCtxSynchronize")  # work on the memory is complete before it is announced
+        base, _ = call("cuMemGetAddressRange", address)
+        made = call("cuIpcGetMemHandle", int(base))
+        blob = ctypes.string_at(int(made.getPtr()), IPC_BYTES)
+    offset = address - int(base)
+    return messages.Handle(kind="cuda-ipc", device=gpu.uuid, nbytes=nbytes, offset=offset, blob=blob, file=-1)
+
+
+def describe(value: Any) -> Described:
+    """Takes a tensor of torch, cupy, numba or this package that lies on a GPU to its parts."""
+    if isinstance(value, CudaArray):
+        s = value.spec
+        return Described(value, s.dtype, s.shape, s.strides, value.address, f"cuda:{value.memory.gpu.ordinal}")
+    interface = value.__cuda_array_interface__
+    dtype = np.dtype(interface["typestr"])
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    steps = manifest.contiguous_strides(shape) if strides is None else tuple(s // dtype.itemsize for s in strides)
+    address = int(interface["data"][0])
+    attribute = driver().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    ordinal = int(call("cuPointerGetAttribute", attribute, address)) if address else 0
+    return Described(value, DType.of_numpy(dtype), shape, steps, address, f"cuda:{ordinal}")
+
+
+def find_memory(d: Described) -> Memory:
+    """Returns the memory that a tensor on a GPU is in, to pass it in place: ours, or that of another library by
+    cuda-ipc."""
+    low, high = d.span
+    for memory in list(_memories):
+        if memory.address <= low and high <= memory.address + memory.nbytes:
+            return memory
+    gpu = device(int(d.device.partition(":")[2] or 0))
+    with gpu.current():
+        base, size = call("cuMemGetAddressRange", low)
+    foreign = Memory(gpu, int(base), int(size), writable=True)
+    foreign.owner = d.value
+    return foreign
+
+
+def publish(
+    name: str, described: dict[str, Described], session: Session, *, source: str, metadata: Mapping[str, str]
+) -> Operation[int]:
+    """Hands over a state dict of which tensors lie on GPUs: one slab for each device, filled by copies on that
+    device."""
+    places: dict[str, dict[str, Described]] = {}
+    for key, d in described.items():
+        places.setdefault(d.device, {})[key] = d
+    handles: list[messages.Handle] = []
+    storages: list[messages.Storage] = []
+    files: list[int] = []
+    specs: dict[str, TensorSpec] = {}
+    kept: list[Any] = []
+    try:
+        for place, tensors in places.items():
+            plan = layout.plan(tensors)
+            slab = _fill_host(plan) if place == "cpu" else _fill(plan, device(int(place.partition(":")[2] or 0)))
+            kept.append(slab)
+            handle, fd = _export_slab(slab, session, len(files))
+            for spec in plan.specs:
+                specs[spec.name] = replace(spec, storage=len(storages))
+            storages.append(messages.Storage(nbytes=slab.nbytes, device=handle.device, type=_type(place)))
+            handles.append(handle)
+            files.append(fd)
+        packed = manifest.pack([specs[key] for key in described], storages, metadata)
+    except BaseException:
+        close_all(files)
+        raise
+    body = messages.Publish(name=name, manifest=packed, handles=handles, source=source)
+    return Operation(
+        Op.PUBLISH, body, lambda frame, _: messages.Published.decode(frame.body).version, files=files, done=kept.clear
+    )
+
+
+def _type(place: str) -> int:
+    return op.HOST if place == "cpu" else op.CUDA
+
+
+def _fill_host(plan: layout.Layout) -> Slab:
+    slab = Slab(plan.nbytes)
+    plan.fill(slab)
+    slab.seal()
+    return slab
+
+
+def _export_slab(slab: Slab | SharedMemory, session: Session, file: int) -> tuple[messages.Handle, int]:
+    if isinstance(slab, Slab):
+        uuid = device_of(session, op.HOST).uuid
+        return messages.Handle(kind="memfd", device=uuid, nbytes=slab.nbytes, offset=0, file=file), slab.share()
+    return slab.export(file)
+
+
+def _fill(plan: layout.Layout, gpu: Device) -> SharedMemory:
+    slab = SharedMemory.allocate(gpu, plan.nbytes)
+    with gpu.current():
+        call("cuCtxSynchronize")  # whatever writes the tensors has done so
+        for copy in plan.copies:
+            address, nbytes, value = copy.address, copy.nbytes, None
+            if copy.source is not None:
+                value, address = _row_major(copy.source)
+            if nbytes:
+                call("cuMemcpyDtoD", slab.address + copy.offset, address, nbytes)
+            del value
+        call("cuCtxSynchronize")
+    return slab
+
+
+def _row_major(d: Described) -> tuple[Any, int]:
+    """Returns a tensor in row-major order and where it is."""
+    if manifest.is_contiguous(d.shape, d.strides):
+        return d.value, d.address
+    torch = loaded_torch()
+    if torch is not None and isinstance(d.value, torch.Tensor):
+        value = d.value.contiguous()
+        return value, int(value.data_ptr())
+    raise CapabilityError("a tensor on a GPU has gaps between its elements: make it contiguous first")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from . import messages
+from . import messages, op
 from .errors import CapabilityError, ProtocolError
 from .frames import Frame
 from .memory import Mapping, import_memfd
@@ -74,6 +74,6 @@ def device_of(session: Session, kind: int) -> messages.DeviceInfo:
     for device in session.hello.devices:
         if device.type == kind:
             return device
-    raise CapabilityError(
-        f"the server has no device of type {kind}: it has {[d.name or d.type for d in session.hello.devices]}"
-    )
+    kind_of_memory = "host memory" if kind == op.HOST else "GPU"
+    there = ", ".join(device.name or str(device.type) for device in session.hello.devices)
+    raise CapabilityError(f"the server shares no {kind_of_memory}: it has {there or 'no devices'}")

@@ -41,6 +41,7 @@ class Outgoing:
         self._pool = pool
         self._writable = writable
         self._slab: Slab | None = None
+        self._kept: list[Any] = []  # memory is known by its id until the value is encoded
         self._indices: dict[tuple[int, int, int], int] = {}
         self._copied: dict[int, TensorSpec] = {}
         self.handles: list[messages.Handle] = []
@@ -125,7 +126,12 @@ class Outgoing:
         )
 
     def _state_dict(self, value: StateDict) -> cbor2.CBORTag:
-        storages = [messages.Storage(nbytes=m.nbytes, device=self._device(m), type=op.HOST) for m in value.mappings]
+        storages = [
+            messages.Storage(
+                nbytes=m.nbytes, device=self._device(m), type=op.HOST if isinstance(m, Mapping) else op.CUDA
+            )
+            for m in value.mappings
+        ]
         handles = [self._handle(m) for m in value.mappings]
         return cbor2.CBORTag(TAG_STATE_DICT, [handles, manifest.pack(value.specs, storages, value.metadata).plain()])
 
@@ -158,6 +164,7 @@ class Outgoing:
     def _device_handle(self, memory: Any) -> int:
         key = (-1, id(memory), 0)
         if key not in self._indices:
+            self._kept.append(memory)
             handle, fd = memory.export(len(self.files))
             self._indices[key] = self._add(handle, fd)
         return self._indices[key]
@@ -167,6 +174,10 @@ class Outgoing:
         if fd >= 0:
             self.files.append(fd)
         return len(self.handles) - 1
+
+
+def _type(memory: Any) -> int:
+    return op.HOST if isinstance(memory, Mapping) else op.CUDA
 
 
 def _collect(value: Any, found: dict[str, Any], depth: int) -> None:

@@ -1,0 +1,161 @@
+"""Run by test_cuda.py in a process that finds the stand-in for the CUDA driver: acquires, publishes and calls with
+memory of a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+import sharedtensor as st
+import sharedtensor.safetensors_file
+from sharedtensor import cuda, messages
+from sharedtensor.cuda_array import CudaArray, _alive, _Versioned
+from sharedtensor.manifest import TensorSpec, contiguous_strides
+
+
+def live() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def gpu_array(values: np.ndarray, kind: str) -> CudaArray:
+    """Puts an array on the GPU, in memory of cuMemCreate or of cuMemAlloc as another library has it."""
+    gpu = cuda.device(0)
+    if kind == "shared":
+        memory: cuda.Memory = cuda.SharedMemory.allocate(gpu, values.nbytes)
+    else:
+        with gpu.current():
+            base = int(cuda.call("cuMemAlloc", max(values.nbytes, 1)))
+        memory = cuda.Memory(gpu, base, values.nbytes, writable=True)
+        memory.release_with([("cuMemFree", base)])
+    with gpu.current():
+        cuda.call("cuMemcpyHtoD", memory.address, values.ctypes.data, values.nbytes)
+    spec = TensorSpec("", st.DType.of_numpy(values.dtype), values.shape, contiguous_strides(values.shape), 0, 0)
+    return CudaArray(memory, spec)
+
+
+def acquire(client: st.Client) -> None:
+    w = client.acquire("model", framework="numpy")
+    want, _ = st.safetensors_file.read(sys.argv[2])
+    for name, d in want.items():
+        array = w[name]
+        assert isinstance(array, CudaArray) and array.shape == d.shape
+        assert array.numpy().tobytes() == d.value.tobytes(), name
+        interface = array.__cuda_array_interface__
+        assert interface["typestr"] == "<f4" and interface["data"] == (array.address if array.spec.numel else 0, True)
+    assert repr(array).endswith("on cuda:0>")
+    dlpack(w[next(iter(want))])
+
+
+def dlpack(array: CudaArray) -> None:
+    capsule = array.__dlpack__(max_version=(1, 0))
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    record = ctypes.cast(pointer(capsule, b"dltensor_versioned"), ctypes.POINTER(_Versioned)).contents
+    tensor = record.tensor
+    assert (record.major, record.flags, tensor.device_type, tensor.device_id) == (1, 1, 2, 0)
+    assert tensor.data == array.address and tuple(tensor.shape[: tensor.ndim]) == array.shape
+    assert array.__dlpack_device__() == (2, 0) and len(_alive) == 1
+    # Said to be the host's, numpy takes it by the capsule (the stand-in does not let it look at the bytes), and gives
+    # it back.
+    tensor.device_type = 1
+    capsules = [capsule]
+    del capsule
+
+    class Producer:
+        def __dlpack__(self, **_: object) -> object:
+            return capsules[0]
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 1, 0
+
+    view = np.from_dlpack(Producer())
+    assert view.__array_interface__["data"] == (array.address, True) and view.shape == array.shape
+    del view
+    capsules.clear()
+    gc.collect()
+    assert not _alive, "the consumer gave the memory back, and it is kept"
+    unused = array.__dlpack__()
+    assert len(_alive) == 1
+    del unused
+    assert not _alive, "a capsule that nobody took keeps the memory"
+
+
+def publish(client: st.Client) -> None:
+    x = np.arange(1000, dtype=np.float32).reshape(10, 100)
+    on_gpu, foreign = gpu_array(x, "shared"), gpu_array(x * 2, "foreign")
+    version = client.publish("from-python", {"x": on_gpu, "tied": on_gpu, "foreign": foreign})
+    w = client.acquire("from-python", version, framework="numpy")
+    assert w.tied() == [["x", "tied"]]
+    assert np.array_equal(w["x"].numpy(), x) and np.array_equal(w["foreign"].numpy(), 2 * x)
+    try:
+        client.publish("from-python", {"x": on_gpu, "host": x})
+    except st.CapabilityError as err:
+        assert "no host memory" in str(err)
+    else:
+        raise AssertionError("an owner of a GPU took host memory")
+
+
+def refuse() -> None:
+    handle = cuda.ipc_handle(cuda.device(0), gpu_array(np.ones(4, np.float32), "foreign").address, 16)
+    handle.device = bytes(16)
+    try:
+        cuda.import_handle(handle, -1)
+    except st.CapabilityError as err:
+        assert "does not see" in str(err)
+    else:
+        raise AssertionError("memory of a device that is not here was imported")
+
+
+def legacy() -> None:
+    """Has another process open memory of cuMemAlloc by its 64 bytes, as torch's is handed over, and read it."""
+    x = np.arange(512, dtype=np.float32) * 3
+    memory = gpu_array(np.concatenate([np.zeros(128, np.float32), x]), "foreign").memory
+    handle = cuda.ipc_handle(memory.gpu, memory.address + 512, x.nbytes)
+    assert handle.offset == 512 and handle.kind == "cuda-ipc" and handle.file == -1
+    child = [sys.executable, __file__, "open", "", handle.encode().hex()]
+    done = subprocess.run(child, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == str(x.sum()), done.stdout + done.stderr
+    del memory
+
+
+def open_legacy(handle: messages.Handle) -> None:
+    """Opens the memory twice, as two tensors of one allocation would, and prints the sum of its elements."""
+    first, second = cuda.import_handle(handle, -1), cuda.import_handle(handle, -1)
+    assert first.address == second.address and len(cuda.IpcMemory._open) == 1
+    spec = TensorSpec("", st.DType.FLOAT32, (512,), (1,), 0, 0)
+    total = CudaArray(first, spec).numpy().sum()
+    exported, fd = first.export(0)
+    assert fd == -1 and exported.blob == handle.blob and exported.offset == handle.offset
+    del first
+    assert CudaArray(second, spec).numpy().sum() == total, "closed while somebody has it"
+    del second
+    gc.collect()
+    assert not cuda.IpcMemory._open, "nobody has it, and it is open"
+    handle.nbytes = 1 << 40
+    try:
+        cuda.import_handle(handle, -1)
+    except st.ProtocolError:
+        print(total)
+
+
+if __name__ == "__main__":
+    command = sys.argv[1]
+    if command == "open":
+        open_legacy(messages.Handle.decode(bytes.fromhex(sys.argv[3])))
+        sys.exit()
+    with st.connect(sys.argv[3]) as client:
+        acquire(client)
+        gc.collect()
+        before = live()
+        acquire(client)
+        publish(client)
+        refuse()
+        legacy()
+        gc.collect()
+        assert live() <= before, f"{live() - before} descriptors stay"
+    print("ok")

@@ -1,0 +1,66 @@
+"""Memory of a GPU, through the real cuda-bindings, on the stand-in for the driver: the owner is the Go command on
+the same stand-in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT, Owner
+
+import sharedtensor as st
+from sharedtensor import safetensors_file
+
+pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed: nothing of CUDA is tested")
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which programs find the stand-in for libcuda."""
+    if shutil.which("cc") is None:
+        pytest.skip("the stand-in for libcuda needs a C compiler")
+    folder = tmp_path_factory.mktemp("fake")
+    flags = ["-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-soname,libcuda.so.1"]
+    sources = sorted(map(str, (ROOT / "driver/cuda/testdata").glob("*.c")))
+    subprocess.run(["cc", *flags, *sources, "-o", str(folder / "libcuda.so.1"), "-lm"], check=True)
+    return {"LD_LIBRARY_PATH": str(folder), "FAKECUDA_DEVICES": "1"}
+
+
+@pytest.fixture
+def gpu_owner(make_owner: Callable[..., Owner], fake: dict[str, str], folder: Path) -> tuple[Owner, Path]:
+    file = folder / "model.safetensors"
+    tensors = {
+        "a": np.arange(700, dtype=np.float32).reshape(7, 100),
+        "b": np.ones((3, 5), np.float32),
+        "none": np.zeros((0, 3), np.float32),
+    }
+    safetensors_file.write(file, st.state_dict(tensors, framework="numpy"))
+    return make_owner("serve", "--device", "cuda:0", f"model={file}", env=fake), file
+
+
+def run(command: str, file: Path, owner: Owner, fake: dict[str, str]) -> None:
+    program = Path(__file__).with_name("cuda_program.py")
+    env = {**os.environ, **fake, "PYTHONPATH": str(Path(st.__file__).parent.parent)}
+    arguments = [sys.executable, str(program), command, str(file), owner.socket]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == 0 and done.stdout.strip() == "ok", done.stdout + done.stderr
+
+
+def test_models_on_a_gpu_cross_both_ways(gpu_owner: tuple[Owner, Path], fake: dict[str, str]) -> None:
+    run("all", gpu_owner[1], gpu_owner[0], fake)
+
+
+def test_layout_of_the_dlpack_records() -> None:
+    from sharedtensor.cuda_array import _Managed, _Tensor, _Versioned
+
+    pointer = struct.calcsize("P")
+    assert _Tensor.ndim.offset == pointer + 8 and _Tensor.shape.offset == pointer + 16
+    assert _Managed.deleter.offset == _Tensor.byte_offset.offset + 8 + pointer
+    assert _Versioned.tensor.offset == 8 + 2 * pointer + 8
