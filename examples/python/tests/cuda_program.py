@@ -101,7 +101,8 @@ def publish(client: st.Client) -> None:
 
 
 def refuse() -> None:
-    handle = cuda.ipc_handle(cuda.device(0), gpu_array(np.ones(4, np.float32), "foreign").address, 16)
+    array = gpu_array(np.ones(4, np.float32), "foreign")
+    handle = cuda.ipc_handle(cuda.device(0), array.address, 16)
     handle.device = bytes(16)
     try:
         cuda.import_handle(handle, -1)
