@@ -3,6 +3,7 @@ package endpoint
 import (
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -67,11 +68,17 @@ func (h *attachment) giveUp() bool {
 	return true
 }
 
-// forgotten is called when nothing of the handle is used any more and nobody has closed it.
-func (h *attachment) forgotten() {
+// forgotten is called when nothing of the handle is used any more and nobody has closed it. The lease goes back, unless memory of the
+// version may be in use: then that is a leak.
+func (h *attachment) forgotten(leak *driver.Leak) {
 	h.client.start(func() {
-		if h.giveUp() {
-			h.client.log.Warn("a handle was not closed", "name", h.name, "version", h.version, "server", h.server)
+		log := h.client.log.With("name", h.name, "version", h.version, "server", h.server)
+		switch {
+		case leak != nil:
+			driver.ReportLeak(*leak)
+			log.Warn("a handle was not closed; its lease is kept, because a slice or address of its memory may be in use")
+		case h.giveUp():
+			log.Warn("a handle was not closed")
 		}
 	})
 }

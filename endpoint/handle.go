@@ -41,7 +41,8 @@ func (s HandleState) String() string {
 // lease belongs to the connection; after a reconnection to the same owner the client takes it again by itself.
 //
 // A handle that is not closed keeps the version in the owner's memory. When the garbage collector finds one of which nothing is used any
-// more, neither itself nor its tensors, the lease goes back with a warning.
+// more, neither itself nor its tensors, the lease goes back with a warning. Where a slice or an address of the memory was handed out
+// ([tensor.Data]), which the collector does not see, the lease is kept as long as the client lives and counts as a leak ([driver.Leaks]).
 type Handle struct {
 	at  *attachment
 	sd  *module.StateDict
@@ -51,7 +52,7 @@ type Handle struct {
 // newHandle takes sd.
 func newHandle(at *attachment, sd *module.StateDict) *Handle {
 	h := &Handle{at: at, sd: sd}
-	h.net = spread(h, sd.Storages(), at.forgotten)
+	h.net = spread(h, "lease of a version", sd.Storages(), at.forgotten)
 	return h
 }
 

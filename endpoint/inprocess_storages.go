@@ -67,7 +67,7 @@ func lendOne(devices deviceSet, s *tensor.Storage, opts driver.ImportOptions) (*
 		return nil, err
 	}
 	if !opts.Writable {
-		return s.ReadOnly(), nil
+		return s.Borrow(), nil
 	}
 	if f, ok := s.Memory().(driver.Freezer); ok && f.Frozen() {
 		return nil, fmt.Errorf("%w: the memory is frozen", driver.ErrReadOnly)

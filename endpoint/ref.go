@@ -3,6 +3,8 @@ package endpoint
 import (
 	"context"
 	"sync"
+
+	"github.com/sharedtensor/sharedtensor/driver"
 )
 
 // Ref is the managed result of a call, typed: the value, and one reference to the object at its server, which keeps the object as long as
@@ -13,7 +15,9 @@ import (
 // asking. The value's memory is this process's own mapping: it stays valid until Close whatever becomes of the object.
 //
 // A Ref that is not closed keeps the object at its server. When the garbage collector finds one of which nothing is used any more,
-// neither itself nor a tensor of its value, the reference goes back with a warning.
+// neither itself nor a tensor of its value, the reference goes back with a warning. Where a slice or an address of the value's memory was
+// handed out ([tensor.Data]), which the collector does not see, the reference is kept as long as the client lives and counts as a leak
+// ([driver.Leaks]).
 //
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {
@@ -53,7 +57,7 @@ func ResultManaged[T any](ctx context.Context, c Caller, taskID string) (*Ref[T]
 // guard sees to it that the reference goes back when the Ref is forgotten, and tells where it came from.
 func (r *Ref[T]) guard(what, name string) {
 	if ref := r.ref; ref != nil {
-		r.net = spread(r, storagesIn(r.value), func() { ref.forgotten(what, name) })
+		r.net = spread(r, "reference to an object", storagesIn(r.value), func(leak *driver.Leak) { ref.forgotten(leak, what, name) })
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -38,13 +39,18 @@ func (r *reference) end(err error) bool {
 	return true
 }
 
-// forgotten is called when nothing of a [Ref] is used any more and nobody has closed it. The reference goes back, if it has not; what and
-// name tell where it came from.
-func (r *reference) forgotten(what, name string) {
+// forgotten is called when nothing of a [Ref] is used any more and nobody has closed it. The reference goes back, if it has not, unless
+// memory of the value may be in use: then that is a leak; what and name tell where it came from.
+func (r *reference) forgotten(leak *driver.Leak, what, name string) {
 	r.client.start(func() {
-		if r.end(errReleased) {
+		log := r.client.log.With("object", r.id, what, name, "server", r.server)
+		switch {
+		case leak != nil && r.reason() == nil:
+			driver.ReportLeak(*leak)
+			log.Warn("a reference to a managed object was not closed; it is kept, because a slice or address of its memory may be in use")
+		case leak == nil && r.end(errReleased):
 			_, _ = r.client.returnReference(context.Background(), r, false)
-			r.client.log.Warn("a reference to a managed object was not closed", "object", r.id, what, name, "server", r.server)
+			log.Warn("a reference to a managed object was not closed")
 		}
 	})
 }

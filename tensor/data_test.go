@@ -157,3 +157,27 @@ func TestFloat32s(t *testing.T) {
 		require.EqualValues(t, -7.5, got[63])
 	})
 }
+
+// TestBorrowersAreApart: what one borrower took of memory is not known of another, nor of who wrote the memory.
+func TestBorrowersAreApart(t *testing.T) {
+	x, err := tensor.FromSlice(openHost(t), shape{2}, []int32{1, 2})
+	x = closing(t, x, err)
+	must(tensor.Data[int32](x))(t)
+	_, _, ok := x.Storage().Borrowed()
+	require.False(t, ok, "the memory is this process's own")
+
+	one, other := x.Storage().Borrow(), x.Storage().Borrow()
+	require.NotSame(t, one, other)
+	require.Same(t, x.Storage(), one.Origin())
+	require.Equal(t, x.Storage().ID(), one.ID())
+	require.False(t, one.Writable())
+	y, err := tensor.New(one, x.Spec())
+	y = closing(t, y, err)
+	must(tensor.Data[int32](y))(t)
+	borrower, exposed, ok := one.Borrowed()
+	require.True(t, ok)
+	require.Same(t, one, borrower)
+	require.True(t, exposed.Load())
+	_, exposed, _ = other.Borrowed()
+	require.False(t, exposed.Load())
+}

@@ -92,6 +92,7 @@ func (t *Tensor) exposed() ([]byte, error) {
 			Requires: "host memory; use WriteTo, ReadBytes or Copy",
 		}
 	}
+	t.storage.exposed.Store(true)
 	data := mapped.Data()
 	if err := t.checkData(data); err != nil {
 		return nil, err

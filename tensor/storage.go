@@ -18,6 +18,9 @@ type Storage struct {
 	id     uint64
 	origin *Storage // whose references count; nil for a storage of its own
 
+	exposed *atomic.Bool // apart, so that cleanups can look at it
+	shared  bool         // made by Borrow
+
 	refs     atomic.Int64
 	readOnly atomic.Pointer[Storage]       // made when it is first asked for
 	handle   atomic.Pointer[driver.Handle] // without its descriptor; made when it is first asked for
@@ -30,6 +33,11 @@ type Storage struct {
 // NewStorage takes mem and returns a storage with one reference, which is the caller's.
 func NewStorage(mem driver.Memory) *Storage {
 	s := &Storage{mem: mem, bytes: mem.Bytes(), id: storageIDs.Add(1)}
+	if m, can := mem.(driver.Exposer); can {
+		s.exposed = m.Exposed()
+	} else {
+		s.exposed = new(atomic.Bool)
+	}
 	s.refs.Store(1)
 	return s
 }
@@ -101,12 +109,30 @@ func (s *Storage) ReadOnly() *Storage {
 		return s
 	}
 	if s.readOnly.Load() == nil {
-		s.readOnly.CompareAndSwap(nil, &Storage{mem: s.mem, bytes: s.bytes, id: s.id, origin: s})
+		s.readOnly.CompareAndSwap(nil, &Storage{mem: s.mem, bytes: s.bytes, id: s.id, origin: s, exposed: s.exposed})
 	}
 	return s.readOnly.Load()
 }
 
-// Origin is the storage that [Storage.ReadOnly] made s of; others are their own.
+// Borrow is ReadOnly for one borrower within the process: a storage of its own each time, with the same memory and the same references.
+// It becomes unreachable when the borrower has forgotten it, whoever else uses the memory, and [Storage.Borrowed] knows what this
+// borrower took.
+func (s *Storage) Borrow() *Storage {
+	return &Storage{mem: s.mem, bytes: s.bytes, id: s.id, origin: s.Origin(), exposed: new(atomic.Bool), shared: true}
+}
+
+// Borrowed is for whoever gives borrowed memory back that was forgotten. While borrower is reachable, a tensor of s may be in use. exposed is
+// true once somebody has a slice ([Data], [RawData]) or an address of the memory, which may be in use for ever; it does not keep the
+// storage reachable. ok is false for memory that belongs to the process and was not lent by [Storage.Borrow].
+func (s *Storage) Borrowed() (borrower *Storage, exposed *atomic.Bool, ok bool) {
+	if s.shared {
+		return s, s.exposed, true
+	}
+	s = s.Origin()
+	return s, s.exposed, s.lent
+}
+
+// Origin is the storage that [Storage.ReadOnly] or [Storage.Borrow] made s of; others are their own.
 func (s *Storage) Origin() *Storage {
 	if s.origin != nil {
 		return s.origin
