@@ -14,6 +14,7 @@ from .client import Client, connect
 from .dtypes import DType
 from .errors import (
     AlreadyExistsError,
+    ApplicationError,
     CanceledError,
     CapabilityError,
     ClosedError,
@@ -55,6 +56,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExistsError",
+    "ApplicationError",
     "CanceledError",
     "CapabilityError",
     "Client",

@@ -101,7 +101,11 @@ class Client:
 
     async def list(self) -> catalog.Models:
         """Returns what is published."""
-        return await self._run(lambda _: catalog.listing())
+        found = await self._run(lambda _: catalog.listing())
+        while found.next != ("", 0):
+            after, version = found.next
+            found.add(await self._run(lambda _, after=after, version=version: catalog.listing(after, version)))  # type: ignore[misc]
+        return found
 
     async def inspect(self, name: str, version: int = 0) -> client.Inspection:
         """Returns what is known of a name."""

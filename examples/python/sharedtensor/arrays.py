@@ -48,10 +48,6 @@ class _Bytes:
 def torch_view(mapping: Mapping, spec: TensorSpec) -> Any:
     """Returns the tensor as torch's over the mapping, which it keeps alive."""
     dtype = spec.dtype.torch
-    if spec.numel and any(stride < 0 for stride in spec.strides):
-        raise CapabilityError(
-            f"the tensor {spec.name!r} has negative strides, which torch has not: take it as a numpy array"
-        )
     # Bits first, then the type: torch takes from numpy only the types that numpy has by itself.
     bits = np.dtype(f"i{spec.dtype.bits // 8}") if spec.dtype.bits <= 64 else np.dtype(np.complex128)
     array = _ndarray(mapping, spec, bits, np.frombuffer(mapping.buffer(), np.uint8))

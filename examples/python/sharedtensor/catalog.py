@@ -133,9 +133,9 @@ def publish(
     )
 
 
-def listing() -> Operation[Models]:
-    """Asks for all names with their versions."""
-    return mapped(Op.LIST, messages.List(), messages.Listed, Models)
+def listing(after: str = "", after_version: int = 0) -> Operation[Models]:
+    """Asks for names with their versions, those behind `after`; the answer may end early and say where it goes on."""
+    return mapped(Op.LIST, messages.List(after=after, after_version=after_version), messages.Listed, Models)
 
 
 _STATES = {1: "waiting to load", 2: "loading", 3: "failed to load"}
@@ -150,6 +150,17 @@ class Models(list[messages.ModelInfo]):
     def __init__(self, answer: messages.Listed) -> None:
         super().__init__(answer.models)
         self.loading = answer.loading
+        self.next = (answer.next, answer.next_version)
+
+    def add(self, part: Models) -> None:
+        """Adds the next part of the list. Versions of one name may be in both."""
+        for model in part:
+            if self and self[-1].name == model.name:
+                self[-1].versions.extend(model.versions)
+            else:
+                self.append(model)
+        self.loading.extend(load for load in part.loading if load not in self.loading)
+        self.next = part.next
 
     def table(self) -> tables.Table:
         """Returns one row a version."""

@@ -274,7 +274,10 @@ class Client:
 
     def list(self) -> catalog.Models:
         """Returns what is published, with versions and who holds them."""
-        return self._run(catalog.listing())
+        found = self._run(catalog.listing())
+        while found.next != ("", 0):
+            found.add(self._run(catalog.listing(*found.next)))
+        return found
 
     def inspect(self, name: str, version: int = 0) -> Inspection:
         """Returns what is known of a name: its versions, and the tensors of one, without attaching."""

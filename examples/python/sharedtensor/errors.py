@@ -199,6 +199,12 @@ class ConnectionLostError(ClosedError):
     type = "connection closed"
 
 
+class ApplicationError(Error):
+    """An error of the server program's own: `type` is that program's word, `data` what it sent along."""
+
+    code = 27
+
+
 class ForkError(ClosedError):
     """The client was made before this process was forked: connections do not cross a fork. Connect again in the
     child."""

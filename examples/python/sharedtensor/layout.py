@@ -109,8 +109,10 @@ def _same(a: Described, b: Described) -> bool:
 def _overlapping(described: dict[str, Described]) -> list[list[str]]:
     """Groups tensors whose bytes overlap; groups and names within them in the order of the state dict."""
     order = {name: i for i, name in enumerate(described)}
-    spans = sorted((d.span, name) for name, d in described.items() if d.nbytes)
-    groups: list[list[str]] = [[name] for name, d in described.items() if not d.nbytes]
+    # The protocol has no negative strides: such a tensor is written out by itself.
+    alone = {name for name, d in described.items() if not d.nbytes or any(stride < 0 for stride in d.strides)}
+    spans = sorted((d.span, name) for name, d in described.items() if name not in alone)
+    groups: list[list[str]] = [[name] for name in alone]
     end = -1
     for (low, high), name in spans:
         if low < end:

@@ -182,6 +182,8 @@ def _split_strides(m: messages.Manifest, dims: list[tuple[int, ...]]) -> dict[in
             raise ProtocolError("the column strided of a manifest is not ascending, or names no tensor")
         rank = len(dims[i])
         found[i] = tuple(strides[at : at + rank])
+        if any(stride < 0 for stride in found[i]):
+            raise ProtocolError("a manifest has a tensor with a negative stride")
         at, last = at + rank, i
     if at != len(strides):
         raise ProtocolError("the column strides of a manifest does not fit its tensors")

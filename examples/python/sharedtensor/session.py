@@ -37,7 +37,7 @@ GRACE = 1.0
 
 def label() -> str:
     """Returns how this process introduces itself: the name of its program."""
-    return ("python " + Path(sys.argv[0] or "-").name)[:120] if sys.argv else "python"
+    return ("python " + Path(sys.argv[0] or "-").name)[:64] if sys.argv else "python"
 
 
 class Pending:

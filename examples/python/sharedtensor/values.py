@@ -85,7 +85,7 @@ class Outgoing:
             from .cuda import find_memory
 
             return find_memory(d)
-        if not d.nbytes:
+        if not d.nbytes or any(stride < 0 for stride in d.strides):
             return None
         low, high = d.span
         mapping = find(low, high - low)
@@ -259,8 +259,8 @@ def _decode_tensor(parts: Any, mappings: list[Any], framework: Framework) -> Any
         or any(dim < 0 for dim in shape)
     ):
         raise ProtocolError(f"a tensor in a result has the shape {shape!r}")
-    if strides and len(strides) != len(shape):
-        raise ProtocolError(f"a tensor in a result has {len(shape)} dimensions and {len(strides)} strides")
+    if strides and (len(strides) != len(shape) or any(stride < 0 for stride in strides)):
+        raise ProtocolError(f"a tensor in a result of {len(shape)} dimensions has the strides {strides}")
     if not 0 <= handle < len(mappings):
         raise ProtocolError(f"a tensor in a result names the handle {handle} of {len(mappings)}")
     mapping = mappings[handle]

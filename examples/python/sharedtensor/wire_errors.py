@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from . import messages
-from .errors import Error, ProtocolError, StaleHandleError, class_of, combined
+from .errors import ApplicationError, Error, ProtocolError, StaleHandleError, class_of, combined
 
 MAX_CAUSES = 3
 
 
 def exception_of(sent: messages.ErrorMessage, depth: int = 0) -> Error:
     """Returns the exception for an error that a server sent. Its cause, if it came along, is `__cause__`."""
+    if sent.code == ApplicationError.code:
+        return _application(sent)
     details = _details(sent.data)
     cls = class_of(sent.code, sent.type)
     if details is not None:
@@ -26,6 +28,13 @@ def exception_of(sent: messages.ErrorMessage, depth: int = 0) -> Error:
     if details.cause is not None and depth < MAX_CAUSES:
         err.__cause__ = exception_of(details.cause, depth + 1)
     return err
+
+
+def _application(sent: messages.ErrorMessage) -> Error:
+    """Reads an error of the program's own, whose data is a map of a message and whatever the program sent along."""
+    data = sent.data if isinstance(sent.data, dict) else {}
+    message = data.get(1)
+    return ApplicationError(message if isinstance(message, str) else sent.message, type=sent.type, data=data.get(2))
 
 
 def _details(data: Any) -> messages.ErrorDetails | None:

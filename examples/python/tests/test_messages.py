@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
+import sys
 from typing import Any
 
 import cbor2
@@ -44,6 +46,13 @@ def test_every_message_of_the_schema_has_its_class() -> None:
         have = [(f.key, f.always, f.name) for f in cls_of(name).keyed_fields()]
         # An optional field of one message may stand without a default where a nested message is meant.
         assert have[: len(fields)] == fields, name
+
+
+def test_messages_are_made_of_the_field_tables() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples/python/make_messages.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_operations_and_codes_of_the_schema() -> None:

@@ -15,10 +15,11 @@ from conftest import Owner, descriptors, eventually, mappings
 
 import sharedtensor as st
 from sharedtensor import layout
+from sharedtensor.catalog import Models
 from sharedtensor.dtypes import DType
 from sharedtensor.manifest import pack, unpack
 from sharedtensor.memory import Slab
-from sharedtensor.messages import Storage
+from sharedtensor.messages import Listed, ModelInfo, Origin, Storage, VersionInfo
 
 NUMPY = [d for d in DType if d.bits >= 8 and hasattr(np, d.title)] + [DType.BOOL]
 
@@ -97,13 +98,22 @@ def test_type_of_ml_dtypes_crosses(client: st.Client, dtype: DType) -> None:
 def test_tied_views_share_memory_over_there_too(client: st.Client) -> None:
     base = np.arange(100, dtype=np.float32)
     client.publish(
-        "tied", {"embed": base, "head": base, "part": base[10:20], "every other": base[::2], "alone": np.ones(3)}
+        "tied",
+        {
+            "embed": base,
+            "head": base,
+            "part": base[10:20],
+            "every other": base[::2],
+            "alone": np.ones(3),
+            "back": base[::-1],
+        },
     )
     w = client.acquire("tied")
     assert w["embed"] is w["head"] and w.tied() == [["embed", "head", "every other"]]
     assert np.shares_memory(w["embed"], w["part"]) and np.array_equal(w["part"], base[10:20])
     assert np.array_equal(w["every other"], base[::2]) and w["every other"].strides == (8,)
     assert not np.shares_memory(w["embed"], w["alone"])
+    assert w["back"].tolist() == base[::-1].tolist() and not np.shares_memory(w["embed"], w["back"])
     assert w.nbytes == 4096
 
 
@@ -190,6 +200,20 @@ def test_what_cannot_be_shared_is_named(client: st.Client) -> None:
     assert client.acquire("base").version == 1
     with pytest.raises(st.VersionNotFoundError):
         client.acquire("base", 99)
+
+
+def test_a_list_that_comes_in_parts() -> None:
+    def part(next: tuple[str, int], *models: tuple[str, int]) -> Models:
+        info = [
+            ModelInfo(name=n, versions=[VersionInfo(version=v, nbytes=0, tensors=0, origin=Origin())])
+            for n, v in models
+        ]
+        return Models(Listed(models=info, next=next[0], next_version=next[1]))
+
+    found = part(("b", 1), ("a", 1), ("b", 1))
+    found.add(part(("", 0), ("b", 2), ("c", 5)))
+    assert [(m.name, [v.version for v in m.versions]) for m in found] == [("a", [1]), ("b", [1, 2]), ("c", [5])]
+    assert found.next == ("", 0)
 
 
 def test_withdraw_and_list(client: st.Client) -> None:
