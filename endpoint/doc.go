@@ -10,7 +10,8 @@
 //
 // Publishing the name again makes version 2 beside version 1. Whoever holds version 1 keeps it and hears of version 2 by
 // event; whoever comes now gets version 2; when the last lease on version 1 goes, its memory does. No reader waits for a
-// writer, and no writer for a reader.
+// writer, and no writer for a reader. [Client.Follow] does that for a service: its requests get the newest version, and each keeps
+// the one that it began with.
 //
 // # Who holds what
 //

@@ -1,0 +1,104 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// An HTTP service answers from the newest version of a model, whatever is published while its requests run.
+func ExampleClient_Follow() {
+	ctx := context.Background()
+	dev, socket := exampleDevice()
+	defer dev.Close()
+	defer os.RemoveAll(filepath.Dir(socket))
+	publish, end := exampleOwner(dev, socket)
+	defer end()
+	publish("bias", 1)
+
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	took := make(chan struct{}, 1)
+	model, err := client.Follow(ctx, "model", endpoint.FollowOptions{
+		Validate: func(_ context.Context, version uint64, sd *module.StateDict) error {
+			if _, ok := sd.Get("bias"); !ok {
+				return fmt.Errorf("version %d has no bias", version)
+			}
+			return nil
+		},
+		Notify: func(e endpoint.FollowEvent) {
+			if e.Version > 1 {
+				fmt.Println(e.Kind, e.Version, e.Err)
+				took <- struct{}{}
+			}
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+	service := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		err := model.Use(func(sd *module.StateDict) error {
+			bias, _ := sd.Get("bias")
+			_, err := fmt.Fprint(w, bias)
+			return err
+		})
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+	ask := func() {
+		answer := httptest.NewRecorder()
+		service.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/", nil))
+		fmt.Println(answer.Body)
+	}
+
+	ask()
+	publish("weight", 2)
+	<-took
+	ask()
+	publish("bias", 3)
+	<-took
+	ask()
+	// Output:
+	// tensor([1., 1.])
+	// refused 2 version 2 has no bias
+	// tensor([1., 1.])
+	// took 3 <nil>
+	// tensor([3., 3.])
+}
+
+// exampleOwner is an owner, usually a process of its own, and what publishes a model there with one tensor of a name and a value.
+func exampleOwner(dev driver.Device, socket string) (publish func(name string, value float32), end func() error) {
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	go server.Serve()
+	publish = func(name string, value float32) {
+		x, err := tensor.FromSlice(dev, tensor.Shape{2}, []float32{value, value})
+		if err != nil {
+			log.Fatal(err)
+		}
+		sd := module.NewStateDict()
+		if err := sd.Set(name, x); err != nil {
+			log.Fatal(err)
+		}
+		if _, err := server.Publish(context.Background(), "model", sd); err != nil {
+			log.Fatal(err)
+		}
+	}
+	return publish, server.Close
+}

@@ -1,0 +1,320 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// FollowOptions say how a [Follower] takes new versions. The zero value takes each.
+type FollowOptions struct {
+	// Validate is asked before a version is taken, with its state dict, which it borrows: requests go on with the
+	// version before meanwhile. What it returns an error for is refused: the follower stays where it is until a newer
+	// version is published. ctx ends when the follower is closed. Nil takes every version.
+	Validate func(ctx context.Context, version uint64, sd *module.StateDict) error
+	// Notify is told what happens, one event after the other, on a goroutine of the follower: it holds up the next
+	// version, and never a request. It must not close the follower. Nil for nobody.
+	Notify func(FollowEvent)
+}
+
+// Follower holds the newest version of a name for the requests of a service. Its methods are safe for concurrent use.
+type Follower struct {
+	client *Client
+	name   string
+	opts   FollowOptions
+
+	ctx   context.Context // ends with Close
+	stop  context.CancelCauseFunc
+	ended chan struct{} // closed when the following goroutine has ended
+	ready chan struct{} // closed when the first version was taken
+
+	current atomic.Pointer[followed] // nil before the first version, and after Close
+	events  chan FollowEvent         // of versions that were unmapped, for the following goroutine
+	unmaps  sync.WaitGroup           // versions that are being unmapped; added to under mu while not over
+
+	mu      sync.Mutex
+	refused error // why the newest version that came is not in use
+	lost    bool  // there is no owner
+	over    bool  // the following has ended
+}
+
+// Follow takes the newest version of a name, and each newer one as it is published, until the follower is closed. It
+// waits for the first version, and for an owner, until ctx ends; the following itself does not end with ctx. Requests
+// use a version by [Follower.Use] or [Follower.Current], and a version is unmapped when the last of them has ended
+// that got it.
+//
+//	llm, err := client.Follow(ctx, "llm", endpoint.FollowOptions{Validate: check})
+//	…
+//	err = llm.Use(func(sd *module.StateDict) error { return answer(w, r, sd) })
+//
+// When the owner goes away the version stays in use; the client dials again, and takes what its successor publishes,
+// whatever its number. Errors: the cause of ctx, with the reason why no version was taken; [ErrClosed] for a client
+// that is closed; [ErrPermission] and the like where waiting for the owner would be in vain. The caller closes the
+// follower.
+func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*Follower, error) {
+	w, err := c.Watch(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("follow %s: %w", shown(name), err)
+	}
+	f := &Follower{
+		client: c, name: name, opts: opts, ended: make(chan struct{}), ready: make(chan struct{}), events: make(chan FollowEvent, 1),
+	}
+	f.ctx, f.stop = context.WithCancelCause(context.Background())
+	go f.run(w)
+	select {
+	case <-f.ready:
+		return f, nil
+	case <-f.ended:
+		err = context.Cause(f.ctx)
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+		if refused := f.Refused(); refused != nil {
+			err = fmt.Errorf("%w; the last that came was refused: %w", err, refused)
+		}
+	}
+	f.Close()
+	return nil, fmt.Errorf("follow %s: wait for its first version: %w", shown(name), err)
+}
+
+// Current pins the version that is in use, so that it stays mapped until the caller closes the pin. [ErrClosed] when
+// the follower was closed.
+func (f *Follower) Current() (*Pinned, error) {
+	v, err := f.pin()
+	if err != nil {
+		return nil, err
+	}
+	return &Pinned{version: v}, nil
+}
+
+// pin adds a pin to the version that is in use.
+func (f *Follower) pin() (*followed, error) {
+	for {
+		v := f.current.Load()
+		if v == nil {
+			return nil, fmt.Errorf("follower of %s: %w", shown(f.name), ErrClosed)
+		}
+		if v.pin() { // else it was superseded since, and there is another one
+			return v, nil
+		}
+	}
+}
+
+// Use calls fn with the state dict of the version that is in use, which fn borrows: it stays mapped until fn has
+// returned, whatever is published meanwhile. It returns what fn returned, or [ErrClosed] when the follower was
+// closed.
+func (f *Follower) Use(fn func(sd *module.StateDict) error) error {
+	v, err := f.pin()
+	if err != nil {
+		return err
+	}
+	defer v.unpin()
+	return fn(v.handle.StateDict())
+}
+
+// Version is the version that is in use; 0 when the follower was closed.
+func (f *Follower) Version() uint64 {
+	if v := f.current.Load(); v != nil {
+		return v.handle.Version()
+	}
+	return 0
+}
+
+// Refused is why the newest version that came is not in use; nil where it is.
+func (f *Follower) Refused() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.refused
+}
+
+// OwnerLost reports whether the client has no connection to an owner: then no newer version can come.
+func (f *Follower) OwnerLost() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lost
+}
+
+// Close ends the following and gives the version that is in use back. Requests that have a version keep it until they
+// end. It waits for Validate and Notify to return. A second Close is nil.
+func (f *Follower) Close() error {
+	f.stop(ErrClosed)
+	<-f.ended
+	return nil
+}
+
+// run follows the name until the follower is closed, or the watcher ends with the client.
+func (f *Follower) run(w *Watcher) {
+	defer close(f.ended)
+	news := make(chan Event)
+	go f.watch(w, news)
+	defer f.end(w, news)
+	var tries retries
+	for {
+		select {
+		case e, more := <-news:
+			if !more {
+				return
+			}
+			f.heard(e, &tries)
+		case <-tries.due():
+			f.take(&tries)
+		case e := <-f.events:
+			f.tell(e)
+		case <-f.ctx.Done():
+			return
+		}
+	}
+}
+
+// end gives back what the follower has, and waits for its goroutines.
+func (f *Follower) end(w *Watcher, news <-chan Event) {
+	w.Close()
+	for range news { // until watch has ended
+	}
+	f.mu.Lock()
+	f.over = true
+	f.mu.Unlock()
+	f.unmaps.Wait()
+	if v := f.current.Swap(nil); v != nil {
+		v.unpin()
+	}
+}
+
+// watch passes the watcher's events on.
+func (f *Follower) watch(w *Watcher, news chan<- Event) {
+	defer close(news)
+	for {
+		e, err := w.Next(f.ctx)
+		if err != nil {
+			f.stop(err)
+			return
+		}
+		select {
+		case news <- e:
+		case <-f.ctx.Done():
+			return
+		}
+	}
+}
+
+// heard deals with an event of the name or its owner.
+func (f *Follower) heard(e Event, tries *retries) {
+	switch e.Kind {
+	case EventOwnerLost, EventOwnerBack:
+		kind := FollowOwnerLost
+		if e.Kind == EventOwnerBack {
+			kind = FollowOwnerBack
+		}
+		f.mu.Lock()
+		f.lost = e.Kind == EventOwnerLost
+		f.mu.Unlock()
+		f.tell(FollowEvent{Kind: kind, Server: e.Server})
+	case EventWithdrawn:
+		tries.stop()
+		f.tell(FollowEvent{Kind: FollowWithdrawn, Version: e.Version, Server: e.Server})
+	case EventPublished:
+		tries.begin()
+		f.take(tries)
+	}
+}
+
+// take attaches the newest version and puts it in use, unless it is, or was refused.
+func (f *Follower) take(tries *retries) {
+	ctx, cancel := context.WithTimeout(f.ctx, takeTimeout)
+	defer cancel()
+	h, err := f.client.Acquire(ctx, f.name)
+	switch {
+	case err == nil:
+		tries.stop()
+		f.offer(h, tries)
+	case f.ctx.Err() != nil:
+	case errors.Is(err, ErrNotFound): // withdrawn, or still loading: the watcher is told when it is there
+		tries.stop()
+	case errors.Is(err, ErrUnavailable): // events of the owner say so
+		tries.again()
+	default:
+		tries.again()
+		f.refuse(FollowEvent{Kind: FollowRefused, Server: f.client.ServerID(), Err: err})
+	}
+}
+
+// takeTimeout is how long attaching may take before events are looked at again.
+const takeTimeout = 30 * time.Second
+
+// offer puts a version in use that is new and that Validate accepts. It takes the handle.
+func (f *Follower) offer(h *Handle, tries *retries) {
+	at := versionOf(h)
+	if v := f.current.Load(); v != nil && versionOf(v.handle) == at || tries.refused == at {
+		h.Close()
+		return
+	}
+	err := f.validate(h)
+	switch {
+	case err == nil:
+		f.put(h)
+	case f.ctx.Err() != nil:
+		h.Close()
+	default:
+		h.Close()
+		tries.refused = at
+		f.refuse(FollowEvent{Kind: FollowRefused, Version: at.version, Server: at.server, Err: err})
+	}
+}
+
+// serverVersion names a version: another owner counts anew.
+type serverVersion struct {
+	server  string
+	version uint64
+}
+
+func versionOf(h *Handle) serverVersion { return serverVersion{h.ServerID(), h.Version()} }
+
+// validate asks the hook. A panic in it refuses the version: the service goes on with the one that it has.
+func (f *Follower) validate(h *Handle) (err error) {
+	if f.opts.Validate == nil {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: validate: %v", ErrPanic, p)
+		}
+	}()
+	return f.opts.Validate(f.ctx, h.Version(), h.StateDict())
+}
+
+// put makes a version the one in use. It takes the handle.
+func (f *Follower) put(h *Handle) {
+	v := &followed{follower: f, handle: h}
+	v.pins.Store(1) // the follower's own
+	f.mu.Lock()
+	f.refused = nil
+	f.mu.Unlock()
+	before := f.current.Swap(v)
+	if before == nil {
+		close(f.ready)
+	}
+	f.tell(FollowEvent{Kind: FollowTook, Version: h.Version(), Server: h.ServerID()})
+	if before != nil {
+		before.unpin()
+	}
+}
+
+// refuse notes a refusal.
+func (f *Follower) refuse(e FollowEvent) {
+	f.mu.Lock()
+	f.refused = e.Err
+	f.mu.Unlock()
+	f.tell(e)
+}
+
+// tell passes an event on.
+func (f *Follower) tell(e FollowEvent) {
+	e.Name = f.name
+	if f.opts.Notify != nil {
+		f.opts.Notify(e)
+	}
+}

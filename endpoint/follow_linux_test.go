@@ -1,0 +1,330 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// told collects what a follower tells.
+type told struct {
+	mu     sync.Mutex
+	events []endpoint.FollowEvent
+}
+
+func (l *told) note(e endpoint.FollowEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, e)
+}
+
+// has reports whether an event of the kind came, about the version where that is not 0.
+func (l *told) has(kind endpoint.FollowEventKind, version uint64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.events {
+		if e.Kind == kind && (version == 0 || e.Version == version) {
+			return true
+		}
+	}
+	return false
+}
+
+// mapped counts the mappings of shared memory that this process has.
+func mapped(t *testing.T) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	return strings.Count(string(maps), "/memfd:")
+}
+
+// following is a client of this process that follows a name at an owner of another one.
+func following(t *testing.T, socket string, opts endpoint.FollowOptions) (*endpoint.Client, *endpoint.Follower, *told) {
+	t.Helper()
+	log := new(told)
+	opts.Notify = log.note
+	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
+	defer cancel()
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	f, err := c.Follow(ctx, "m", opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	return c, f, log
+}
+
+// contents are what models of seeds have in them.
+type contents struct {
+	t  *testing.T
+	mu sync.Mutex
+	of map[uint64]map[string][]byte
+}
+
+// want is what the model of a seed has in it.
+func (c *contents) want(seed uint64) (map[string][]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if of := c.of[seed]; of != nil {
+		return of, nil
+	}
+	sd, err := synthetic(testDevice(c.t), command{Seed: seed})
+	if err != nil {
+		return nil, err
+	}
+	defer sd.Close()
+	of := map[string][]byte{}
+	for name, x := range sd.All() {
+		if of[name], err = x.ReadBytes(); err != nil {
+			return nil, err
+		}
+	}
+	if c.of == nil {
+		c.of = map[uint64]map[string][]byte{}
+	}
+	c.of[seed] = of
+	return of, nil
+}
+
+// check compares every byte of a state dict with what the model of a seed has in it.
+func (c *contents) check(sd *module.StateDict, seed uint64) error {
+	want, err := c.want(seed)
+	if err != nil {
+		return err
+	}
+	for name, x := range sd.All() {
+		got, err := x.ReadBytes()
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(got, want[name]) {
+			return fmt.Errorf("%s is not that of seed %d", name, seed)
+		}
+	}
+	return nil
+}
+
+func TestFollowPinsVersionsOfRequests(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	_, f, log := following(t, socket, endpoint.FollowOptions{})
+	all := contents{t: t}
+	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 1) }))
+	one := mapped(t)
+	request, err := f.Current()
+	require.NoError(t, err)
+
+	o.must(command{Do: "publish", Name: "m", Seed: 2})
+	eventually(t, waitLimit, "version 2 is taken", func() bool { return f.Version() == 2 })
+	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
+	require.EqualValues(t, 1, request.Version())
+	require.NoError(t, all.check(request.StateDict(), 1), "a request keeps the version that it began with")
+	require.Len(t, o.must(command{Do: "books"}).Models[0].Versions, 2)
+	require.False(t, log.has(endpoint.FollowUnmapped, 1))
+
+	require.NoError(t, request.Close())
+	require.NoError(t, request.Close(), "a second time is nothing")
+	eventually(t, waitLimit, "version 1 is unmapped", func() bool { return log.has(endpoint.FollowUnmapped, 1) && mapped(t) == one })
+	eventually(t, waitLimit, "the owner frees it", func() bool { return len(o.must(command{Do: "books"}).Models[0].Versions) == 1 })
+	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
+
+	o.must(command{Do: "withdraw", Name: "m"})
+	eventually(t, waitLimit, "the withdrawal is told", func() bool { return log.has(endpoint.FollowWithdrawn, 2) })
+	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
+	last, err := f.Current()
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.NoError(t, all.check(last.StateDict(), 2), "a request ends later than the follower")
+	require.NoError(t, last.Close())
+	require.ErrorIs(t, f.Use(func(*module.StateDict) error { return nil }), endpoint.ErrClosed)
+	require.Zero(t, f.Version())
+}
+
+func TestFollowWaitsForTheFirstVersion(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
+	require.NoError(t, err)
+	defer c.Close()
+	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err = c.Follow(short, "m", endpoint.FollowOptions{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, `follow "m"`)
+
+	got := make(chan *endpoint.Follower, 1)
+	go func() {
+		f, err := c.Follow(context.Background(), "m", endpoint.FollowOptions{})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- f
+	}()
+	o.must(command{Do: "publish", Name: "other", Seed: 1})
+	o.must(command{Do: "publish", Name: "m", Seed: 2})
+	f := <-got
+	require.NotNil(t, f)
+	defer f.Close()
+	all := contents{t: t}
+	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
+}
+
+func TestFollowValidates(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	errBad := errors.New("the loss is not a number")
+	validate := func(_ context.Context, version uint64, sd *module.StateDict) error {
+		switch version {
+		case 2:
+			return fmt.Errorf("%d tensors: %w", sd.Len(), errBad)
+		case 3:
+			panic("a check that is wrong")
+		}
+		return nil
+	}
+	_, f, log := following(t, socket, endpoint.FollowOptions{Validate: validate})
+	require.NoError(t, f.Refused())
+	one := mapped(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 2})
+	eventually(t, waitLimit, "version 2 is refused", func() bool { return log.has(endpoint.FollowRefused, 2) })
+	require.ErrorIs(t, f.Refused(), errBad)
+	require.EqualValues(t, 1, f.Version())
+	o.must(command{Do: "publish", Name: "m", Seed: 3})
+	eventually(t, waitLimit, "version 3 is refused", func() bool { return log.has(endpoint.FollowRefused, 3) })
+	require.ErrorIs(t, f.Refused(), endpoint.ErrPanic)
+	require.Equal(t, one, mapped(t), "what was refused is unmapped")
+	all := contents{t: t}
+	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 1) }))
+	o.must(command{Do: "publish", Name: "m", Seed: 4})
+	eventually(t, waitLimit, "version 4 is taken", func() bool { return f.Version() == 4 && log.has(endpoint.FollowTook, 4) })
+	require.NoError(t, f.Refused())
+
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Follow(ctx, "m", endpoint.FollowOptions{Validate: func(context.Context, uint64, *module.StateDict) error { return errBad }})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, errBad, "why no version was taken")
+}
+
+// TestFollowOverOwners kills an owner: the version stays in use, and what its successor publishes is taken, whatever its number.
+func TestFollowOverOwners(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	for seed := range uint64(3) {
+		o.must(command{Do: "publish", Name: "m", Seed: seed + 1})
+	}
+	_, f, log := following(t, socket, endpoint.FollowOptions{})
+	require.EqualValues(t, 3, f.Version())
+	o.kill()
+	eventually(t, waitLimit, "the loss is told", func() bool { return log.has(endpoint.FollowOwnerLost, 0) && f.OwnerLost() })
+	all := contents{t: t}
+	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }))
+
+	next := start(t)
+	next.must(command{Do: "serve", Socket: socket})
+	eventually(t, waitLimit, "the successor is told", func() bool { return log.has(endpoint.FollowOwnerBack, 0) && !f.OwnerLost() })
+	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }), "it has not published anything yet")
+	next.must(command{Do: "publish", Name: "m", Seed: 9})
+	eventually(t, waitLimit, "its version is taken", func() bool { return f.Version() == 1 })
+	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 9) }))
+	eventually(t, waitLimit, "the old one is unmapped", func() bool { return log.has(endpoint.FollowUnmapped, 3) })
+}
+
+// TestFollowUnderLoad has four workers answer requests while versions change and owners are killed: each request sees one version from beginning
+// to end, every byte of it, and none fails.
+func TestFollowUnderLoad(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	_, f, log := following(t, socket, endpoint.FollowOptions{})
+	all := contents{t: t}
+	var mu sync.Mutex
+	seeds := map[string]uint64{} // what version n of a server was made of, beside n
+	first, err := f.Current()
+	require.NoError(t, err)
+	seeds[first.ServerID()] = 0
+	require.NoError(t, first.Close())
+
+	done := make(chan struct{})
+	var workers sync.WaitGroup
+	var requests atomic.Int64
+	work := func() error {
+		p, err := f.Current()
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		mu.Lock()
+		base, known := seeds[p.ServerID()]
+		mu.Unlock()
+		if !known {
+			return nil // its first version: the test has not heard of it yet
+		}
+		requests.Add(1)
+		return all.check(p.StateDict(), base+p.Version())
+	}
+	for range 4 {
+		workers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if err := work(); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for owners := range uint64(4) {
+		base := 100 * owners
+		for n := uint64(1); n <= 12; n++ {
+			if owners == 0 && n == 1 {
+				continue // published above
+			}
+			o.must(command{Do: "publish", Name: "m", Seed: base + n})
+			if n == 1 {
+				eventually(t, waitLimit, "the successor's version is taken", func() bool { return f.Version() == 1 })
+				p, err := f.Current()
+				require.NoError(t, err)
+				mu.Lock()
+				seeds[p.ServerID()] = base
+				mu.Unlock()
+				require.NoError(t, p.Close())
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+		eventually(t, waitLimit, "the newest version is taken", func() bool { return f.Version() == 12 })
+		if owners < 3 {
+			o.kill()
+			o = start(t)
+			o.must(command{Do: "serve", Socket: socket})
+		}
+	}
+	close(done)
+	workers.Wait()
+	require.Positive(t, requests.Load())
+	require.True(t, log.has(endpoint.FollowOwnerLost, 0))
+	eventually(t, waitLimit, "one version is mapped", func() bool { return len(o.must(command{Do: "books"}).Models[0].Versions) == 1 })
+}
