@@ -29,8 +29,8 @@ const (
 
 // NewError is an error with a code, a word that the program chooses and that programs on both sides know, and a sentence for people. A code of
 // more than 64 bytes is cut.
-func NewError(code, message string) *Error {
-	return &Error{code: wire.CutText(code, maxErrorCode), message: message}
+func NewError(code, text string) *Error {
+	return &Error{code: wire.CutText(code, maxErrorCode), message: text}
 }
 
 // WithData returns a copy of the error with a value that goes along, encoded as arguments are, at most 28,608 bytes; it cannot hold tensors. A

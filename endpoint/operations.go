@@ -37,12 +37,12 @@ type request struct {
 	call   wire.CallParts
 }
 
-// decode reads the request's body into the message. An empty body leaves it as it is.
-func (r request) decode(message any) error {
+// decode reads the request's body into a message. An empty body leaves it as it is.
+func (r request) decode(into any) error {
 	if len(r.body) == 0 {
 		return nil
 	}
-	return wire.Unmarshal(r.body, message)
+	return wire.Unmarshal(r.body, into)
 }
 
 // sender is [wire.Conn.Send] or [wire.Conn.SendLater].

@@ -17,7 +17,7 @@ import (
 func received(t *testing.T, e *Error) *Error {
 	t.Helper()
 	var out Error
-	require.NoError(t, Unmarshal(mustMarshal(t, e), &out))
+	require.NoError(t, Unmarshal(encoded(t, e), &out))
 	return &out
 }
 
@@ -99,7 +99,7 @@ func TestErrorsThatNoRowKnows(t *testing.T) {
 // An error that came from elsewhere is passed on as it is, unless it is the reason for something else.
 func TestErrorsOfOthersArePassedOn(t *testing.T) {
 	table := NewCodeTable()
-	data := mustMarshal(t, map[string]int{"limit": 4096})
+	data := encoded(t, map[string]int{"limit": 4096})
 	theirs := &Error{Code: CodeNotFound, Type: "page", Message: "no page 7", Data: data}
 	sent := table.Encode(errors.Join(fmt.Errorf("read: %w", theirs), os.ErrClosed))
 	require.Equal(t, CodeNotFound, sent.Code)
@@ -123,7 +123,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	for range 3 * MaxDepth {
 		deep = append([]byte("\x81"), deep...)
 	}
-	for name, data := range map[string]RawMessage{"long": mustMarshal(t, make([]byte, MaxErrorData)), "deep": deep, "no item": {0x81}} {
+	for name, data := range map[string]RawMessage{"long": encoded(t, make([]byte, MaxErrorData)), "deep": deep, "no item": {0x81}} {
 		sent = received(t, table.Encode(&Error{Code: 40, Type: strings.Repeat("t", 1<<20), Message: "m", Data: data}))
 		require.Nil(t, sent.Data, name)
 		require.LessOrEqual(t, len(sent.Type), MaxErrorType)
@@ -131,13 +131,13 @@ func TestErrorsAreBounded(t *testing.T) {
 		require.Nil(t, sent.Details().Cause.Data, name)
 	}
 	// The deepest error that there is can be read where it stands deepest.
-	own := mustMarshal(t, [][][][]string{{{{"x"}}}})
-	require.Error(t, dataDecMode.Wellformed(mustMarshal(t, [][][][][][][]int{{{{{{{1}}}}}}})))
+	own := encoded(t, [][][][]string{{{{"x"}}}})
+	require.Error(t, dataDecMode.Wellformed(encoded(t, [][][][][][][]int{{{{{{{1}}}}}}})))
 	err := &Error{Code: 40, Message: strings.Repeat("m", 1<<20), Data: own}
 	for range 10 {
 		err = table.EncodeWith(os.ErrClosed, ErrorDetails{Cause: err})
 		var list TasksListed
-		require.NoError(t, Unmarshal(mustMarshal(t, TasksListed{Tasks: []TaskInfo{{Error: err}}}), &list))
+		require.NoError(t, Unmarshal(encoded(t, TasksListed{Tasks: []TaskInfo{{Error: err}}}), &list))
 	}
 	causes := 0
 	for cause := err.Details().Cause; cause != nil; cause = cause.Details().Cause {

@@ -55,9 +55,7 @@ func TestNilBodyIsEmptyMap(t *testing.T) {
 	require.NoError(t, a.Send(KindGoodbye, 0, nil))
 	f, err := b.Receive()
 	require.NoError(t, err)
-	var g Goodbye
-	require.NoError(t, Unmarshal(f.Body, &g))
-	require.Equal(t, Goodbye{}, g)
+	require.Equal(t, []byte{0xa0}, f.Body)
 }
 
 func TestManyDescriptors(t *testing.T) {

@@ -150,9 +150,9 @@ func TestGolden(t *testing.T) {
 
 	ping, err := MarshalRequest(OpPing, time.Second, Ping{Timestamp: 1})
 	require.NoError(t, err)
-	golden(t, "frame-request.bin", frameBytes(KindRequest, 0, 0x0102030405060708, ping))
-	golden(t, "frame-files.bin", frameBytes(KindFiles, 253, 7, nil))
-	golden(t, "frame-response-files.bin", frameBytes(KindResponse, 2, 7, emptyMap))
+	golden(t, "frame-request.bin", bytesOfFrame(KindRequest, 0, 0x0102030405060708, ping))
+	golden(t, "frame-files.bin", bytesOfFrame(KindFiles, 253, 7, nil))
+	golden(t, "frame-response-files.bin", bytesOfFrame(KindResponse, 2, 7, []byte{0xa0}))
 }
 
 func golden(t *testing.T, name string, want []byte) {

@@ -106,14 +106,14 @@ var errGoodbye = fmt.Errorf("%w: goodbye before the hello", ErrProtocol)
 
 // receiveHello waits for the first frame, no longer than the limits say.
 func receiveHello(c *Conn) (Hello, error) {
-	if c.limits.HandshakeTimeout > 0 {
-		if err := c.SetReadDeadline(time.Now().Add(c.limits.HandshakeTimeout)); err != nil {
+	if c.Limits().HandshakeTimeout > 0 {
+		if err := c.SetReadDeadline(time.Now().Add(c.Limits().HandshakeTimeout)); err != nil {
 			return Hello{}, err
 		}
 	}
 	f, err := c.Receive()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return Hello{}, fmt.Errorf("no hello within %v: %w", c.limits.HandshakeTimeout, ErrTimeout)
+		return Hello{}, fmt.Errorf("no hello within %v: %w", c.Limits().HandshakeTimeout, ErrTimeout)
 	}
 	if err != nil {
 		return Hello{}, err

@@ -13,7 +13,7 @@ import (
 // shake runs both sides of a handshake.
 func shake(t *testing.T, client, server Hello, check func(*Hello) error) (c, s *Agreement, clientErr, serverErr error) {
 	t.Helper()
-	a, b := pipe(t, Limits{})
+	a, b := openPipe(t, Limits{})
 	var wg sync.WaitGroup
 	wg.Go(func() { s, serverErr = ServerHandshake(b, server, check) })
 	c, clientErr = ClientHandshake(a, client)
@@ -25,7 +25,7 @@ func shake(t *testing.T, client, server Hello, check func(*Hello) error) (c, s *
 }
 
 func TestHandshake(t *testing.T) {
-	requireSameDescriptors(t)
+	checkDescriptors(t)
 	client := Hello{Features: []string{"watch", "a", "z"}, Label: "client"}
 	server := Hello{Features: []string{"z", "watch", "b"}, Server: "id", Devices: []DeviceInfo{{UUID: uuid(1), Type: 1}}}
 	c, s, err, serverErr := shake(t, client, server, func(h *Hello) error {
@@ -85,18 +85,18 @@ func TestHandshakeRefusal(t *testing.T) {
 }
 
 func TestHandshakeWithSomethingElse(t *testing.T) {
-	requireSameDescriptors(t)
+	checkDescriptors(t)
 	for name, send := range map[string]func(c *Conn) error{
 		"request":         func(c *Conn) error { return c.Send(KindRequest, 1, AppendRequest(nil, Request{Op: OpPing})) },
-		"hello with id":   func(c *Conn) error { return c.Send(KindHello, 1, mustMarshal(t, Hello{Protocol: 1, Oldest: 1})) },
+		"hello with id":   func(c *Conn) error { return c.Send(KindHello, 1, encoded(t, Hello{Protocol: 1, Oldest: 1})) },
 		"empty hello":     func(c *Conn) error { return c.Send(KindHello, 0, nil) },
 		"goodbye":         func(c *Conn) error { return c.Send(KindGoodbye, 0, nil) },
 		"bad hello":       func(c *Conn) error { return c.Send(KindHello, 0, []byte{0x80}) },
-		"versions":        func(c *Conn) error { return c.Send(KindHello, 0, mustMarshal(t, Hello{Protocol: 1, Oldest: 2})) },
-		"with descriptor": func(c *Conn) error { return c.Send(KindHello, 0, nil, memfds(t, 1)...) },
+		"versions":        func(c *Conn) error { return c.Send(KindHello, 0, encoded(t, Hello{Protocol: 1, Oldest: 2})) },
+		"with descriptor": func(c *Conn) error { return c.Send(KindHello, 0, nil, numberedFiles(t, 1)...) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, b := pipe(t, Limits{})
+			a, b := openPipe(t, Limits{})
 			require.NoError(t, send(a))
 			_, err := ServerHandshake(b, Hello{}, nil)
 			require.Error(t, err)
@@ -112,7 +112,7 @@ func TestHandshakeWithSomethingElse(t *testing.T) {
 }
 
 func TestHandshakeWithAServerThatStops(t *testing.T) {
-	a, b := pipe(t, Limits{})
+	a, b := openPipe(t, Limits{})
 	require.NoError(t, b.Send(KindGoodbye, 0, nil))
 	_, err := ClientHandshake(a, Hello{})
 	require.ErrorIs(t, err, CodeUnavailable)
@@ -120,7 +120,7 @@ func TestHandshakeWithAServerThatStops(t *testing.T) {
 }
 
 func TestHandshakeWithNobody(t *testing.T) {
-	a, b := pipe(t, Limits{HandshakeTimeout: time.Millisecond})
+	a, b := openPipe(t, Limits{HandshakeTimeout: time.Millisecond})
 	_, err := ServerHandshake(a, Hello{}, nil)
 	require.ErrorIs(t, err, ErrTimeout)
 	b.Close()

@@ -3,10 +3,7 @@ package wire
 import (
 	"bytes"
 	"fmt"
-	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // frameBytes is a frame as it goes over the wire.
@@ -36,10 +33,3 @@ const (
 	waitLong = 10 * time.Second
 	waitStep = time.Millisecond
 )
-
-func mustMarshal(t testing.TB, v any) []byte {
-	t.Helper()
-	b, err := Marshal(v)
-	require.NoError(t, err)
-	return b
-}
