@@ -7,15 +7,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // TestAnswerBeforeAbandonKeepsEvents has the answer to a watch come before its context is seen to have ended: the request has succeeded, so its
 // events go on. (D37)
 func TestAnswerBeforeAbandonKeepsEvents(t *testing.T) {
 	near, _ := newPipes(wire.Limits{}, wire.Limits{})
-	l := makeLink(near, wire.Hello{})
+	l := makeLink(near, message.Hello{})
 	heard := 0
-	watch := call{op: wire.OpWatch, item: func(wire.Frame) error { heard++; return nil }}
+	watch := call{op: message.OpWatch, item: func(wire.Frame) error { heard++; return nil }}
 	id, w, err := l.expect(&watch)
 	require.NoError(t, err)
 	require.NoError(t, l.dispatch(wire.Frame{Kind: wire.KindResponse, ID: id}))

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Error is an error of the program's own, which crosses to callers as it is: a function of an endpoint returns it, alone or wrapped, and
@@ -17,26 +17,26 @@ import (
 type Error struct {
 	code    string
 	message string
-	data    wire.RawMessage
+	data    message.RawMessage
 }
 
 const (
 	// maxErrorCode is how many bytes the code of an [Error] has at most.
 	maxErrorCode = 64
 	// maxErrorValue is how many bytes its encoded data has at most: its message goes along.
-	maxErrorValue = wire.MaxErrorData - wire.MaxErrorMessage - 64
+	maxErrorValue = message.MaxErrorData - message.MaxErrorMessage - 64
 )
 
 // NewError is an error with a code, a word that the program chooses and that programs on both sides know, and a sentence for people. A code of
 // more than 64 bytes is cut.
 func NewError(code, text string) *Error {
-	return &Error{code: wire.CutText(code, maxErrorCode), message: text}
+	return &Error{code: message.CutText(code, maxErrorCode), message: text}
 }
 
 // WithData returns a copy of the error with a value that goes along, encoded as arguments are, at most 28,608 bytes; it cannot hold tensors. A
 // value that cannot cross is told in the place of the error's message.
 func (e *Error) WithData(value any) *Error {
-	data, err := wire.Marshal(value)
+	data, err := message.Marshal(value)
 	if err == nil && len(data) > maxErrorValue {
 		err = fmt.Errorf("it has %d bytes, the limit is %d", len(data), maxErrorValue)
 	}
@@ -68,20 +68,20 @@ func (e *Error) Data(out any) error {
 	if len(e.data) == 0 {
 		return nil
 	}
-	if err := wire.Unmarshal(e.data, out); err != nil {
+	if err := message.Unmarshal(e.data, out); err != nil {
 		return fmt.Errorf("data of error %q: %w", e.code, err)
 	}
 	return nil
 }
 
 // applicationError is the program's own error in a chain, as it crosses; false where there is none.
-func applicationError(err error) (*wire.Error, bool) {
+func applicationError(err error) (*message.Error, bool) {
 	var e *Error
 	if !errors.As(err, &e) {
 		return nil, false
 	}
-	out := &wire.Error{Code: wire.CodeApplication, Type: e.code, Message: wire.CutText(err.Error(), wire.MaxErrorMessage)}
-	data, encErr := wire.Marshal(wire.ApplicationError{Message: wire.CutText(e.message, wire.MaxErrorMessage), Data: e.data})
+	out := &message.Error{Code: message.CodeApplication, Type: e.code, Message: message.CutText(err.Error(), message.MaxErrorMessage)}
+	data, encErr := message.Marshal(message.ApplicationError{Message: message.CutText(e.message, message.MaxErrorMessage), Data: e.data})
 	if encErr == nil {
 		out.Data = data
 	}
@@ -89,9 +89,9 @@ func applicationError(err error) (*wire.Error, bool) {
 }
 
 // decodeApplicationError is what applicationError was made of.
-func decodeApplicationError(e *wire.Error) *Error {
-	var sent wire.ApplicationError
-	if len(e.Data) == 0 || wire.Unmarshal(e.Data, &sent) != nil {
+func decodeApplicationError(e *message.Error) *Error {
+	var sent message.ApplicationError
+	if len(e.Data) == 0 || message.Unmarshal(e.Data, &sent) != nil {
 		sent.Message = e.Message
 	}
 	return &Error{code: e.Type, message: sent.Message, data: sent.Data}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 var errQuota = endpoint.NewError("quota", "the quota is used up")
@@ -53,7 +53,7 @@ func TestApplicationErrorsCross(t *testing.T) {
 			}
 			_, err := endpoint.Call[int](ctx, through, "file", 1)
 			require.ErrorIs(t, err, fs.ErrNotExist)
-			require.ErrorIs(t, err, wire.CodeNotFound)
+			require.ErrorIs(t, err, message.CodeNotFound)
 		}
 	}
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // arguments are those of one call, as they came and as the function gets them. They are used by one run at most: whoever claims them
 // closes them.
 type arguments struct {
-	raw      wire.RawMessage
+	raw      message.RawMessage
 	storages []*tensor.Storage
 	names    []string // of the storages, which keys are made of; see lent
 	value    any      // a pointer to the endpoint's In
@@ -37,7 +38,7 @@ const (
 )
 
 // newArguments imports and decodes the arguments of a call of a session into a. It borrows the files that it does not take.
-func (s *Server) newArguments(a *arguments, d *definition, in *wire.CallParts, files *wire.Files, session uint64) error {
+func (s *Server) newArguments(a *arguments, d *definition, in *message.CallParts, files *wire.Files, session uint64) error {
 	storages, names, err := s.importArguments(in.Handles, files, d, session)
 	if err != nil {
 		return fmt.Errorf("endpoint %q: argument: %w", d.name, err)
@@ -47,9 +48,9 @@ func (s *Server) newArguments(a *arguments, d *definition, in *wire.CallParts, f
 }
 
 // decodeArguments decodes the arguments of a call into a; none at all are an empty map. It takes the storages.
-func (s *Server) decodeArguments(a *arguments, d *definition, raw wire.RawMessage, storages []*tensor.Storage) (err error) {
+func (s *Server) decodeArguments(a *arguments, d *definition, raw message.RawMessage, storages []*tensor.Storage) (err error) {
 	if len(raw) == 0 {
-		raw = wire.RawMessage{0xa0}
+		raw = message.RawMessage{0xa0}
 	}
 	decoded := false
 	defer func() {

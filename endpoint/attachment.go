@@ -4,7 +4,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // attachment is what a client knows of a [Handle]. It keeps neither the handle nor its memory from being collected.
@@ -21,10 +21,10 @@ type attachment struct {
 	state   HandleState
 	newest  uint64
 	changed chan struct{}
-	ready   bool          // version and server are filled in
-	asked   *link         // whose events count
-	early   [2]wire.Event // the last withdrawal and the last publication before that; without a kind where there was none
-	lost    bool          // the lease was lost with its connection, and not taken again
+	ready   bool             // version and server are filled in
+	asked   *link            // whose events count
+	early   [2]message.Event // the last withdrawal and the last publication before that; without a kind where there was none
+	lost    bool             // the lease was lost with its connection, and not taken again
 	closed  bool
 }
 
@@ -113,37 +113,37 @@ func (h *attachment) attached(server string, version uint64) {
 
 // eventsOf makes the events of a connection those that count, and returns what takes them: what another owner, or the same one on a
 // connection that broke, says of the name is not about this version.
-func (h *attachment) eventsOf(l *link) func(wire.Event) {
+func (h *attachment) eventsOf(l *link) func(message.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if l.reason() == nil { // else there may be another one already
-		h.asked, h.early = l, [2]wire.Event{}
+		h.asked, h.early = l, [2]message.Event{}
 	}
-	return func(e wire.Event) { h.event(l, e) }
+	return func(e message.Event) { h.event(l, e) }
 }
 
 // event is called by whoever reads the connection with news of the handle's name.
-func (h *attachment) event(l *link, e wire.Event) {
+func (h *attachment) event(l *link, e message.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.asked != l:
 	case h.ready:
 		h.heardLocked(e)
-	case e.Kind == wire.EventWithdrawn:
+	case e.Kind == message.EventWithdrawn:
 		h.early[0] = e
-	case e.Kind == wire.EventPublished:
+	case e.Kind == message.EventPublished:
 		h.early[1] = e
 	}
 }
 
 // heardLocked notes an event of the owner about the handle's name.
-func (h *attachment) heardLocked(e wire.Event) {
+func (h *attachment) heardLocked(e message.Event) {
 	switch {
 	case h.state == Orphaned:
-	case e.Kind == wire.EventWithdrawn && e.Version >= h.version:
+	case e.Kind == message.EventWithdrawn && e.Version >= h.version:
 		h.changeLocked(Withdrawn, h.newest)
-	case e.Kind == wire.EventPublished && e.Version > h.newest:
+	case e.Kind == message.EventPublished && e.Version > h.newest:
 		// Versions never repeat, so one that is published after a withdrawal does not bring the withdrawn one back.
 		state := Superseded
 		if h.state == Withdrawn {

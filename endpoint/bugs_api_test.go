@@ -12,7 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // in starts a child with a node in a role, as its environment or the command says.
@@ -51,7 +51,7 @@ func TestB41MisspeltWordsAreErrors(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
 	err := c.Call(ctx, "model", map[string]any{"size": 4, "lable": "x"}, nil)
-	require.ErrorIs(t, err, wire.CodeSerialization)
+	require.ErrorIs(t, err, message.CodeSerialization)
 	require.ErrorContains(t, err, `"lable"`)
 	require.ErrorContains(t, c.Call(ctx, "sum", map[string]any{"z": 1}, nil), `"z"`, "in arguments with tensors too")
 	require.Zero(t, ran(o, "model"))

@@ -6,7 +6,7 @@ import (
 	"iter"
 
 	"github.com/sharedtensor/sharedtensor/task"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Caller is what endpoints can be called through: a [Client], whose owner is another process, a [Server], which calls its own
@@ -66,7 +66,7 @@ type fetch struct {
 // String says it for errors.
 func (f fetch) String() string {
 	if f.task != "" {
-		return "result of task " + wire.CutText(f.task, maxShown)
+		return "result of task " + message.CutText(f.task, maxShown)
 	}
 	return fmt.Sprintf("call %s", shown(f.name))
 }
@@ -121,8 +121,8 @@ func waiting(ctx context.Context, wait func() error) error {
 
 // Endpoints lists the endpoints in the order of their names.
 func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
-	var got wire.EndpointsListed
-	if err := c.to.request(ctx, call{op: wire.OpEndpoints}, &got); err != nil {
+	var got message.EndpointsListed
+	if err := c.to.request(ctx, call{op: message.OpEndpoints}, &got); err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)
 	}
 	list := make([]EndpointInfo, 0, len(got.Endpoints))
@@ -134,8 +134,8 @@ func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 
 // ServerInfo describes the server: what it is, what it has counted, what its endpoints took, and who its clients are.
 func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
-	var got wire.ServerInfo
-	if err := c.to.request(ctx, call{op: wire.OpServerInfo}, &got); err != nil {
+	var got message.ServerInfo
+	if err := c.to.request(ctx, call{op: message.OpServerInfo}, &got); err != nil {
 		return ServerInfo{}, fmt.Errorf("server info: %w", err)
 	}
 	return decodeServerInfo(got), nil
@@ -144,8 +144,8 @@ func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 // InvalidateCall drops the cached result of a call with that argument, and one that is being made: who asks after it gets what was
 // begun after it. It tells whether there was one. Who has the result keeps it.
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
-	var got wire.Invalidated
-	if err := c.to.ask(ctx, wire.OpInvalidateCall, name, in, &got); err != nil {
+	var got message.Invalidated
+	if err := c.to.ask(ctx, message.OpInvalidateCall, name, in, &got); err != nil {
 		return false, fmt.Errorf("invalidate call %s: %w", shown(name), err)
 	}
 	return got.Count > 0, nil
@@ -153,8 +153,8 @@ func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool,
 
 // InvalidateEndpoint drops all cached results of an endpoint, and those that are being made, and returns how many there were.
 func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
-	var got wire.Invalidated
-	ask := call{op: wire.OpInvalidateEndpoint, body: wire.InvalidateEndpoint{Endpoint: name}}
+	var got message.Invalidated
+	ask := call{op: message.OpInvalidateEndpoint, body: message.InvalidateEndpoint{Endpoint: name}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
 		return 0, fmt.Errorf("invalidate endpoint %s: %w", shown(name), err)
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Release gives one reference to a managed object back, the oldest that this session has. It is false, and nothing happens, where the object
@@ -16,7 +16,7 @@ import (
 func (c *caller) Release(ctx context.Context, objectID string) (bool, error) {
 	released, err := c.release(ctx, []string{objectID})
 	if err != nil {
-		return false, fmt.Errorf("release object %s: %w", wire.CutText(objectID, maxShown), err)
+		return false, fmt.Errorf("release object %s: %w", message.CutText(objectID, maxShown), err)
 	}
 	return released[0].Released, nil
 }
@@ -52,15 +52,15 @@ func (c *caller) ReleaseEach(ctx context.Context, objectIDs ...string) ([]Releas
 	return out, nil
 }
 
-func (c *caller) release(ctx context.Context, ids []string) ([]wire.ObjectReleased, error) {
+func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectReleased, error) {
 	if slices.Contains(ids, "") {
 		return nil, fmt.Errorf("%w: an object id is empty", ErrInvalid)
 	}
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	var got wire.ObjectsReleased
-	ask := call{op: wire.OpObjectRelease, body: wire.ReleaseObjects{IDs: ids}}
+	var got message.ObjectsReleased
+	ask := call{op: message.OpObjectRelease, body: message.ReleaseObjects{IDs: ids}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
 		return nil, err
 	}
@@ -73,8 +73,8 @@ func (c *caller) release(ctx context.Context, ids []string) ([]wire.ObjectReleas
 
 // ObjectInfo describes a managed object. One that the server does not have is a [*StaleError].
 func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
-	var got wire.ObjectInfo
-	ask := call{op: wire.OpObjectInfo, body: wire.Object{ID: objectID}}
+	var got message.ObjectInfo
+	ask := call{op: message.OpObjectInfo, body: message.Object{ID: objectID}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
 		return ObjectInfo{}, fmt.Errorf("object info: %w", err)
 	}
@@ -85,9 +85,9 @@ func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, e
 // they were made. The server is asked as often as it takes; an object that is made or goes meanwhile may be in the list or not.
 func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo, error) {
 	list := []ObjectInfo{}
-	for ask := (wire.Objects{Endpoints: endpoints}); ; {
-		var got wire.ObjectsListed
-		if err := c.to.request(ctx, call{op: wire.OpObjects, body: ask}, &got); err != nil {
+	for ask := (message.Objects{Endpoints: endpoints}); ; {
+		var got message.ObjectsListed
+		if err := c.to.request(ctx, call{op: message.OpObjects, body: ask}, &got); err != nil {
 			return nil, fmt.Errorf("objects: %w", err)
 		}
 		for _, info := range got.Objects {
@@ -96,7 +96,7 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 		if got.Next == 0 {
 			return list, nil
 		}
-		if got.Next <= ask.After || len(got.Objects) == 0 || len(list) > wire.MaxElements {
+		if got.Next <= ask.After || len(got.Objects) == 0 || len(list) > message.MaxElements {
 			return nil, fmt.Errorf("objects: %w: the list does not go on as it should after %d objects", ErrProtocol, len(list))
 		}
 		ask.After = got.Next
@@ -107,10 +107,10 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 // stale, and they are told who did it. What they have mapped stays theirs. The owner's user and root may do that; others are
 // [ErrPermission]. An object that the server does not have is [ErrStale].
 func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
-	var got wire.ObjectInfo
-	ask := call{op: wire.OpObjectDestroy, body: wire.Object{ID: objectID}}
+	var got message.ObjectInfo
+	ask := call{op: message.OpObjectDestroy, body: message.Object{ID: objectID}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
-		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", wire.CutText(objectID, maxShown), err)
+		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", message.CutText(objectID, maxShown), err)
 	}
 	return decodeObject(got), nil
 }

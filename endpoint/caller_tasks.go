@@ -7,14 +7,14 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/task"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Submit starts a call as a task, which any endpoint can be but a stream, and returns at once with what is known of it. Once it has returned, the task outlives
 // ctx and the connection; a task of which the caller did not get to hear, because ctx ended first, is cancelled. Its arguments are shared as for Call. Errors: [ErrNoEndpoint], task.ErrCapacity, task.ErrShutdown.
 func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
-	var got wire.TaskInfo
-	if err := c.to.ask(ctx, wire.OpSubmit, name, in, &got); err != nil {
+	var got message.TaskInfo
+	if err := c.to.ask(ctx, message.OpSubmit, name, in, &got); err != nil {
 		return TaskInfo{}, fmt.Errorf("submit %s: %w", shown(name), err)
 	}
 	return decodeTask(got), nil
@@ -22,7 +22,7 @@ func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, err
 
 // Task describes a task as it is now. One that is not known, or not kept any more, is task.ErrNotFound.
 func (c *caller) Task(ctx context.Context, id string) (TaskInfo, error) {
-	return c.task(ctx, wire.OpTask, wire.Task{ID: id})
+	return c.task(ctx, message.OpTask, message.Task{ID: id})
 }
 
 // Wait waits for the end of a task, however it ends: [TaskInfo.Err] tells how. When ctx ends, or the connection, the task goes on. When ctx
@@ -32,7 +32,7 @@ func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
 	if own, ok := task.ID(ctx); ok && own == id { // an owner could not know it of a client
 		return TaskInfo{}, fmt.Errorf("task %s: %w", id, task.ErrSelf)
 	}
-	info, err := c.task(ctx, wire.OpTaskWait, wire.Task{ID: id})
+	info, err := c.task(ctx, message.OpTaskWait, message.Task{ID: id})
 	if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) { // the server's clock may be the first to tell
 		return info, err
 	}
@@ -51,11 +51,11 @@ func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
 // lastLook is how long Wait asks how a task stands when its context has ended.
 const lastLook = 100 * time.Millisecond
 
-func (c *caller) task(ctx context.Context, op wire.Op, body wire.Task) (TaskInfo, error) {
-	var got wire.TaskInfo
+func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (TaskInfo, error) {
+	var got message.TaskInfo
 	err := waiting(ctx, func() error { return c.to.request(ctx, call{op: op, body: body}, &got) })
 	if err != nil {
-		return TaskInfo{}, fmt.Errorf("task %s: %w", wire.CutText(body.ID, maxShown), err)
+		return TaskInfo{}, fmt.Errorf("task %s: %w", message.CutText(body.ID, maxShown), err)
 	}
 	return decodeTask(got), nil
 }
@@ -70,9 +70,9 @@ func (c *caller) Result(ctx context.Context, id string, out any) error {
 // Cancel cancels a task: one that waits ends at once, the function of one that runs is told to stop. It is false for a task that
 // had ended.
 func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
-	var got wire.TaskCancelled
-	if err := c.to.request(ctx, call{op: wire.OpTaskCancel, body: wire.Task{ID: id}}, &got); err != nil {
-		return false, fmt.Errorf("cancel task %s: %w", wire.CutText(id, maxShown), err)
+	var got message.TaskCancelled
+	if err := c.to.request(ctx, call{op: message.OpTaskCancel, body: message.Task{ID: id}}, &got); err != nil {
+		return false, fmt.Errorf("cancel task %s: %w", message.CutText(id, maxShown), err)
 	}
 	return got.Cancelled, nil
 }
@@ -80,12 +80,12 @@ func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 // Tasks lists the tasks that the filter selects, in the order in which they were submitted. Their errors are those of Task, cut where they
 // are long.
 func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error) {
-	ask := wire.Tasks{Endpoint: filter.Endpoint, Mine: filter.Mine}
+	ask := message.Tasks{Endpoint: filter.Endpoint, Mine: filter.Mine}
 	for _, s := range filter.States {
 		ask.States = append(ask.States, string(s))
 	}
-	var got wire.TasksListed
-	if err := c.to.request(ctx, call{op: wire.OpTasks, body: ask}, &got); err != nil {
+	var got message.TasksListed
+	if err := c.to.request(ctx, call{op: message.OpTasks, body: ask}, &got); err != nil {
 		return nil, fmt.Errorf("tasks: %w", err)
 	}
 	list := make([]TaskInfo, 0, len(got.Tasks))

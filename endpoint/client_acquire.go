@@ -7,6 +7,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Acquire attaches the newest version of a name: its tensors are mapped, read-only, into this process. Nothing is copied, and
@@ -25,7 +26,7 @@ func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64
 		var sd *module.StateDict
 		l, err := c.connected(ctx)
 		if err == nil {
-			sd, err = c.attach(ctx, l, h, wire.Acquire{Name: name, Version: version})
+			sd, err = c.attach(ctx, l, h, message.Acquire{Name: name, Version: version})
 		}
 		if err == nil {
 			return newHandle(h, sd), nil
@@ -38,13 +39,13 @@ func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64
 }
 
 // attach asks for the lease, maps the memory and fills the attachment in. The caller owns the state dict.
-func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask wire.Acquire) (*module.StateDict, error) {
-	id, frame, err := l.roundTrip(ctx, call{op: wire.OpAcquire, body: ask, event: h.eventsOf(l), late: l.giveBack})
+func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask message.Acquire) (*module.StateDict, error) {
+	id, frame, err := l.roundTrip(ctx, call{op: message.OpAcquire, body: ask, event: h.eventsOf(l), late: l.giveBack})
 	if err != nil {
 		return nil, err
 	}
 	defer frame.Files.Close()
-	var got wire.Acquired
+	var got message.Acquired
 	if err := decodeAnswer(frame, &got); err != nil {
 		l.ignore(id)
 		return nil, err
@@ -62,8 +63,8 @@ func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask wire.Ac
 // giveBack returns the lease of an answer for which nobody waits any more.
 func (l *link) giveBack(frame wire.Frame) {
 	defer frame.Files.Close()
-	var got wire.Acquired
-	if frame.Kind == wire.KindResponse && wire.Unmarshal(frame.Body, &got) == nil {
+	var got message.Acquired
+	if frame.Kind == wire.KindResponse && message.Unmarshal(frame.Body, &got) == nil {
 		l.release(got.Lease, frame.ID)
 	}
 }
@@ -71,7 +72,7 @@ func (l *link) giveBack(frame wire.Frame) {
 // release gives a lease back without waiting for the answer. It is called by whoever reads the connection too.
 func (l *link) release(lease, request uint64) {
 	l.ignore(request)
-	l.tell(call{op: wire.OpRelease, body: wire.Release{Leases: []uint64{lease}}})
+	l.tell(call{op: message.OpRelease, body: message.Release{Leases: []uint64{lease}}})
 }
 
 // register makes the handle known to the client, so that it hears of events and has its lease taken again after a reconnection. Where

@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // fetch fetches a value and decodes it into out. The reference that may come with it goes back.
@@ -27,32 +28,32 @@ func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
 }
 
 // fetchOn is fetch on a certain connection.
-func (c *Client) fetchOn(ctx context.Context, l *link, f fetch, out any) (wire.Returned, error) {
+func (c *Client) fetchOn(ctx context.Context, l *link, f fetch, out any) (message.Returned, error) {
 	if f.task == "" {
 		return c.callOn(ctx, l, f.name, f.in, out)
 	}
-	ask := call{op: wire.OpTaskResult, body: wire.Task{ID: f.task}, returns: true}
+	ask := call{op: message.OpTaskResult, body: message.Task{ID: f.task}, returns: true}
 	_, frame, err := l.roundTrip(ctx, ask)
 	if err != nil {
-		return wire.Returned{}, err
+		return message.Returned{}, err
 	}
 	defer frame.Files.Close()
 	return c.takeResult(l, frame, out)
 }
 
 // ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
-func (c *Client) ask(ctx context.Context, op wire.Op, name string, in, out any) error {
+func (c *Client) ask(ctx context.Context, op message.Op, name string, in, out any) error {
 	return c.onLink(ctx, func(l *link) error { return c.askOn(ctx, l, op, name, in, out) })
 }
 
 // askOn is ask on a certain connection.
-func (c *Client) askOn(ctx context.Context, l *link, op wire.Op, name string, in, out any) error {
+func (c *Client) askOn(ctx context.Context, l *link, op message.Op, name string, in, out any) error {
 	ask, err := c.newCall(l, op, name, in)
 	if err != nil {
 		return err
 	}
 	defer ask.close()
-	if op == wire.OpSubmit {
+	if op == message.OpSubmit {
 		ask.late = l.cancelTask
 	}
 	_, frame, err := l.roundTrip(ctx, ask.call)
@@ -63,16 +64,16 @@ func (c *Client) askOn(ctx context.Context, l *link, op wire.Op, name string, in
 	return decodeAnswer(frame, out)
 }
 
-func (c *Client) callOn(ctx context.Context, l *link, name string, in, out any) (wire.Returned, error) {
-	ask, err := c.newCall(l, wire.OpCall, name, in)
+func (c *Client) callOn(ctx context.Context, l *link, name string, in, out any) (message.Returned, error) {
+	ask, err := c.newCall(l, message.OpCall, name, in)
 	if err != nil {
-		return wire.Returned{}, err
+		return message.Returned{}, err
 	}
 	defer ask.close()
 	ask.returns = true
 	_, frame, err := l.roundTrip(ctx, ask.call)
 	if err != nil {
-		return wire.Returned{}, err
+		return message.Returned{}, err
 	}
 	defer frame.Files.Close()
 	return c.takeResult(l, frame, out)
@@ -96,7 +97,7 @@ func (o *outgoing) close() {
 }
 
 // newCall encodes a call to be made on l. The caller closes it when it has been sent.
-func (c *Client) newCall(l *link, op wire.Op, name string, in any) (o outgoing, err error) {
+func (c *Client) newCall(l *link, op message.Op, name string, in any) (o outgoing, err error) {
 	o.op, o.calls, o.callee.Endpoint = op, true, name
 	if in == nil {
 		return o, nil
@@ -121,8 +122,8 @@ func (c *Client) newCall(l *link, op wire.Op, name string, in any) (o outgoing, 
 }
 
 // takeResult decodes the answer to a call into out. It borrows the frame.
-func (c *Client) takeResult(l *link, frame wire.Frame, out any) (wire.Returned, error) {
-	got, err := wire.ParseReturned(frame.Body)
+func (c *Client) takeResult(l *link, frame wire.Frame, out any) (message.Returned, error) {
+	got, err := message.ParseReturned(frame.Body)
 	if err != nil {
 		return got, badAnswer(err)
 	}
@@ -136,7 +137,7 @@ func (c *Client) takeResult(l *link, frame wire.Frame, out any) (wire.Returned, 
 }
 
 // decodeValue decodes a value of the owner into out, which may be nil.
-func (c *Client) decodeValue(value wire.RawMessage, handles []wire.Handle, files *wire.Files, out any) error {
+func (c *Client) decodeValue(value message.RawMessage, handles []message.Handle, files *wire.Files, out any) error {
 	if out == nil {
 		return nil
 	}
@@ -168,8 +169,8 @@ func checkTarget(out any) error {
 // dropResult gives back what came with an answer for which nobody waits any more.
 func (l *link) dropResult(frame wire.Frame) {
 	defer frame.Files.Close()
-	var got wire.Returned
-	if frame.Kind == wire.KindResponse && wire.UnmarshalPayload(frame.Body, &got) == nil && got.Object != nil {
+	var got message.Returned
+	if frame.Kind == wire.KindResponse && message.UnmarshalPayload(frame.Body, &got) == nil && got.Object != nil {
 		l.releaseObject(got.Object.ID, got.Object.Token)
 	}
 }
@@ -177,20 +178,20 @@ func (l *link) dropResult(frame wire.Frame) {
 // cancelTask cancels a task whose submitter did not wait for the answer: nobody knows its id.
 func (l *link) cancelTask(frame wire.Frame) {
 	defer frame.Files.Close()
-	var got wire.TaskInfo
-	if frame.Kind == wire.KindResponse && wire.UnmarshalPayload(frame.Body, &got) == nil {
-		l.tell(call{op: wire.OpTaskCancel, body: wire.Task{ID: got.ID}})
+	var got message.TaskInfo
+	if frame.Kind == wire.KindResponse && message.UnmarshalPayload(frame.Body, &got) == nil {
+		l.tell(call{op: message.OpTaskCancel, body: message.Task{ID: got.ID}})
 	}
 }
 
 // releaseObject gives a reference back without waiting for the answer.
 func (l *link) releaseObject(id string, token uint64) {
-	l.tell(call{op: wire.OpObjectRelease, body: releaseOne(id, token)})
+	l.tell(call{op: message.OpObjectRelease, body: releaseOne(id, token)})
 }
 
 // releaseOne asks to take one reference back; token 0 is for servers that do not tell them apart.
-func releaseOne(id string, token uint64) wire.ReleaseObjects {
-	ask := wire.ReleaseObjects{IDs: []string{id}}
+func releaseOne(id string, token uint64) message.ReleaseObjects {
+	ask := message.ReleaseObjects{IDs: []string{id}}
 	if token != 0 {
 		ask.Tokens = []uint64{token}
 	}

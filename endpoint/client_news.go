@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // objectNews is what a connection hears of destroyed objects. While references are on their way it remembers what it heard: the news may
@@ -119,7 +120,7 @@ func (n *objectNews) settle(err error) error {
 // watchObjects asks the owner, once a connection, to tell of objects that it destroys. Requests that are sent afterwards are heard of.
 func (c *Client) watchObjects(ctx context.Context, l *link) error {
 	return l.news.once(ctx, func() error {
-		ask := call{op: wire.OpObjectWatch, body: wire.WatchObjects{}, item: func(frame wire.Frame) error { return c.objectGone(l, frame) }}
+		ask := call{op: message.OpObjectWatch, body: message.WatchObjects{}, item: func(frame wire.Frame) error { return c.objectGone(l, frame) }}
 		_, err := l.start(ctx, ask, func(frame wire.Frame, _ error) { frame.Files.Close() })
 		return err
 	})
@@ -128,8 +129,8 @@ func (c *Client) watchObjects(ctx context.Context, l *link) error {
 // objectGone is called by whoever reads the connection with an object that was destroyed. It takes the frame.
 func (c *Client) objectGone(l *link, frame wire.Frame) error {
 	defer frame.Files.Close()
-	var gone wire.ObjectGone
-	if err := wire.Unmarshal(frame.Body, &gone); err != nil {
+	var gone message.ObjectGone
+	if err := message.Unmarshal(frame.Body, &gone); err != nil {
 		return fmt.Errorf("%w: event: %w", ErrProtocol, err)
 	}
 	if err := l.news.note(gone.ID); err != nil { // before looking for references: those that are not found look here

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // references are the live references of the client.
@@ -53,7 +53,7 @@ func (c *Client) holdOn(ctx context.Context, l *link, f fetch, out any) (*refere
 
 // keepReference makes the reference that came over l known to the client. Where the connection has ended meanwhile, and the reference with it,
 // it is taken again.
-func (c *Client) keepReference(l *link, obj *wire.ObjectRef) *reference {
+func (c *Client) keepReference(l *link, obj *message.ObjectRef) *reference {
 	r := newReference(c, obj)
 	c.mu.Lock()
 	if c.closed {
@@ -97,7 +97,7 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 		l.releaseObject(r.id, token)
 		return true, nil
 	}
-	_, frame, err := l.roundTrip(ctx, call{op: wire.OpObjectRelease, body: releaseOne(r.id, token)})
+	_, frame, err := l.roundTrip(ctx, call{op: message.OpObjectRelease, body: releaseOne(r.id, token)})
 	if err != nil {
 		if !wait { // the reference goes with its connection
 			return false, nil
@@ -108,7 +108,7 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 		return false, fmt.Errorf("release object %s: %w", r.id, err)
 	}
 	defer frame.Files.Close()
-	var got wire.ObjectsReleased
+	var got message.ObjectsReleased
 	if err := decodeAnswer(frame, &got); err != nil {
 		return false, err
 	}
@@ -116,7 +116,7 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 }
 
 // given ends the references of this process that the rows say were given back.
-func (c *Client) given(rows []wire.ObjectReleased) {
+func (c *Client) given(rows []message.ObjectReleased) {
 	spent := tokensOf(rows)
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/module"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // timeLeft is how long there is until the deadline, at least a nanosecond: 0 would mean for ever.
@@ -50,7 +50,7 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	start := time.Now()
-	_, frame, err := l.roundTrip(ctx, call{op: wire.OpPing})
+	_, frame, err := l.roundTrip(ctx, call{op: message.OpPing})
 	if err != nil {
 		return 0, fmt.Errorf("ping: %w", err)
 	}
@@ -64,8 +64,8 @@ func (c *Client) serverInfoNow(ctx context.Context) (ServerInfo, error) {
 	if err != nil {
 		return ServerInfo{}, err
 	}
-	var got wire.ServerInfo
-	if err := requestOn(ctx, l, call{op: wire.OpServerInfo}, &got); err != nil {
+	var got message.ServerInfo
+	if err := requestOn(ctx, l, call{op: message.OpServerInfo}, &got); err != nil {
 		return ServerInfo{}, fmt.Errorf("server info: %w", err)
 	}
 	return decodeServerInfo(got), nil
@@ -82,8 +82,8 @@ func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 
 // Info describes one name. One that is not published is [ErrNotFound].
 func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
-	var got wire.InfoResult
-	if err := c.request(ctx, call{op: wire.OpInfo, body: wire.Info{Name: name}}, &got); err != nil {
+	var got message.InfoResult
+	if err := c.request(ctx, call{op: message.OpInfo, body: message.Info{Name: name}}, &got); err != nil {
 		return ModelInfo{}, fmt.Errorf("info of %s: %w", shown(name), err)
 	}
 	info := decodeInfo(got.Model)
@@ -93,9 +93,9 @@ func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 
 // Manifest describes the tensors of a version, 0 for the newest, without attaching them.
 func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*module.Manifest, error) {
-	var got wire.InfoResult
-	ask := wire.Info{Name: name, Version: version, Manifest: true}
-	if err := c.request(ctx, call{op: wire.OpInfo, body: ask}, &got); err != nil {
+	var got message.InfoResult
+	ask := message.Info{Name: name, Version: version, Manifest: true}
+	if err := c.request(ctx, call{op: message.OpInfo, body: ask}, &got); err != nil {
 		return nil, fmt.Errorf("manifest of %s: %w", shown(name), err)
 	}
 	if got.Manifest == nil {
@@ -133,11 +133,11 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	}
 	defer out.close()
 	ask := call{
-		op:    wire.OpPublish,
-		body:  wire.Publish{Name: name, Manifest: *out.columns, Handles: out.handles, Source: source},
+		op:    message.OpPublish,
+		body:  message.Publish{Name: name, Manifest: *out.columns, Handles: out.handles, Source: source},
 		files: out.files, storages: out.storages,
 	}
-	var done wire.Published
+	var done message.Published
 	if err := c.request(ctx, ask, &done); err != nil {
 		return 0, err
 	}
@@ -146,7 +146,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 
 // Withdraw takes a name off the owner's books: nobody can acquire it any more. Who holds a version keeps it, and is told.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
-	if err := c.request(ctx, call{op: wire.OpWithdraw, body: wire.Withdraw{Name: name}}, nil); err != nil {
+	if err := c.request(ctx, call{op: message.OpWithdraw, body: message.Withdraw{Name: name}}, nil); err != nil {
 		return fmt.Errorf("withdraw %s: %w", shown(name), err)
 	}
 	return nil

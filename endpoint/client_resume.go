@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 const (
@@ -99,7 +99,7 @@ func allWhileAnswered(ctx context.Context, jobs []func(context.Context) error) e
 
 // refused tells whether the owner has answered, and did not want to. Whatever that was about, the connection is in order.
 func refused(err error) bool {
-	var remote *wire.Error
+	var remote *message.Error
 	return errors.As(err, &remote) && !errors.Is(err, ErrUnavailable)
 }
 
@@ -129,8 +129,8 @@ func (c *Client) resumeHandle(ctx context.Context, l *link, h *attachment) error
 		h.orphan()
 		return nil
 	}
-	ask := wire.Acquire{Name: h.name, Version: h.version}
-	id, frame, err := l.roundTrip(ctx, call{op: wire.OpAcquire, body: ask, event: h.eventsOf(l), late: l.giveBack})
+	ask := message.Acquire{Name: h.name, Version: h.version}
+	id, frame, err := l.roundTrip(ctx, call{op: message.OpAcquire, body: ask, event: h.eventsOf(l), late: l.giveBack})
 	switch {
 	case errors.Is(err, ErrNotFound):
 		h.orphan()
@@ -142,7 +142,7 @@ func (c *Client) resumeHandle(ctx context.Context, l *link, h *attachment) error
 		return err
 	}
 	defer frame.Files.Close()
-	var got wire.Acquired
+	var got message.Acquired
 	if err := decodeAnswer(frame, &got); err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) err
 	if err := c.watchObjects(ctx, l); err != nil {
 		return err
 	}
-	_, frame, err := l.roundTrip(ctx, call{op: wire.OpObjectRefer, body: wire.Object{ID: r.id}})
+	_, frame, err := l.roundTrip(ctx, call{op: message.OpObjectRefer, body: message.Object{ID: r.id}})
 	switch {
 	case errors.Is(err, ErrStale), refused(err):
 		c.lose(r, StaleObjectMissing)
@@ -175,7 +175,7 @@ func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) err
 	case err != nil:
 		return err
 	}
-	var again wire.ObjectInfo
+	var again message.ObjectInfo
 	err = decodeAnswer(frame, &again)
 	frame.Files.Close()
 	if err != nil {

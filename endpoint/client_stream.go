@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // stream is the client's side of a stream. Items wait in it, at most as many as the owner was allowed to send.
@@ -36,7 +37,7 @@ func (c *Client) openStream(ctx context.Context, name string, in any) (s *stream
 
 // openStreamOn is openStream on a certain connection.
 func (c *Client) openStreamOn(ctx context.Context, l *link, name string, in any) (*stream, error) {
-	ask, err := c.newCall(l, wire.OpStream, name, in)
+	ask, err := c.newCall(l, message.OpStream, name, in)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +59,7 @@ func (s *stream) arrived(frame wire.Frame) error {
 		frame.Files.Close()
 		return nil
 	}
-	if len(s.items) >= 2*wire.StreamWindow {
+	if len(s.items) >= 2*message.StreamWindow {
 		frame.Files.Close()
 		return fmt.Errorf("%w: the owner sends more of a stream than it may", ErrProtocol)
 	}
@@ -117,11 +118,11 @@ func (s *stream) next(ctx context.Context, out any) error {
 // take decodes an item and lets the owner send more.
 func (s *stream) take(frame wire.Frame, out any) error {
 	defer frame.Files.Close()
-	if s.taken++; s.taken >= wire.StreamWindow/2 {
-		s.link.tell(call{op: wire.OpStreamMore, body: wire.StreamMore{Stream: s.id, Items: s.taken}})
+	if s.taken++; s.taken >= message.StreamWindow/2 {
+		s.link.tell(call{op: message.OpStreamMore, body: message.StreamMore{Stream: s.id, Items: s.taken}})
 		s.taken = 0
 	}
-	var item wire.StreamItem
+	var item message.StreamItem
 	if err := decodeAnswer(frame, &item); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Bounds of what a client keeps of events of tasks that nobody takes.
@@ -13,26 +14,26 @@ const (
 	// keptChanges is how many changes of state are kept beside the tasks that were listed.
 	keptChanges = 4096
 	// keptTasks is how many tasks an owner may list.
-	keptTasks = wire.MaxElements
+	keptTasks = message.MaxElements
 )
 
 // taskNews is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of the progress
 // the newest; when it is too much, it has the tasks listed again.
 type taskNews struct {
 	link *link
-	ask  wire.WatchTasks
+	ask  message.WatchTasks
 	wake chan struct{} // has room for one
 
 	mu      sync.Mutex
 	request uint64
-	events  []wire.TaskEvent
+	events  []message.TaskEvent
 	latest  map[string]int // where in events the newest of a task is
 	listed  int            // of events
 	missed  bool           // events were thrown away
 }
 
 // taskNews begins to tell what happens to tasks. The caller closes it.
-func (c *Client) taskNews(ctx context.Context, ask wire.WatchTasks) (n *taskNews, err error) {
+func (c *Client) taskNews(ctx context.Context, ask message.WatchTasks) (n *taskNews, err error) {
 	err = c.onLink(ctx, func(l *link) error {
 		n = &taskNews{link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
 		return n.begin(ctx)
@@ -43,7 +44,7 @@ func (c *Client) taskNews(ctx context.Context, ask wire.WatchTasks) (n *taskNews
 // begin asks for events.
 func (n *taskNews) begin(ctx context.Context) error {
 	l := n.link
-	id, frame, err := l.roundTrip(ctx, call{op: wire.OpTaskWatch, body: n.ask, item: n.take, late: l.endLateWatch})
+	id, frame, err := l.roundTrip(ctx, call{op: message.OpTaskWatch, body: n.ask, item: n.take, late: l.endLateWatch})
 	if err != nil {
 		return err
 	}
@@ -58,8 +59,8 @@ func (n *taskNews) begin(ctx context.Context) error {
 // take is called by whoever reads the connection with an event. It takes the frame.
 func (n *taskNews) take(frame wire.Frame) error {
 	defer frame.Files.Close()
-	var e wire.TaskEvent
-	if err := wire.Unmarshal(frame.Body, &e); err != nil {
+	var e message.TaskEvent
+	if err := message.Unmarshal(frame.Body, &e); err != nil {
 		return fmt.Errorf("%w: event: %w", ErrProtocol, err)
 	}
 	n.mu.Lock()
@@ -67,7 +68,7 @@ func (n *taskNews) take(frame wire.Frame) error {
 	switch {
 	case n.missed:
 		return nil // all are listed again
-	case e.Kind == wire.TasksMissed:
+	case e.Kind == message.TasksMissed:
 		clear(n.latest)
 		n.events = append(n.events, e)
 	case e.Task == nil:
@@ -90,20 +91,20 @@ func (n *taskNews) take(frame wire.Frame) error {
 }
 
 // putLocked keeps an event, in the place of one of the same task in the same state.
-func (n *taskNews) putLocked(e wire.TaskEvent) {
+func (n *taskNews) putLocked(e message.TaskEvent) {
 	if at, known := n.latest[e.Task.ID]; known && n.events[at].Task.State == e.Task.State {
 		n.events[at].Task = e.Task
 		return
 	}
 	n.latest[e.Task.ID] = len(n.events)
 	n.events = append(n.events, e)
-	if e.Kind == wire.TaskListed {
+	if e.Kind == message.TaskListed {
 		n.listed++
 	}
 }
 
 // next waits until something has happened, and returns it.
-func (n *taskNews) next(ctx context.Context) ([]wire.TaskEvent, error) {
+func (n *taskNews) next(ctx context.Context) ([]message.TaskEvent, error) {
 	for {
 		ended := false
 		select {
@@ -121,7 +122,7 @@ func (n *taskNews) next(ctx context.Context) ([]wire.TaskEvent, error) {
 			if err := n.again(ctx); err != nil {
 				return nil, err
 			}
-			return []wire.TaskEvent{{Kind: wire.TasksMissed}}, nil
+			return []message.TaskEvent{{Kind: message.TasksMissed}}, nil
 		case len(events) > 0:
 			return events, nil
 		case ended:

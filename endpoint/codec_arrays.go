@@ -5,7 +5,7 @@ import (
 	"reflect"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // The cbor library cuts a list that is too long for a Go array, and pads one that is too short. A value that holds arrays is therefore walked
@@ -44,13 +44,13 @@ func leadsToArray(t reflect.Type, seen map[reflect.Type]bool) bool {
 }
 
 // decodeBytes decodes a byte string into an array of bytes, which must be as long.
-func decodeBytes(raw wire.RawMessage, v reflect.Value) error {
+func decodeBytes(raw message.RawMessage, v reflect.Value) error {
 	var b []byte
-	if err := wire.UnmarshalPlain(raw, &b); err != nil {
+	if err := message.UnmarshalPlain(raw, &b); err != nil {
 		return err
 	}
 	if len(b) != v.Len() {
-		return fmt.Errorf("%w: %d bytes for an array of %d", wire.ErrEncoding, len(b), v.Len())
+		return fmt.Errorf("%w: %d bytes for an array of %d", message.ErrEncoding, len(b), v.Len())
 	}
 	reflect.Copy(v, reflect.ValueOf(b))
 	return nil

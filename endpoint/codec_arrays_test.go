@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // TestArraysAreNeitherCutNorPadded decodes lists into arrays of another length: they are refused, with the field's name. (D26)
@@ -19,7 +19,7 @@ func TestArraysAreNeitherCutNorPadded(t *testing.T) {
 		Rows [][2]float64
 	}
 	decode := func(value any, out any) error {
-		raw, err := wire.MarshalPayload(value)
+		raw, err := message.MarshalPayload(value)
 		require.NoError(t, err)
 		_, err = decodePayload(raw, nil, out, true)
 		return err
@@ -28,7 +28,7 @@ func TestArraysAreNeitherCutNorPadded(t *testing.T) {
 	require.NoError(t, decode([]int{1, 2, 3}, &got))
 	require.Equal(t, [3]int{1, 2, 3}, got)
 	for _, list := range [][]int{{1, 2, 3, 4}, {1, 2}, {}} {
-		require.ErrorIs(t, decode(list, &got), wire.ErrEncoding, "%v", list)
+		require.ErrorIs(t, decode(list, &got), message.ErrEncoding, "%v", list)
 	}
 	var bytes [4]byte
 	require.NoError(t, decode([]byte{1, 2, 3, 4}, &bytes))

@@ -6,7 +6,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // decoder decodes one payload of a peer. Nothing in it is trusted.
@@ -19,9 +19,9 @@ type decoder struct {
 // decodePayload decodes value into out, a non-nil pointer. The storages are borrowed: what is made has references of its own. It
 // returns what was made, for a caller that closes it; on an error that is done already. With strict, fields that out
 // does not have are refused: a misspelt argument is an error, not a default.
-func decodePayload(value wire.RawMessage, storages []*tensor.Storage, out any, strict bool) ([]interface{ Close() error }, error) {
+func decodePayload(value message.RawMessage, storages []*tensor.Storage, out any, strict bool) ([]interface{ Close() error }, error) {
 	if len(value) == 0 {
-		return nil, fmt.Errorf("%w: the payload is empty", wire.ErrEncoding)
+		return nil, fmt.Errorf("%w: the payload is empty", message.ErrEncoding)
 	}
 	d := &decoder{storages: storages, strict: strict}
 	decoded := false
@@ -44,11 +44,11 @@ func closeAll(list []interface{ Close() error }) {
 	}
 }
 
-func (d *decoder) decode(raw wire.RawMessage, v reflect.Value) error {
+func (d *decoder) decode(raw message.RawMessage, v reflect.Value) error {
 	t := v.Type()
 	if !mayHold(t) && !holdsArray(t) {
 		if d.strict {
-			err := wire.UnmarshalStrict(raw, v.Addr().Interface())
+			err := message.UnmarshalStrict(raw, v.Addr().Interface())
 			if err == nil {
 				return nil
 			}
@@ -57,7 +57,7 @@ func (d *decoder) decode(raw wire.RawMessage, v reflect.Value) error {
 			}
 			return err
 		}
-		return wire.UnmarshalPlain(raw, v.Addr().Interface())
+		return message.UnmarshalPlain(raw, v.Addr().Interface())
 	}
 	if isNull(raw) {
 		v.SetZero()
@@ -99,12 +99,12 @@ func (d *decoder) decode(raw wire.RawMessage, v reflect.Value) error {
 }
 
 // unknownField names a field that a struct without tensors does not have, if there is one: the cbor library says only that there is.
-func unknownField(raw wire.RawMessage, t reflect.Type) error {
+func unknownField(raw message.RawMessage, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	var parts map[string]wire.RawMessage
-	if t.Kind() != reflect.Struct || wire.UnmarshalPlain(raw, &parts) != nil {
+	var parts map[string]message.RawMessage
+	if t.Kind() != reflect.Struct || message.UnmarshalPlain(raw, &parts) != nil {
 		return nil
 	}
 	for _, f := range fieldsOf(t) {
@@ -119,24 +119,24 @@ func unknownField(raw wire.RawMessage, t reflect.Type) error {
 }
 
 // unknown refuses what is left of a struct's parts.
-func unknown(parts map[string]wire.RawMessage, t reflect.Type) error {
+func unknown(parts map[string]message.RawMessage, t reflect.Type) error {
 	for name := range parts {
-		return fmt.Errorf("%w: %s has no field %s", wire.ErrEncoding, t, shown(name))
+		return fmt.Errorf("%w: %s has no field %s", message.ErrEncoding, t, shown(name))
 	}
 	return nil
 }
 
-func isNull(raw wire.RawMessage) bool { return len(raw) == 1 && (raw[0] == 0xf6 || raw[0] == 0xf7) }
+func isNull(raw message.RawMessage) bool { return len(raw) == 1 && (raw[0] == 0xf6 || raw[0] == 0xf7) }
 
-func (d *decoder) decodeList(raw wire.RawMessage, v reflect.Value) error {
-	var list []wire.RawMessage
-	if err := wire.UnmarshalPayload(raw, &list); err != nil {
+func (d *decoder) decodeList(raw message.RawMessage, v reflect.Value) error {
+	var list []message.RawMessage
+	if err := message.UnmarshalPayload(raw, &list); err != nil {
 		return err
 	}
 	if v.Kind() == reflect.Slice {
 		v.Set(reflect.MakeSlice(v.Type(), len(list), len(list)))
 	} else if v.Len() != len(list) {
-		return fmt.Errorf("%w: a list of %d for an array of %d", wire.ErrEncoding, len(list), v.Len())
+		return fmt.Errorf("%w: a list of %d for an array of %d", message.ErrEncoding, len(list), v.Len())
 	}
 	for i, raw := range list {
 		if err := d.decode(raw, v.Index(i)); err != nil {
@@ -146,16 +146,16 @@ func (d *decoder) decodeList(raw wire.RawMessage, v reflect.Value) error {
 	return nil
 }
 
-func (d *decoder) decodeMap(raw wire.RawMessage, v reflect.Value) error {
+func (d *decoder) decodeMap(raw message.RawMessage, v reflect.Value) error {
 	t := v.Type()
-	parts := reflect.New(reflect.MapOf(t.Key(), reflect.TypeFor[wire.RawMessage]()))
-	if err := wire.UnmarshalPayload(raw, parts.Interface()); err != nil {
+	parts := reflect.New(reflect.MapOf(t.Key(), reflect.TypeFor[message.RawMessage]()))
+	if err := message.UnmarshalPayload(raw, parts.Interface()); err != nil {
 		return err
 	}
 	v.Set(reflect.MakeMapWithSize(t, parts.Elem().Len()))
 	for it := parts.Elem().MapRange(); it.Next(); {
 		value := reflect.New(t.Elem()).Elem()
-		if err := d.decode(it.Value().Interface().(wire.RawMessage), value); err != nil {
+		if err := d.decode(it.Value().Interface().(message.RawMessage), value); err != nil {
 			return fmt.Errorf("[%v]: %w", it.Key(), err)
 		}
 		v.SetMapIndex(it.Key(), value)
@@ -163,9 +163,9 @@ func (d *decoder) decodeMap(raw wire.RawMessage, v reflect.Value) error {
 	return nil
 }
 
-func (d *decoder) decodeStruct(raw wire.RawMessage, v reflect.Value) error {
-	var parts map[string]wire.RawMessage
-	if err := wire.UnmarshalPayload(raw, &parts); err != nil {
+func (d *decoder) decodeStruct(raw message.RawMessage, v reflect.Value) error {
+	var parts map[string]message.RawMessage
+	if err := message.UnmarshalPayload(raw, &parts); err != nil {
 		return err
 	}
 	for _, f := range fieldsOf(v.Type()) {
@@ -186,14 +186,14 @@ func (d *decoder) decodeStruct(raw wire.RawMessage, v reflect.Value) error {
 
 // decodeAny decodes what a target without a type gets: tensors and state dicts as such, maps with text keys as map[string]any, lists as
 // []any, the rest as the cbor library sees fit.
-func (d *decoder) decodeAny(raw wire.RawMessage, v reflect.Value) error {
+func (d *decoder) decodeAny(raw message.RawMessage, v reflect.Value) error {
 	if v.NumMethod() > 0 {
-		return fmt.Errorf("%w: a value of interface %s cannot be made", wire.ErrEncoding, v.Type())
+		return fmt.Errorf("%w: a value of interface %s cannot be made", message.ErrEncoding, v.Type())
 	}
 	target := reflect.New(anyTarget(raw)).Elem()
 	var err error
 	if target.Kind() == reflect.Interface {
-		err = wire.UnmarshalPlain(raw, target.Addr().Interface())
+		err = message.UnmarshalPlain(raw, target.Addr().Interface())
 	} else {
 		err = d.decode(raw, target)
 	}
@@ -204,12 +204,12 @@ func (d *decoder) decodeAny(raw wire.RawMessage, v reflect.Value) error {
 }
 
 // anyTarget is the Go type for an item, by its first byte (RFC 8949 §3).
-func anyTarget(raw wire.RawMessage) reflect.Type {
-	if tag, ok := wire.PayloadTag(raw); ok {
+func anyTarget(raw message.RawMessage) reflect.Type {
+	if tag, ok := message.PayloadTag(raw); ok {
 		switch tag {
-		case wire.TagTensor:
+		case message.TagTensor:
 			return tensorType
-		case wire.TagStateDict:
+		case message.TagStateDict:
 			return stateDictType
 		}
 	}
@@ -225,14 +225,14 @@ func anyTarget(raw wire.RawMessage) reflect.Type {
 // storage is the storage with that index.
 func (d *decoder) storage(i uint32) (*tensor.Storage, error) {
 	if int64(i) >= int64(len(d.storages)) {
-		return nil, fmt.Errorf("%w: storage %d of %d", wire.ErrEncoding, i, len(d.storages))
+		return nil, fmt.Errorf("%w: storage %d of %d", message.ErrEncoding, i, len(d.storages))
 	}
 	return d.storages[i], nil
 }
 
-func (d *decoder) decodeTensor(raw wire.RawMessage) (*tensor.Tensor, error) {
-	var ref wire.TensorRef
-	if err := wire.UnmarshalTagged(raw, wire.TagTensor, &ref); err != nil {
+func (d *decoder) decodeTensor(raw message.RawMessage) (*tensor.Tensor, error) {
+	var ref message.TensorRef
+	if err := message.UnmarshalTagged(raw, message.TagTensor, &ref); err != nil {
 		return nil, err
 	}
 	s, err := d.storage(ref.Handle)
@@ -251,9 +251,9 @@ func (d *decoder) decodeTensor(raw wire.RawMessage) (*tensor.Tensor, error) {
 	return t, nil
 }
 
-func (d *decoder) decodeStateDict(raw wire.RawMessage) (*module.StateDict, error) {
-	var ref wire.StateDictRef
-	if err := wire.UnmarshalTagged(raw, wire.TagStateDict, &ref); err != nil {
+func (d *decoder) decodeStateDict(raw message.RawMessage) (*module.StateDict, error) {
+	var ref message.StateDictRef
+	if err := message.UnmarshalTagged(raw, message.TagStateDict, &ref); err != nil {
 		return nil, err
 	}
 	manifest, err := decodeManifest(&ref.Manifest)

@@ -8,12 +8,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // payload is an encoded value with the storages that it refers to.
 type payload struct {
-	value    wire.RawMessage
+	value    message.RawMessage
 	storages []*tensor.Storage // a reference of the payload's own each
 }
 
@@ -53,7 +53,7 @@ func encodePayload(v any) (payload, error) {
 
 // uncrossable makes an error of ErrCapability of a type that has no encoding.
 func uncrossable(err error) error {
-	if errors.Is(err, wire.ErrType) {
+	if errors.Is(err, message.ErrType) {
 		return capability(err)
 	}
 	return err
@@ -61,7 +61,7 @@ func uncrossable(err error) error {
 
 func encodeValue(v any) (payload, error) {
 	if v == nil {
-		return payload{value: wire.RawMessage{0xf6}}, nil
+		return payload{value: message.RawMessage{0xf6}}, nil
 	}
 	if !mayHold(reflect.TypeOf(v)) {
 		raw, err := appendPlain(nil, v)
@@ -76,7 +76,7 @@ func encodeValue(v any) (payload, error) {
 	}()
 	raw, err := e.encode(reflect.ValueOf(v))
 	if err == nil && (len(raw) > checkedBytes || e.deepest > checkedDepth) {
-		err = wire.CheckPayload(raw)
+		err = message.CheckPayload(raw)
 	}
 	if err == nil {
 		err = synchronize(e.storages)
@@ -94,9 +94,9 @@ func appendPlain(b []byte, v any) ([]byte, error) {
 		return b, err
 	}
 	at := len(b)
-	b, err := wire.AppendMarshal(b, v)
+	b, err := message.AppendMarshal(b, v)
 	if err == nil && len(b)-at > checkedBytes {
-		err = wire.CheckPayload(b[at:])
+		err = message.CheckPayload(b[at:])
 	}
 	return b, err
 }
@@ -104,12 +104,12 @@ func appendPlain(b []byte, v any) ([]byte, error) {
 // checkedBytes is the size of a payload from which on it is checked before it is sent: a smaller one cannot be too long for a receiver.
 // The same holds for how deep it is.
 const (
-	checkedBytes = wire.MaxPairs
-	checkedDepth = wire.MaxPayloadDepth / 2
+	checkedBytes = message.MaxPairs
+	checkedDepth = message.MaxPayloadDepth / 2
 )
 
 // maxDepth is how deep a value may be, counting pointers and interfaces, which have no depth in the encoding.
-const maxDepth = 4 * wire.MaxPayloadDepth
+const maxDepth = 4 * message.MaxPayloadDepth
 
 // synchronize waits for the devices of the storages.
 func synchronize(storages []*tensor.Storage) error {
@@ -128,13 +128,13 @@ func synchronize(storages []*tensor.Storage) error {
 	return nil
 }
 
-func (e *encoder) encode(v reflect.Value) (wire.RawMessage, error) {
+func (e *encoder) encode(v reflect.Value) (message.RawMessage, error) {
 	t := v.Type()
 	if !mayHold(t) {
 		if err := checkNesting(v, e.depth); err != nil {
 			return nil, err
 		}
-		return wire.Marshal(v.Interface())
+		return message.Marshal(v.Interface())
 	}
 	e.depth++
 	defer func() { e.depth-- }()
@@ -146,7 +146,7 @@ func (e *encoder) encode(v reflect.Value) (wire.RawMessage, error) {
 	case byValue(t):
 		return nil, errByValue(t.String())
 	case (t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface || t.Kind() == reflect.Map || t.Kind() == reflect.Slice) && v.IsNil():
-		return wire.RawMessage{0xf6}, nil
+		return message.RawMessage{0xf6}, nil
 	case t == tensorType:
 		return e.encodeTensor(v.Interface().(*tensor.Tensor))
 	case t == stateDictType:
@@ -156,7 +156,7 @@ func (e *encoder) encode(v reflect.Value) (wire.RawMessage, error) {
 	case reflect.Pointer, reflect.Interface:
 		return e.encode(v.Elem())
 	case reflect.Slice, reflect.Array:
-		list := make([]wire.RawMessage, v.Len())
+		list := make([]message.RawMessage, v.Len())
 		for i := range list {
 			raw, err := e.encode(v.Index(i))
 			if err != nil {
@@ -164,15 +164,15 @@ func (e *encoder) encode(v reflect.Value) (wire.RawMessage, error) {
 			}
 			list[i] = raw
 		}
-		return wire.MarshalPayload(list)
+		return message.MarshalPayload(list)
 	case reflect.Map:
 		return e.encodeMap(v)
 	}
 	return e.encodeStruct(v) // no other kind can hold a tensor
 }
 
-func (e *encoder) encodeMap(v reflect.Value) (wire.RawMessage, error) {
-	out := reflect.MakeMapWithSize(reflect.MapOf(v.Type().Key(), reflect.TypeFor[wire.RawMessage]()), v.Len())
+func (e *encoder) encodeMap(v reflect.Value) (message.RawMessage, error) {
+	out := reflect.MakeMapWithSize(reflect.MapOf(v.Type().Key(), reflect.TypeFor[message.RawMessage]()), v.Len())
 	for it := v.MapRange(); it.Next(); {
 		raw, err := e.encode(it.Value())
 		if err != nil {
@@ -180,11 +180,11 @@ func (e *encoder) encodeMap(v reflect.Value) (wire.RawMessage, error) {
 		}
 		out.SetMapIndex(it.Key(), reflect.ValueOf(raw))
 	}
-	return wire.MarshalPayload(out.Interface())
+	return message.MarshalPayload(out.Interface())
 }
 
-func (e *encoder) encodeStruct(v reflect.Value) (wire.RawMessage, error) {
-	out := map[string]wire.RawMessage{}
+func (e *encoder) encodeStruct(v reflect.Value) (message.RawMessage, error) {
+	out := map[string]message.RawMessage{}
 	for _, f := range fieldsOf(v.Type()) {
 		fv := f.get(v)
 		if !fv.IsValid() || f.omitEmpty && isEmpty(fv) {
@@ -196,7 +196,7 @@ func (e *encoder) encodeStruct(v reflect.Value) (wire.RawMessage, error) {
 		}
 		out[f.name] = raw
 	}
-	return wire.MarshalPayload(out)
+	return message.MarshalPayload(out)
 }
 
 // isEmpty is what the cbor library leaves out under omitempty.
@@ -225,17 +225,17 @@ func (e *encoder) handle(s *tensor.Storage) uint32 {
 	return i
 }
 
-func (e *encoder) encodeTensor(t *tensor.Tensor) (wire.RawMessage, error) {
+func (e *encoder) encodeTensor(t *tensor.Tensor) (message.RawMessage, error) {
 	if t.Closed() {
 		return nil, fmt.Errorf("tensor %v%v: %w", t.DType(), t.Shape(), ErrClosed)
 	}
 	spec := t.Spec()
-	return wire.MarshalTagged(wire.TagTensor, wire.TensorRef{
+	return message.MarshalTagged(message.TagTensor, message.TensorRef{
 		Handle: e.handle(t.Storage()), DType: uint8(spec.DType), ByteOffset: spec.ByteOffset, Shape: spec.Shape, Strides: spec.Strides,
 	})
 }
 
-func (e *encoder) encodeStateDict(sd *module.StateDict) (wire.RawMessage, error) {
+func (e *encoder) encodeStateDict(sd *module.StateDict) (message.RawMessage, error) {
 	manifest, storages := sd.Manifest()
 	for _, t := range sd.All() {
 		if t.Closed() {
@@ -246,9 +246,9 @@ func (e *encoder) encodeStateDict(sd *module.StateDict) (wire.RawMessage, error)
 	if err != nil {
 		return nil, err
 	}
-	ref := wire.StateDictRef{Manifest: *encoded}
+	ref := message.StateDictRef{Manifest: *encoded}
 	for _, s := range storages {
 		ref.Handles = append(ref.Handles, e.handle(s))
 	}
-	return wire.MarshalTagged(wire.TagStateDict, ref)
+	return message.MarshalTagged(message.TagStateDict, ref)
 }

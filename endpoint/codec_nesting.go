@@ -6,13 +6,13 @@ import (
 	"reflect"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // A value that holds itself would be encoded without an end: the cbor library goes down until the stack is full, which no recover
 // catches. Only values of types that lead back to themselves can do that, and only those are walked before they are encoded.
 
-var errTooDeep = fmt.Errorf("%w: nested too deep, or in itself", wire.ErrEncoding)
+var errTooDeep = fmt.Errorf("%w: nested too deep, or in itself", message.ErrEncoding)
 
 // checkNesting refuses a value without tensors that is nested too deep, or in itself. depth is that of the value.
 func checkNesting(v reflect.Value, depth int) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 func hostDevice(t testing.TB) driver.Device {
@@ -160,8 +160,8 @@ func TestEmbeddedStructsAreFlat(t *testing.T) {
 	p, err := encodePayload(in)
 	require.NoError(t, err)
 	defer p.close()
-	var names map[string]wire.RawMessage
-	require.NoError(t, wire.UnmarshalPayload(p.value, &names))
+	var names map[string]message.RawMessage
+	require.NoError(t, message.UnmarshalPayload(p.value, &names))
 	require.Len(t, names, 5)
 	for _, name := range []string{"t", "N", "name", "Deep", "named"} {
 		require.Contains(t, names, name)
@@ -236,32 +236,32 @@ func TestPayloadsOfAPeerAreChecked(t *testing.T) {
 	dev := hostDevice(t)
 	x := vector(t, dev, 1, 2, 3, 4)
 	storages := []*tensor.Storage{x.Storage()}
-	tagged := func(tag uint64, v any) wire.RawMessage {
-		raw, err := wire.MarshalTagged(tag, v)
+	tagged := func(tag uint64, v any) message.RawMessage {
+		raw, err := message.MarshalTagged(tag, v)
 		require.NoError(t, err)
 		return raw
 	}
-	ref := func(change func(*wire.TensorRef)) wire.RawMessage {
-		r := wire.TensorRef{DType: uint8(tensor.Float32), Shape: []int64{4}}
+	ref := func(change func(*message.TensorRef)) message.RawMessage {
+		r := message.TensorRef{DType: uint8(tensor.Float32), Shape: []int64{4}}
 		change(&r)
-		return tagged(wire.TagTensor, r)
+		return tagged(message.TagTensor, r)
 	}
-	good := ref(func(*wire.TensorRef) {})
-	list := func(parts ...wire.RawMessage) wire.RawMessage {
-		raw, err := wire.MarshalPayload(parts)
+	good := ref(func(*message.TensorRef) {})
+	list := func(parts ...message.RawMessage) message.RawMessage {
+		raw, err := message.MarshalPayload(parts)
 		require.NoError(t, err)
 		return raw
 	}
-	for name, raw := range map[string]wire.RawMessage{
-		"no such storage": ref(func(r *wire.TensorRef) { r.Handle = 1 }),
-		"beyond":          ref(func(r *wire.TensorRef) { r.Shape = []int64{1 << 20} }),
-		"overflow":        ref(func(r *wire.TensorRef) { r.Shape = []int64{1 << 62, 1 << 62} }),
-		"negative":        ref(func(r *wire.TensorRef) { r.Shape = []int64{-4} }),
-		"before":          ref(func(r *wire.TensorRef) { r.ByteOffset = -4 }),
-		"strides":         ref(func(r *wire.TensorRef) { r.Strides = []int64{1 << 60} }),
-		"ranks":           ref(func(r *wire.TensorRef) { r.Strides = []int64{1, 1} }),
-		"type":            ref(func(r *wire.TensorRef) { r.DType = 200 }),
-		"other tag":       tagged(wire.TagStateDict, wire.TensorRef{}),
+	for name, raw := range map[string]message.RawMessage{
+		"no such storage": ref(func(r *message.TensorRef) { r.Handle = 1 }),
+		"beyond":          ref(func(r *message.TensorRef) { r.Shape = []int64{1 << 20} }),
+		"overflow":        ref(func(r *message.TensorRef) { r.Shape = []int64{1 << 62, 1 << 62} }),
+		"negative":        ref(func(r *message.TensorRef) { r.Shape = []int64{-4} }),
+		"before":          ref(func(r *message.TensorRef) { r.ByteOffset = -4 }),
+		"strides":         ref(func(r *message.TensorRef) { r.Strides = []int64{1 << 60} }),
+		"ranks":           ref(func(r *message.TensorRef) { r.Strides = []int64{1, 1} }),
+		"type":            ref(func(r *message.TensorRef) { r.DType = 200 }),
+		"other tag":       tagged(message.TagStateDict, message.TensorRef{}),
 		"unknown tag":     tagged(4711, 1),
 		"a number":        {0x05},
 		"nothing":         {},

@@ -6,30 +6,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // encodeManifest is a manifest as it crosses.
-func encodeManifest(m *module.Manifest) (*wire.Manifest, error) {
-	tensors := make([]wire.Tensor, len(m.Tensors))
+func encodeManifest(m *module.Manifest) (*message.Manifest, error) {
+	tensors := make([]message.Tensor, len(m.Tensors))
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
-		tensors[i] = wire.Tensor{
+		tensors[i] = message.Tensor{
 			Name: t.Name, DType: uint8(t.DType), Storage: t.Storage, ByteOffset: t.ByteOffset, Shape: t.Shape, Strides: t.Strides,
 		}
 	}
-	storages := make([]wire.Storage, len(m.Storages))
+	storages := make([]message.Storage, len(m.Storages))
 	for i, s := range m.Storages {
-		storages[i] = wire.Storage{Bytes: uint64(s.Bytes), Device: wire.UUID(s.Device), Type: int32(s.DeviceType)}
+		storages[i] = message.Storage{Bytes: uint64(s.Bytes), Device: message.UUID(s.Device), Type: int32(s.DeviceType)}
 	}
-	return wire.NewManifest(tensors, storages, m.Metadata)
+	return message.NewManifest(tensors, storages, m.Metadata)
 }
 
 // decodeManifest is a manifest of a peer. It shares the memory of m's columns. What it says of tensors and storages is checked by
 // whoever uses it.
-func decodeManifest(m *wire.Manifest) (*module.Manifest, error) {
+func decodeManifest(m *message.Manifest) (*module.Manifest, error) {
 	out := &module.Manifest{Metadata: m.Metadata}
-	err := m.Rows(func(i int, row *wire.Tensor) {
+	err := m.Rows(func(i int, row *message.Tensor) {
 		if i == 0 {
 			out.Tensors = make([]module.TensorSpec, m.Len()) // not before the columns were checked
 		}

@@ -100,7 +100,7 @@
 // # Errors
 //
 // An error of an owner answers errors.Is in its clients for what it answers to there: for the sentinels of this package and of those below,
-// and for its [wire.Code]; with errors.As it is a [*wire.Error], which has the type of an error that has no sentinel. What a function
+// and for its [message.Code]; with errors.As it is a [*message.Error], which has the type of an error that has no sentinel. What a function
 // returned arrives in the same way whether it ran as a task or not, and within the process as over the socket; a program's own sentinels and
 // types stay in its process. Long texts are cut.
 //

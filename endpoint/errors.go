@@ -10,21 +10,22 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/task/panics"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Errors of owners and clients. They answer errors.Is on both sides of the socket: an owner's error travels as a code and a word, and
-// what the client gets answers for the same sentinels and, with errors.As, is a [*wire.Error]. Errors that do not cross a socket,
+// what the client gets answers for the same sentinels and, with errors.As, is a [*message.Error]. Errors that do not cross a socket,
 // because the server is in this process or because the client itself refuses something, answer for the same sentinels.
 var (
 	// ErrInvalid is a request that makes no sense: a bad name, a manifest that does not fit its memory.
 	ErrInvalid = driver.ErrInvalid
 	// ErrConfiguration is a registration, an option or an environment that makes no sense. It is [ErrInvalid] too, and
-	// answers for [wire.CodeConfiguration].
-	ErrConfiguration error = &class{wire.CodeConfiguration, "bad configuration"}
+	// answers for [message.CodeConfiguration].
+	ErrConfiguration error = &class{message.CodeConfiguration, "bad configuration"}
 	// ErrCapability is an argument, a result or a state dict that cannot be shared in place: memory that cannot be exported or that the other
 	// side cannot map, a type that cannot cross. It says why, as errors.ErrUnsupported where the device cannot do it, and answers
-	// for [wire.CodeCapability].
-	ErrCapability error = &class{wire.CodeCapability, "payload cannot be shared in place"}
+	// for [message.CodeCapability].
+	ErrCapability error = &class{message.CodeCapability, "payload cannot be shared in place"}
 	// ErrNotFound is a name or version that nobody has published, or a lease that is not there.
 	ErrNotFound = catalog.ErrNotFound
 	// ErrLoading is a name that the owner is still loading. It is [ErrNotFound] too; [Client.Watch] tells when it is published.
@@ -52,7 +53,7 @@ var (
 
 // class is a sentinel that answers for its code too, in processes that nothing has crossed into.
 type class struct {
-	code wire.Code
+	code message.Code
 	text string
 }
 
@@ -107,12 +108,12 @@ var errTooLarge error = &classed{ErrLimit, wire.ErrTooLarge}
 const maxShown = 128
 
 // shown is such a name as it stands in errors.
-func shown(name string) string { return strconv.Quote(wire.CutText(name, maxShown)) }
+func shown(name string) string { return strconv.Quote(message.CutText(name, maxShown)) }
 
 // remoteError is the error in a frame of a peer. It borrows the frame.
 func remoteError(frame wire.Frame) error {
-	var e wire.Error
-	if err := wire.Unmarshal(frame.Body, &e); err != nil {
+	var e message.Error
+	if err := message.Unmarshal(frame.Body, &e); err != nil {
 		return fmt.Errorf("%w: error frame: %w", ErrProtocol, err)
 	}
 	return fmt.Errorf("owner: %w", decodeError(&e))

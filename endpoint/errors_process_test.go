@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // raising registers endpoints that fail in ways which a caller can tell apart, each as a task too.
@@ -95,31 +96,31 @@ func (m foreignMemory) Export() (driver.Handle, error) {
 // raised is one way to fail and what the caller makes of it.
 type raised struct {
 	what string
-	code wire.Code
+	code message.Code
 	typ  string
 	is   []error
 	not  []error
 }
 
 var raisings = []raised{
-	{"protocol", wire.CodeProtocol, "protocol", []error{endpoint.ErrProtocol}, nil},
-	{"registered", wire.CodeProvider, "registered", []error{endpoint.ErrRegistered}, []error{endpoint.ErrNoEndpoint, endpoint.ErrConfiguration}},
-	{"configuration", wire.CodeConfiguration, "configuration", []error{endpoint.ErrConfiguration, endpoint.ErrInvalid}, []error{endpoint.ErrCapability}},
-	{"environment", wire.CodeConfiguration, "configuration", []error{endpoint.ErrConfiguration, endpoint.ErrInvalid}, nil},
-	{"channel", wire.CodeCapability, "capability", []error{endpoint.ErrCapability, wire.ErrEncoding, wire.ErrType}, []error{endpoint.ErrInvalid}},
-	{"memory of another kind", wire.CodeCapability, "capability", []error{endpoint.ErrCapability, errors.ErrUnsupported}, nil},
-	{"memory that cannot be exported", wire.CodeCapability, "capability", []error{endpoint.ErrCapability, errors.ErrUnsupported}, nil},
-	{"out of memory", wire.CodeOutOfMemory, "out of memory", []error{driver.ErrOutOfMemory}, []error{endpoint.ErrPanic}},
-	{"timeout", wire.CodeDeadlineExceeded, "deadline exceeded", []error{context.DeadlineExceeded}, []error{os.ErrDeadlineExceeded}},
-	{"panic", wire.CodeInternal, "panic", []error{endpoint.ErrPanic, driver.ErrOutOfMemory}, []error{task.ErrNotFound}},
-	{"file", wire.CodeNotFound, "not exist", []error{os.ErrNotExist}, []error{endpoint.ErrNotFound, endpoint.ErrPanic}},
-	{"else", wire.CodeInternal, "*errors.errorString", nil, []error{endpoint.ErrPanic}},
+	{"protocol", message.CodeProtocol, "protocol", []error{endpoint.ErrProtocol}, nil},
+	{"registered", message.CodeProvider, "registered", []error{endpoint.ErrRegistered}, []error{endpoint.ErrNoEndpoint, endpoint.ErrConfiguration}},
+	{"configuration", message.CodeConfiguration, "configuration", []error{endpoint.ErrConfiguration, endpoint.ErrInvalid}, []error{endpoint.ErrCapability}},
+	{"environment", message.CodeConfiguration, "configuration", []error{endpoint.ErrConfiguration, endpoint.ErrInvalid}, nil},
+	{"channel", message.CodeCapability, "capability", []error{endpoint.ErrCapability, message.ErrEncoding, message.ErrType}, []error{endpoint.ErrInvalid}},
+	{"memory of another kind", message.CodeCapability, "capability", []error{endpoint.ErrCapability, errors.ErrUnsupported}, nil},
+	{"memory that cannot be exported", message.CodeCapability, "capability", []error{endpoint.ErrCapability, errors.ErrUnsupported}, nil},
+	{"out of memory", message.CodeOutOfMemory, "out of memory", []error{driver.ErrOutOfMemory}, []error{endpoint.ErrPanic}},
+	{"timeout", message.CodeDeadlineExceeded, "deadline exceeded", []error{context.DeadlineExceeded}, []error{os.ErrDeadlineExceeded}},
+	{"panic", message.CodeInternal, "panic", []error{endpoint.ErrPanic, driver.ErrOutOfMemory}, []error{task.ErrNotFound}},
+	{"file", message.CodeNotFound, "not exist", []error{os.ErrNotExist}, []error{endpoint.ErrNotFound, endpoint.ErrPanic}},
+	{"else", message.CodeInternal, "*errors.errorString", nil, []error{endpoint.ErrPanic}},
 }
 
 // classOf is the class of an error as it came.
-func classOf(t *testing.T, err error) (wire.Code, string) {
+func classOf(t *testing.T, err error) (message.Code, string) {
 	t.Helper()
-	var e *wire.Error
+	var e *message.Error
 	require.ErrorAs(t, err, &e)
 	return e.Code, e.Type
 }
@@ -163,10 +164,10 @@ func TestErrorsArriveAsTheyAre(t *testing.T) {
 				if r.what == "channel" || strings.HasPrefix(r.what, "memory") {
 					return // the task may have a result that only cannot be shared
 				}
-				require.Equal(t, wire.CodeTask, code)
+				require.Equal(t, message.CodeTask, code)
 				require.Equal(t, "failed", typ)
 				require.ErrorIs(t, err, task.ErrFailed)
-				var e *wire.Error
+				var e *message.Error
 				require.ErrorAs(t, err, &e)
 				cause := e.Details().Cause
 				require.Equal(t, r.code, cause.Code)
@@ -186,25 +187,25 @@ func TestErrorsOfRequests(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			err := c.Call(ctx, "nothing", nil, nil)
 			code, typ := classOf(t, err)
-			require.Equal(t, wire.CodeProvider, code)
+			require.Equal(t, message.CodeProvider, code)
 			require.Equal(t, "not registered", typ)
 			require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
 			require.NotErrorIs(t, err, endpoint.ErrRegistered)
 
 			err = c.Call(ctx, "double", map[string]int{"M": 1}, nil)
 			code, _ = classOf(t, err)
-			require.Equal(t, wire.CodeSerialization, code)
-			require.ErrorIs(t, err, wire.ErrEncoding)
+			require.Equal(t, message.CodeSerialization, code)
+			require.ErrorIs(t, err, message.ErrEncoding)
 
 			for _, in := range []any{make(chan int), []any{make(chan int)}, tensor.Tensor{}} {
-				require.ErrorIs(t, c.Call(ctx, "double", in, nil), wire.CodeCapability)
+				require.ErrorIs(t, c.Call(ctx, "double", in, nil), message.CodeCapability)
 				require.ErrorIs(t, c.Call(ctx, "double", in, nil), endpoint.ErrCapability)
 			}
 			for _, why := range []string{"memory of another device", "memory that cannot be exported"} {
 				x, err := tensor.FromSlice(foreign{dev, why}, tensor.Shape{1}, []float32{1})
 				require.NoError(t, err)
 				err = c.Call(ctx, "sum", scaleIn{X: x}, nil)
-				require.ErrorIs(t, err, wire.CodeCapability, why)
+				require.ErrorIs(t, err, message.CodeCapability, why)
 				require.ErrorIs(t, err, errors.ErrUnsupported, why)
 				require.NoError(t, x.Close())
 			}
@@ -217,7 +218,7 @@ func TestErrorsOfRequests(t *testing.T) {
 
 			_, err = c.Task(ctx, "nothing")
 			code, typ = classOf(t, err)
-			require.Equal(t, wire.CodeTask, code)
+			require.Equal(t, message.CodeTask, code)
 			require.Equal(t, "not found", typ)
 			require.ErrorIs(t, err, task.ErrNotFound)
 			require.NotErrorIs(t, err, endpoint.ErrNotFound)
@@ -226,7 +227,7 @@ func TestErrorsOfRequests(t *testing.T) {
 			require.NoError(t, err)
 			_, err = c.ObjectInfo(ctx, "nothing")
 			code, typ = classOf(t, err)
-			require.Equal(t, wire.CodeStaleHandle, code)
+			require.Equal(t, message.CodeStaleHandle, code)
 			require.Equal(t, "stale", typ)
 			var stale *endpoint.StaleError
 			require.ErrorAs(t, err, &stale)
@@ -235,7 +236,7 @@ func TestErrorsOfRequests(t *testing.T) {
 				"": endpoint.StaleObjectMissing, server.ID: endpoint.StaleObjectMissing, "another": endpoint.StaleServerMismatch,
 			} {
 				_, err = c.EnsureLive(ctx, "nothing", id)
-				require.ErrorIs(t, err, wire.CodeStaleHandle)
+				require.ErrorIs(t, err, message.CodeStaleHandle)
 				require.ErrorAs(t, err, &stale)
 				require.Equal(t, reason, stale.Reason)
 			}
@@ -256,7 +257,7 @@ func TestErrorsFitTheSmallestFrames(t *testing.T) {
 	for range 2 {
 		err = c.Call(ctx, "raise", "long", nil)
 		code, typ := classOf(t, err)
-		require.Equal(t, wire.CodeInternal, code)
+		require.Equal(t, message.CodeInternal, code)
 		require.Equal(t, "*errors.errorString", typ)
 		require.ErrorIs(t, c.Call(ctx, "raise", "out of memory", nil), driver.ErrOutOfMemory)
 	}
@@ -270,7 +271,7 @@ func TestMemoryThatTheClientCannotMap(t *testing.T) {
 	require.NoError(t, err)
 	defer none.Close()
 	err = none.Call(context.Background(), "plain model", modelIn{Size: 1}, new(any))
-	require.ErrorIs(t, err, wire.CodeCapability)
+	require.ErrorIs(t, err, message.CodeCapability)
 	require.ErrorIs(t, err, endpoint.ErrCapability)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
@@ -286,13 +287,13 @@ func TestLongErrorsAreCut(t *testing.T) {
 			go func() { waiting <- c.Call(ctx, "gated run", gateIn{Gate: path}, nil) }()
 			err := c.Call(ctx, name, nil, nil)
 			require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
-			require.Less(t, len(err.Error()), 2*wire.MaxErrorMessage)
+			require.Less(t, len(err.Error()), 2*message.MaxErrorMessage)
 			_, err = c.Task(ctx, name[:1<<20])
 			require.ErrorIs(t, err, task.ErrNotFound)
-			require.Less(t, len(err.Error()), 2*wire.MaxErrorMessage)
+			require.Less(t, len(err.Error()), 2*message.MaxErrorMessage)
 			_, err = c.ObjectInfo(ctx, name[:1<<20])
 			require.ErrorIs(t, err, endpoint.ErrStale)
-			require.Less(t, len(err.Error()), 2*wire.MaxErrorMessage)
+			require.Less(t, len(err.Error()), 2*message.MaxErrorMessage)
 			for range 3 {
 				err = c.Call(ctx, "raise task", "long", nil)
 				require.ErrorIs(t, err, task.ErrFailed)

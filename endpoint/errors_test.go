@@ -18,22 +18,23 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/task/panics"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // sent is what another process gets of an error; decodeError makes an error of it again.
-func sent(t *testing.T, err error) *wire.Error {
+func sent(t *testing.T, err error) *message.Error {
 	t.Helper()
-	body, encErr := wire.Marshal(encodeError(err))
+	body, encErr := message.Marshal(encodeError(err))
 	require.NoError(t, encErr)
-	e := new(wire.Error)
-	require.NoError(t, wire.Unmarshal(body, e))
+	e := new(message.Error)
+	require.NoError(t, message.Unmarshal(body, e))
 	return e
 }
 
 // Every sentinel has a code and a word, arrives as itself and as nothing else.
 func TestEverySentinelCrosses(t *testing.T) {
 	rows := codes.Rows()
-	classes := map[wire.Code]int{}
+	classes := map[message.Code]int{}
 	for _, row := range rows {
 		if row.Class {
 			classes[row.Code]++
@@ -53,7 +54,7 @@ func TestEverySentinelCrosses(t *testing.T) {
 		require.Equal(t, 1, n, "rows that stand for %v", code)
 	}
 	e := sent(t, fmt.Errorf("x: %w", errors.New("else")))
-	require.Equal(t, &wire.Error{Code: wire.CodeInternal, Type: "*errors.errorString", Message: "x: else"}, e)
+	require.Equal(t, &message.Error{Code: message.CodeInternal, Type: "*errors.errorString", Message: "x: else"}, e)
 }
 
 // The words are those of the protocol's description.
@@ -98,13 +99,13 @@ func TestClassesThatErrorsAreGiven(t *testing.T) {
 	unsupported := &driver.UnsupportedError{Feature: "x"}
 	for _, c := range []struct {
 		err  error
-		code wire.Code
+		code message.Code
 		also []error
 	}{
-		{capability(unsupported), wire.CodeCapability, []error{ErrCapability, errors.ErrUnsupported, wire.CodeCapability}},
-		{incapable(fmt.Errorf("export: %w", unsupported)), wire.CodeCapability, []error{ErrCapability, errors.ErrUnsupported}},
-		{configuration(fmt.Errorf("%w: x", ErrInvalid)), wire.CodeConfiguration, []error{ErrConfiguration, ErrInvalid, wire.CodeConfiguration}},
-		{configuration(capability(ErrInvalid)), wire.CodeConfiguration, []error{ErrConfiguration, ErrInvalid, ErrCapability}},
+		{capability(unsupported), message.CodeCapability, []error{ErrCapability, errors.ErrUnsupported, message.CodeCapability}},
+		{incapable(fmt.Errorf("export: %w", unsupported)), message.CodeCapability, []error{ErrCapability, errors.ErrUnsupported}},
+		{configuration(fmt.Errorf("%w: x", ErrInvalid)), message.CodeConfiguration, []error{ErrConfiguration, ErrInvalid, message.CodeConfiguration}},
+		{configuration(capability(ErrInvalid)), message.CodeConfiguration, []error{ErrConfiguration, ErrInvalid, ErrCapability}},
 	} {
 		e := sent(t, c.err)
 		remote := decodeError(e)
@@ -130,20 +131,20 @@ func TestEndsOfTasksKeepTheirCause(t *testing.T) {
 		is   []error
 		word string // of the cause
 	}{
-		{failed(driver.ErrOutOfMemory), []error{task.ErrFailed, driver.ErrOutOfMemory, wire.CodeOutOfMemory}, "out of memory"},
+		{failed(driver.ErrOutOfMemory), []error{task.ErrFailed, driver.ErrOutOfMemory, message.CodeOutOfMemory}, "out of memory"},
 		{failed(fmt.Errorf("endpoint: %w", context.DeadlineExceeded)), []error{task.ErrFailed, context.DeadlineExceeded}, "deadline exceeded"},
 		{failed(panics.New(driver.ErrOutOfMemory)), []error{task.ErrFailed, ErrPanic, driver.ErrOutOfMemory}, "panic"},
 		{failed(failed(driver.ErrReadOnly)), []error{task.ErrFailed, driver.ErrReadOnly}, "failed"},
 		{failed(lost), []error{task.ErrFailed, ErrStale, lost}, "stale"},
-		{failed(&wire.Error{Code: 400, Type: "mine", Message: "m"}), []error{task.ErrFailed, wire.Code(400)}, "mine"},
-		{failed(errors.New("else")), []error{task.ErrFailed, wire.CodeInternal}, "*errors.errorString"},
+		{failed(&message.Error{Code: 400, Type: "mine", Message: "m"}), []error{task.ErrFailed, message.Code(400)}, "mine"},
+		{failed(errors.New("else")), []error{task.ErrFailed, message.CodeInternal}, "*errors.errorString"},
 		{&task.Error{ID: "7f", Name: "load", State: task.Cancelled, Err: context.Canceled}, []error{task.ErrCancelled, context.Canceled}, "canceled"},
 	} {
 		err := fmt.Errorf("task: %w", c.err)
 		for range 2 { // also when it is passed on
 			e := sent(t, err)
 			err = decodeError(e)
-			require.Equal(t, wire.CodeTask, e.Code)
+			require.Equal(t, message.CodeTask, e.Code)
 			require.Equal(t, c.word, e.Details().Cause.Type)
 			require.NotEmpty(t, e.Details().Cause.Message)
 			for _, is := range c.is {
@@ -168,12 +169,12 @@ func TestStaleErrorsCrossWhole(t *testing.T) {
 		want := &StaleError{ObjectID: "a1", ServerID: "8c1f", Reason: reason, Detail: "by uid 0"}
 		e := sent(t, fmt.Errorf("object info: %w", want))
 		remote := decodeError(e)
-		require.Equal(t, wire.CodeStaleHandle, e.Code)
+		require.Equal(t, message.CodeStaleHandle, e.Code)
 		var got *StaleError
 		require.ErrorAs(t, remote, &got)
 		require.Equal(t, want, got)
 		require.ErrorIs(t, remote, ErrStale)
-		require.ErrorIs(t, want, wire.CodeStaleHandle)
+		require.ErrorIs(t, want, message.CodeStaleHandle)
 	}
 }
 

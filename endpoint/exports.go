@@ -9,15 +9,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // export is what readers of one version are sent: its manifest, one handle and one descriptor for each storage. It is made once, when the
 // version is published, so that an attach costs neither a system call for each tensor nor one for each storage.
 type export struct {
-	columns  *wire.Manifest // of a publisher; nil once it was encoded
-	tail     []byte         // what answers to readers have in common; nil before it was encoded
-	manifest []byte         // the manifest in tail
-	handles  []wire.Handle
+	columns  *message.Manifest // of a publisher; nil once it was encoded
+	tail     []byte            // what answers to readers have in common; nil before it was encoded
+	manifest []byte            // the manifest in tail
+	handles  []message.Handle
 	files    []*os.File        // owned
 	storages []*tensor.Storage // borrowed, from who keeps the export
 }
@@ -60,8 +61,8 @@ func (out *export) add(s *tensor.Storage) error {
 		file = int32(len(out.files))
 		out.files = append(out.files, h.File)
 	}
-	out.handles = append(out.handles, wire.Handle{
-		Kind: string(h.Kind), Device: wire.UUID(h.Device), Bytes: uint64(h.Bytes), Offset: uint64(h.Offset),
+	out.handles = append(out.handles, message.Handle{
+		Kind: string(h.Kind), Device: message.UUID(h.Device), Bytes: uint64(h.Bytes), Offset: uint64(h.Offset),
 		Blob: h.Blob, File: file,
 	})
 	return nil
@@ -69,7 +70,7 @@ func (out *export) add(s *tensor.Storage) error {
 
 // encode makes what all readers are sent, once.
 func (out *export) encode() (err error) {
-	out.tail, out.manifest, err = wire.MarshalAcquiredTail(out.columns, out.handles)
+	out.tail, out.manifest, err = message.MarshalAcquiredTail(out.columns, out.handles)
 	out.columns = nil
 	return err
 }
@@ -88,12 +89,12 @@ type importer struct {
 	// socket is where the peer serves, if this is its client: by it and the names that the peer gives, the memory is known to be the peer's.
 	socket string
 	// own returns this process's own memory for a handle, which the importer takes, or nil to import what came with the handle. It may be nil.
-	own func(i int, h wire.Handle) *tensor.Storage
+	own func(i int, h message.Handle) *tensor.Storage
 }
 
 // stateDict makes a state dict of what a peer exported. It borrows the files that it does not take, and trusts
 // nothing: the manifest, every handle and every descriptor are checked.
-func (im importer) stateDict(m *wire.Manifest, handles []wire.Handle, files *wire.Files) (*module.StateDict, error) {
+func (im importer) stateDict(m *message.Manifest, handles []message.Handle, files *wire.Files) (*module.StateDict, error) {
 	manifest, err := decodeManifest(m)
 	if err != nil {
 		return nil, err
@@ -111,14 +112,14 @@ func (im importer) stateDict(m *wire.Manifest, handles []wire.Handle, files *wir
 }
 
 // storages maps what a peer exported. It borrows the files that it does not take. The caller closes the storages.
-func (im importer) storages(handles []wire.Handle, files *wire.Files) (_ []*tensor.Storage, err error) {
+func (im importer) storages(handles []message.Handle, files *wire.Files) (_ []*tensor.Storage, err error) {
 	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil
 	}
 	if lent := lentWith(files); lent != nil {
 		return lend(im.devices, lent, im.opts)
 	}
-	if err := wire.ValidateHandles(handles, files.Len()); err != nil {
+	if err := message.ValidateHandles(handles, files.Len()); err != nil {
 		return nil, err
 	}
 	storages := make([]*tensor.Storage, 0, len(handles))
@@ -137,7 +138,7 @@ func (im importer) storages(handles []wire.Handle, files *wire.Files) (_ []*tens
 	return storages, nil
 }
 
-func (im importer) storage(i int, h wire.Handle, files *wire.Files) (*tensor.Storage, error) {
+func (im importer) storage(i int, h message.Handle, files *wire.Files) (*tensor.Storage, error) {
 	if im.own != nil {
 		if s := im.own(i, h); s != nil {
 			return s, nil
@@ -161,7 +162,7 @@ func closeStorages(storages []*tensor.Storage) {
 }
 
 // importMemory maps one handle of a peer.
-func importMemory(devices deviceSet, h wire.Handle, files *wire.Files, opts driver.ImportOptions) (driver.Memory, error) {
+func importMemory(devices deviceSet, h message.Handle, files *wire.Files, opts driver.ImportOptions) (driver.Memory, error) {
 	dev, err := devices.find(driver.UUID(h.Device))
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // fakeOwner is a socket behind which the test itself is the owner, frame by frame, so that it can say what no owner of ours would, when
@@ -74,7 +75,7 @@ func (o *fakeOwner) accept() *ownerEnd {
 func (o *fakeOwner) greet(server string) *ownerEnd {
 	o.t.Helper()
 	end := o.accept()
-	_, err := wire.ServerHandshake(end.Conn, wire.Hello{Server: server}, nil)
+	_, err := message.ServerHandshake(end.Conn, message.Hello{Server: server}, nil)
 	require.NoError(o.t, err)
 	return end
 }
@@ -96,16 +97,16 @@ func (e *ownerEnd) receive() wire.Frame {
 }
 
 // asked takes the next frame, a request of that operation, decodes its body into in, if that is not nil, and returns its id.
-func (e *ownerEnd) asked(op wire.Op, in any) uint64 {
+func (e *ownerEnd) asked(op message.Op, in any) uint64 {
 	e.t.Helper()
 	frame := e.receive()
 	defer frame.Files.Close()
 	require.Equal(e.t, wire.KindRequest, frame.Kind)
-	request, err := wire.ParseRequest(frame.Body)
+	request, err := message.ParseRequest(frame.Body)
 	require.NoError(e.t, err)
 	require.Equal(e.t, op, request.Op)
 	if in != nil {
-		require.NoError(e.t, wire.UnmarshalPayload(request.Body, in))
+		require.NoError(e.t, message.UnmarshalPayload(request.Body, in))
 	}
 	return frame.ID
 }
@@ -117,7 +118,7 @@ func (e *ownerEnd) say(kind wire.Kind, id uint64, body any) {
 		require.NoError(e.t, e.Send(kind, id, nil))
 		return
 	}
-	encoded, err := wire.MarshalPayload(body)
+	encoded, err := message.MarshalPayload(body)
 	require.NoError(e.t, err)
 	require.NoError(e.t, e.Send(kind, id, encoded))
 }
@@ -154,6 +155,6 @@ func pings(t testing.TB, c *endpoint.Client, end *ownerEnd) {
 	t.Helper()
 	pinged := make(chan error, 1)
 	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
-	end.say(wire.KindResponse, end.asked(wire.OpPing, nil), wire.Pong{})
+	end.say(wire.KindResponse, end.asked(message.OpPing, nil), message.Pong{})
 	require.NoError(t, <-pinged)
 }

@@ -9,7 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 const (
@@ -20,28 +20,28 @@ const (
 )
 
 // introduction is the server's hello.
-func (s *Server) introduction() wire.Hello {
-	return wire.Hello{
+func (s *Server) introduction() message.Hello {
+	return message.Hello{
 		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(s.opts.Label), Devices: s.devices.describe(),
 	}
 }
 
 // introduction is the client's hello.
-func (c *Client) introduction() wire.Hello {
+func (c *Client) introduction() message.Hello {
 	label := c.opts.Label
 	if label == "" {
 		label = filepath.Base(os.Args[0])
 	}
-	return wire.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.describe()}
+	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.describe()}
 }
 
 // describe lists the devices for the peer.
-func (s deviceSet) describe() []wire.DeviceInfo {
-	list := make([]wire.DeviceInfo, 0, len(s))
+func (s deviceSet) describe() []message.DeviceInfo {
+	list := make([]message.DeviceInfo, 0, len(s))
 	for uuid, dev := range s {
 		info := dev.Info()
-		list = append(list, wire.DeviceInfo{
-			UUID: wire.UUID(uuid), Type: int32(info.Type), Index: int32(info.Index), Name: info.Name,
+		list = append(list, message.DeviceInfo{
+			UUID: message.UUID(uuid), Type: int32(info.Type), Index: int32(info.Index), Name: info.Name,
 		})
 	}
 	return list

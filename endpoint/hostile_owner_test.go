@@ -16,6 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // hostileAnswer is what an owner makes of one request.
@@ -115,26 +116,26 @@ func (e *ownerEnd) smuggle(b []byte, files ...*os.File) {
 }
 
 // lend answers an acquire with a model that spoil has spoiled.
-func lend(spoil func(got *wire.Acquired, file **os.File)) func(*ownerEnd, uint64) {
+func lend(spoil func(got *message.Acquired, file **os.File)) func(*ownerEnd, uint64) {
 	return func(e *ownerEnd, id uint64) {
 		in, file := offer(e.t.(*testing.T), true)
-		got := wire.Acquired{Lease: 7, Name: "m", Version: 1, Manifest: in.Manifest, Handles: in.Handles}
+		got := message.Acquired{Lease: 7, Name: "m", Version: 1, Manifest: in.Manifest, Handles: in.Handles}
 		spoil(&got, &file)
-		body, err := wire.MarshalPayload(got)
+		body, err := message.MarshalPayload(got)
 		require.NoError(e.t, err)
 		e.bytes(wire.KindResponse, id, body, file)
 	}
 }
 
 // give answers a call with a tensor that spoil has spoiled.
-func give(spoil func(got *wire.Returned)) func(*ownerEnd, uint64) {
+func give(spoil func(got *message.Returned)) func(*ownerEnd, uint64) {
 	return func(e *ownerEnd, id uint64) {
 		in, file := offer(e.t.(*testing.T), true)
-		got := wire.Returned{Handles: in.Handles}
+		got := message.Returned{Handles: in.Handles}
 		// Tag 50001 of [handle 0, dtype 12, byte offset 0, shape [8], strides [1]].
-		got.Value = wire.RawMessage{0xd9, 0xc3, 0x51, 0x85, 0x00, 0x0c, 0x00, 0x81, 0x08, 0x81, 0x01}
+		got.Value = message.RawMessage{0xd9, 0xc3, 0x51, 0x85, 0x00, 0x0c, 0x00, 0x81, 0x08, 0x81, 0x01}
 		spoil(&got)
-		body, err := wire.MarshalPayload(got)
+		body, err := message.MarshalPayload(got)
 		require.NoError(e.t, err)
 		e.bytes(wire.KindResponse, id, body, file)
 	}
@@ -160,7 +161,7 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 		{"a second hello", askForValue, func(e *ownerEnd, _ uint64) { e.bytes(wire.KindHello, 0, empty) }, protocol, true},
 		{"a kind that is none", askForValue, func(e *ownerEnd, _ uint64) { e.smuggle(append(head(1, 99, 0, 1), 0xa0)) }, protocol, true},
 		{"an error about the connection", askForValue, func(e *ownerEnd, _ uint64) {
-			e.say(wire.KindError, 0, wire.Error{Code: wire.CodeResourceExhausted, Message: "enough"})
+			e.say(wire.KindError, 0, message.Error{Code: message.CodeResourceExhausted, Message: "enough"})
 		}, endpoint.ErrLimit, true},
 		{"an error about the connection that is none", askForValue, func(e *ownerEnd, _ uint64) { e.bytes(wire.KindError, 0, none) }, protocol, true},
 		{"an error that is none", askForValue, func(e *ownerEnd, id uint64) { e.bytes(wire.KindError, id, none) }, protocol, false},
@@ -206,22 +207,22 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 			e.bytes(wire.KindEvent, id, none)
 		}, protocol, true},
 		{"a list of objects that goes back", askForObjects, func(e *ownerEnd, id uint64) {
-			e.say(wire.KindResponse, id, wire.ObjectsListed{Objects: []wire.ObjectInfo{{ID: "a"}}, Next: 5})
+			e.say(wire.KindResponse, id, message.ObjectsListed{Objects: []message.ObjectInfo{{ID: "a"}}, Next: 5})
 			id, _ = e.request()
-			e.say(wire.KindResponse, id, wire.ObjectsListed{Objects: []wire.ObjectInfo{{ID: "a"}}, Next: 5})
+			e.say(wire.KindResponse, id, message.ObjectsListed{Objects: []message.ObjectInfo{{ID: "a"}}, Next: 5})
 		}, protocol, false},
 		{"a list of objects without objects", askForObjects, func(e *ownerEnd, id uint64) {
-			e.say(wire.KindResponse, id, wire.ObjectsListed{Objects: []wire.ObjectInfo{}, Next: 5})
+			e.say(wire.KindResponse, id, message.ObjectsListed{Objects: []message.ObjectInfo{}, Next: 5})
 		}, protocol, false},
 		{"news of an object that is none", func(ctx context.Context, c *endpoint.Client) error {
 			_, err := endpoint.CallManaged[int](ctx, c, "object", 1)
 			return err
 		}, func(e *ownerEnd, watch uint64) {
-			e.asked(wire.OpCall, nil)
+			e.asked(message.OpCall, nil)
 			e.bytes(wire.KindEvent, watch, none)
 		}, protocol, true},
 		{"more of a stream than it may send", askForStream, func(e *ownerEnd, id uint64) {
-			for range 3 * wire.StreamWindow {
+			for range 3 * message.StreamWindow {
 				if e.Send(wire.KindEvent, id, []byte{0xa1, 0x01, 0x01}) != nil {
 					return // the client has hung up
 				}
@@ -229,33 +230,33 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 		}, protocol, true},
 		{"an item that is none", askForStream, func(e *ownerEnd, id uint64) { e.bytes(wire.KindEvent, id, none) }, protocol, false},
 
-		{"a manifest cut short", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Manifest.Dims = got.Manifest.Dims[:4] }), protocol, false},
-		{"a manifest of more tensors than it has", askForModel, lend(func(got *wire.Acquired, _ **os.File) {
+		{"a manifest cut short", askForModel, lend(func(got *message.Acquired, _ **os.File) { got.Manifest.Dims = got.Manifest.Dims[:4] }), protocol, false},
+		{"a manifest of more tensors than it has", askForModel, lend(func(got *message.Acquired, _ **os.File) {
 			got.Manifest.NameLengths = append(got.Manifest.NameLengths, 0, 0, 0, 0)
 		}), protocol, false},
-		{"a manifest without its storage", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Manifest.Storages = nil }), protocol, false},
-		{"a tensor beyond the memory", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Manifest.Dims[3] = 1 }), protocol, false},
-		{"no such data type", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Manifest.DTypes[0] = 250 }), protocol, false},
-		{"more bytes than the memory has", askForModel, lend(func(got *wire.Acquired, _ **os.File) {
+		{"a manifest without its storage", askForModel, lend(func(got *message.Acquired, _ **os.File) { got.Manifest.Storages = nil }), protocol, false},
+		{"a tensor beyond the memory", askForModel, lend(func(got *message.Acquired, _ **os.File) { got.Manifest.Dims[3] = 1 }), protocol, false},
+		{"no such data type", askForModel, lend(func(got *message.Acquired, _ **os.File) { got.Manifest.DTypes[0] = 250 }), protocol, false},
+		{"more bytes than the memory has", askForModel, lend(func(got *message.Acquired, _ **os.File) {
 			got.Handles[0].Bytes, got.Manifest.Storages[0].Bytes = 1<<40, 1<<40
 		}), protocol, false},
-		{"an offset behind the end", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles[0].Offset = 1 << 40 }), protocol, false},
-		{"a descriptor that did not come", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles[0].File = 3 }), protocol, false},
-		{"one descriptor twice", askForModel, lend(func(got *wire.Acquired, _ **os.File) {
+		{"an offset behind the end", askForModel, lend(func(got *message.Acquired, _ **os.File) { got.Handles[0].Offset = 1 << 40 }), protocol, false},
+		{"a descriptor that did not come", askForModel, lend(func(got *message.Acquired, _ **os.File) { got.Handles[0].File = 3 }), protocol, false},
+		{"one descriptor twice", askForModel, lend(func(got *message.Acquired, _ **os.File) {
 			got.Handles = append(got.Handles, got.Handles[0])
 			got.Manifest.Storages = append(got.Manifest.Storages, got.Manifest.Storages[0])
 		}), protocol, false},
-		{"no handle", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles = nil }), protocol, false},
-		{"memory that can shrink", askForModel, lend(func(_ *wire.Acquired, f **os.File) { *f = loose }), protocol, false},
-		{"memory of a device that is not here", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles[0].Device[3] ^= 1 }), errors.ErrUnsupported, false},
-		{"memory of a kind that is not known", askForModel, lend(func(got *wire.Acquired, _ **os.File) { got.Handles[0].Kind = "tape" }), errors.ErrUnsupported, false},
-		{"none of it", askForModel, lend(func(*wire.Acquired, **os.File) {}), nil, false},
+		{"no handle", askForModel, lend(func(got *message.Acquired, _ **os.File) { got.Handles = nil }), protocol, false},
+		{"memory that can shrink", askForModel, lend(func(_ *message.Acquired, f **os.File) { *f = loose }), protocol, false},
+		{"memory of a device that is not here", askForModel, lend(func(got *message.Acquired, _ **os.File) { got.Handles[0].Device[3] ^= 1 }), errors.ErrUnsupported, false},
+		{"memory of a kind that is not known", askForModel, lend(func(got *message.Acquired, _ **os.File) { got.Handles[0].Kind = "tape" }), errors.ErrUnsupported, false},
+		{"none of it", askForModel, lend(func(*message.Acquired, **os.File) {}), nil, false},
 
-		{"a tensor of no memory", askForTensor, give(func(got *wire.Returned) { got.Handles = nil }), protocol, false},
-		{"a tensor of a descriptor that did not come", askForTensor, give(func(got *wire.Returned) { got.Handles[0].File = 1 }), protocol, false},
-		{"a result of more bytes than its memory has", askForTensor, give(func(got *wire.Returned) { got.Handles[0].Bytes = 1 << 40 }), protocol, false},
-		{"a tensor outside of its memory", askForTensor, give(func(got *wire.Returned) { got.Value[6] = 0x17; got.Value[8] = 0x17; got.Handles[0].Bytes = 16 }), tensor.ErrBounds, false},
-		{"a tensor as it should be", askForTensor, give(func(*wire.Returned) {}), nil, false},
+		{"a tensor of no memory", askForTensor, give(func(got *message.Returned) { got.Handles = nil }), protocol, false},
+		{"a tensor of a descriptor that did not come", askForTensor, give(func(got *message.Returned) { got.Handles[0].File = 1 }), protocol, false},
+		{"a result of more bytes than its memory has", askForTensor, give(func(got *message.Returned) { got.Handles[0].Bytes = 1 << 40 }), protocol, false},
+		{"a tensor outside of its memory", askForTensor, give(func(got *message.Returned) { got.Value[6] = 0x17; got.Value[8] = 0x17; got.Handles[0].Bytes = 16 }), tensor.ErrBounds, false},
+		{"a tensor as it should be", askForTensor, give(func(*message.Returned) {}), nil, false},
 	}
 }
 
@@ -289,7 +290,7 @@ func TestAHostileOwnerHarmsNoClient(t *testing.T) {
 				pinged := make(chan error, 1)
 				go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 				end = o.greet("good")
-				end.say(wire.KindResponse, end.asked(wire.OpPing, nil), wire.Pong{})
+				end.say(wire.KindResponse, end.asked(message.OpPing, nil), message.Pong{})
 				require.NoError(t, <-pinged)
 				return
 			}
@@ -297,10 +298,10 @@ func TestAHostileOwnerHarmsNoClient(t *testing.T) {
 			go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 			for { // what was given back or cancelled comes first
 				frame := end.receive()
-				request, err := wire.ParseRequest(frame.Body)
-				if frame.Kind == wire.KindRequest && request.Op == wire.OpPing {
+				request, err := message.ParseRequest(frame.Body)
+				if frame.Kind == wire.KindRequest && request.Op == message.OpPing {
 					require.NoError(t, err)
-					end.say(wire.KindResponse, frame.ID, wire.Pong{})
+					end.say(wire.KindResponse, frame.ID, message.Pong{})
 					break
 				}
 			}
@@ -320,8 +321,8 @@ func TestHellosThatAreRefused(t *testing.T) {
 		{"a hello that is none", func(e *ownerEnd) { e.bytes(wire.KindHello, 0, []byte{0xff}) }, endpoint.ErrProtocol},
 		{"a hello of nothing", func(e *ownerEnd) { e.bytes(wire.KindHello, 0, []byte{0xa0}) }, endpoint.ErrProtocol},
 		{"a hello with descriptors", func(e *ownerEnd) { e.bytes(wire.KindHello, 0, []byte{0xa0}, file) }, endpoint.ErrProtocol},
-		{"a hello of another version", func(e *ownerEnd) { e.say(wire.KindHello, 0, wire.Hello{Protocol: 900, Oldest: 900}) }, endpoint.ErrProtocol},
-		{"an error", func(e *ownerEnd) { e.say(wire.KindError, 0, wire.Error{Code: wire.CodePermissionDenied}) }, endpoint.ErrPermission},
+		{"a hello of another version", func(e *ownerEnd) { e.say(wire.KindHello, 0, message.Hello{Protocol: 900, Oldest: 900}) }, endpoint.ErrProtocol},
+		{"an error", func(e *ownerEnd) { e.say(wire.KindError, 0, message.Error{Code: message.CodePermissionDenied}) }, endpoint.ErrPermission},
 		{"an error that is none", func(e *ownerEnd) { e.bytes(wire.KindError, 0, []byte{0xff}) }, endpoint.ErrProtocol},
 		{"the end", func(e *ownerEnd) { e.Close() }, endpoint.ErrUnavailable},
 	} {

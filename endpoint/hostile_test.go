@@ -16,6 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // peer is a client that says what no client of ours would.
@@ -41,18 +42,18 @@ func rawPeer(t *testing.T, socket string) *peer {
 func politePeer(t *testing.T, socket string) *peer {
 	t.Helper()
 	p := rawPeer(t, socket)
-	_, err := wire.ClientHandshake(p.conn, wire.Hello{})
+	_, err := message.ClientHandshake(p.conn, message.Hello{})
 	require.NoError(t, err)
 	p.conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 	return p
 }
 
 // send sends a request and returns what comes back.
-func (p *peer) send(op wire.Op, body any, files ...*os.File) (wire.Frame, error) {
+func (p *peer) send(op message.Op, body any, files ...*os.File) (wire.Frame, error) {
 	p.t.Helper()
-	encoded, err := wire.Marshal(body)
+	encoded, err := message.Marshal(body)
 	require.NoError(p.t, err)
-	request, err := wire.Marshal(wire.Request{Op: op, Body: encoded})
+	request, err := message.Marshal(message.Request{Op: op, Body: encoded})
 	require.NoError(p.t, err)
 	p.id++
 	require.NoError(p.t, p.conn.Send(wire.KindRequest, p.id, request, files...))
@@ -60,13 +61,13 @@ func (p *peer) send(op wire.Op, body any, files ...*os.File) (wire.Frame, error)
 }
 
 // refused sends a request that must be answered with an error of the code.
-func (p *peer) refused(code wire.Code, op wire.Op, body any, files ...*os.File) string {
+func (p *peer) refused(code message.Code, op message.Op, body any, files ...*os.File) string {
 	p.t.Helper()
 	frame, err := p.send(op, body, files...)
 	require.NoError(p.t, err)
 	require.Equal(p.t, wire.KindError, frame.Kind)
-	var e wire.Error
-	require.NoError(p.t, wire.Unmarshal(frame.Body, &e))
+	var e message.Error
+	require.NoError(p.t, message.Unmarshal(frame.Body, &e))
 	require.Equal(p.t, code, e.Code, e.Message)
 	return e.Message
 }
@@ -78,9 +79,9 @@ func (p *peer) hungUp(says string) {
 	require.NoError(p.t, err)
 	require.Equal(p.t, wire.KindError, frame.Kind)
 	require.Zero(p.t, frame.ID)
-	var e wire.Error
-	require.NoError(p.t, wire.Unmarshal(frame.Body, &e))
-	require.Equal(p.t, wire.CodeProtocol, e.Code)
+	var e message.Error
+	require.NoError(p.t, message.Unmarshal(frame.Body, &e))
+	require.Equal(p.t, message.CodeProtocol, e.Code)
 	require.Contains(p.t, e.Message, says)
 	_, err = p.conn.Receive()
 	require.Error(p.t, err)
@@ -157,40 +158,40 @@ func TestARequestBeforeTheHelloIsRefused(t *testing.T) {
 func TestAnotherVersionOfTheProtocolIsRefused(t *testing.T) {
 	s := hostileOwner(t)
 	p := rawPeer(t, s.Socket())
-	_, err := wire.ClientHandshake(p.conn, wire.Hello{Protocol: 900, Oldest: 900})
+	_, err := message.ClientHandshake(p.conn, message.Hello{Protocol: 900, Oldest: 900})
 	require.ErrorContains(t, err, "versions")
 }
 
 func TestRequestsThatAreRefused(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
-	require.Contains(t, p.refused(wire.CodeUnsupported, 0x9999, struct{}{}), "not known")
-	p.refused(wire.CodeSerialization, wire.OpAcquire, []int{1})
-	p.refused(wire.CodeNotFound, wire.OpAcquire, wire.Acquire{Name: "other"})
-	p.refused(wire.CodeNotFound, wire.OpAcquire, wire.Acquire{Name: "m", Version: 77})
-	p.refused(wire.CodeNotFound, wire.OpRelease, wire.Release{Leases: []uint64{99}})
-	p.refused(wire.CodeNotFound, wire.OpWithdraw, wire.Withdraw{Name: "other"})
-	p.refused(wire.CodeNotFound, wire.OpUnwatch, wire.Unwatch{Watch: 5})
-	p.refused(wire.CodeInvalidArgument, wire.OpWatch, wire.Watch{Names: []string{"\x00"}})
-	p.refused(wire.CodeResourceExhausted, wire.OpWatch, wire.Watch{Names: make([]string, 5000)})
-	p.refused(wire.CodeNotFound, wire.OpInfo, wire.Info{Name: "m", Version: 12, Manifest: true})
+	require.Contains(t, p.refused(message.CodeUnsupported, 0x9999, struct{}{}), "not known")
+	p.refused(message.CodeSerialization, message.OpAcquire, []int{1})
+	p.refused(message.CodeNotFound, message.OpAcquire, message.Acquire{Name: "other"})
+	p.refused(message.CodeNotFound, message.OpAcquire, message.Acquire{Name: "m", Version: 77})
+	p.refused(message.CodeNotFound, message.OpRelease, message.Release{Leases: []uint64{99}})
+	p.refused(message.CodeNotFound, message.OpWithdraw, message.Withdraw{Name: "other"})
+	p.refused(message.CodeNotFound, message.OpUnwatch, message.Unwatch{Watch: 5})
+	p.refused(message.CodeInvalidArgument, message.OpWatch, message.Watch{Names: []string{"\x00"}})
+	p.refused(message.CodeResourceExhausted, message.OpWatch, message.Watch{Names: make([]string, 5000)})
+	p.refused(message.CodeNotFound, message.OpInfo, message.Info{Name: "m", Version: 12, Manifest: true})
 }
 
 func TestLeasesOfOthersStayTheirs(t *testing.T) {
 	s := hostileOwner(t)
 	holder, thief := politePeer(t, s.Socket()), politePeer(t, s.Socket())
-	frame, err := holder.send(wire.OpAcquire, wire.Acquire{Name: "m"})
+	frame, err := holder.send(message.OpAcquire, message.Acquire{Name: "m"})
 	require.NoError(t, err)
 	frame.Files.Close()
-	var got wire.Acquired
-	require.NoError(t, wire.Unmarshal(frame.Body, &got))
-	thief.refused(wire.CodePermissionDenied, wire.OpRelease, wire.Release{Leases: []uint64{got.Lease}})
+	var got message.Acquired
+	require.NoError(t, message.Unmarshal(frame.Body, &got))
+	thief.refused(message.CodePermissionDenied, message.OpRelease, message.Release{Leases: []uint64{got.Lease}})
 	require.Len(t, s.List()[0].Versions[0].Holders, 1)
 	holder.conn.Close()
 }
 
 // offer is a publication that holds, for a test to spoil.
-func offer(t *testing.T, frozen bool) (wire.Publish, *os.File) {
+func offer(t *testing.T, frozen bool) (message.Publish, *os.File) {
 	t.Helper()
 	dev, err := host.Open()
 	require.NoError(t, err)
@@ -204,12 +205,12 @@ func offer(t *testing.T, frozen bool) (wire.Publish, *os.File) {
 	require.NoError(t, err)
 	require.NoError(t, mem.Close())
 	t.Cleanup(func() { h.Close() })
-	uuid := wire.UUID(dev.Info().UUID)
-	m, err := wire.NewManifest([]wire.Tensor{{Name: "w", DType: 12, Shape: []int64{8}}},
-		[]wire.Storage{{Bytes: 4096, Device: uuid, Type: 1}}, nil)
+	uuid := message.UUID(dev.Info().UUID)
+	m, err := message.NewManifest([]message.Tensor{{Name: "w", DType: 12, Shape: []int64{8}}},
+		[]message.Storage{{Bytes: 4096, Device: uuid, Type: 1}}, nil)
 	require.NoError(t, err)
-	return wire.Publish{
-		Name: "n", Manifest: *m, Handles: []wire.Handle{{Kind: "memfd", Device: uuid, Bytes: 4096, File: 0}},
+	return message.Publish{
+		Name: "n", Manifest: *m, Handles: []message.Handle{{Kind: "memfd", Device: uuid, Bytes: 4096, File: 0}},
 	}, h.File
 }
 
@@ -225,45 +226,47 @@ func TestForgedPublicationsAreRefused(t *testing.T) {
 
 	for _, c := range []struct {
 		name  string
-		code  wire.Code
-		spoil func(in *wire.Publish, file **os.File)
+		code  message.Code
+		spoil func(in *message.Publish, file **os.File)
 	}{
-		{"more bytes than the memory has", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) {
+		{"more bytes than the memory has", message.CodeInvalidArgument, func(in *message.Publish, _ **os.File) {
 			in.Handles[0].Bytes, in.Manifest.Storages[0].Bytes = 1<<20, 1<<20
 		}},
-		{"an offset behind the end", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Handles[0].Offset = 1 << 40 }},
-		{"a size beyond 63 bits", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles[0].Bytes = 1 << 63 }},
-		{"a manifest of another size", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Storages[0].Bytes = 64 }},
-		{"another device", wire.CodeCapability, func(in *wire.Publish, _ **os.File) { in.Handles[0].Device[3] ^= 1 }},
-		{"another kind", wire.CodeCapability, func(in *wire.Publish, _ **os.File) { in.Handles[0].Kind = "tape" }},
-		{"no descriptor", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles[0].File = -1 }},
-		{"a descriptor that did not come", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles[0].File = 3 }},
-		{"one descriptor twice", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles = append(in.Handles, in.Handles[0]) }},
-		{"no handle", wire.CodeProtocol, func(in *wire.Publish, _ **os.File) { in.Handles = nil }},
-		{"memory that can shrink", wire.CodeInvalidArgument, func(_ *wire.Publish, f **os.File) { *f = loose }},
-		{"a file", wire.CodeInvalidArgument, func(_ *wire.Publish, f **os.File) { *f = plain }},
-		{"a tensor beyond the memory", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Dims[3] = 1 }},
-		{"no such data type", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.DTypes[0] = 250 }},
-		{"columns that do not agree", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Ranks[0] = 2 }},
-		{"an empty tensor name", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Manifest.Names, in.Manifest.NameLengths = "", make([]byte, 4) }},
-		{"a bad name", wire.CodeInvalidArgument, func(in *wire.Publish, _ **os.File) { in.Name = "" }},
+		{"an offset behind the end", message.CodeInvalidArgument, func(in *message.Publish, _ **os.File) { in.Handles[0].Offset = 1 << 40 }},
+		{"a size beyond 63 bits", message.CodeProtocol, func(in *message.Publish, _ **os.File) { in.Handles[0].Bytes = 1 << 63 }},
+		{"a manifest of another size", message.CodeInvalidArgument, func(in *message.Publish, _ **os.File) { in.Manifest.Storages[0].Bytes = 64 }},
+		{"another device", message.CodeCapability, func(in *message.Publish, _ **os.File) { in.Handles[0].Device[3] ^= 1 }},
+		{"another kind", message.CodeCapability, func(in *message.Publish, _ **os.File) { in.Handles[0].Kind = "tape" }},
+		{"no descriptor", message.CodeProtocol, func(in *message.Publish, _ **os.File) { in.Handles[0].File = -1 }},
+		{"a descriptor that did not come", message.CodeProtocol, func(in *message.Publish, _ **os.File) { in.Handles[0].File = 3 }},
+		{"one descriptor twice", message.CodeProtocol, func(in *message.Publish, _ **os.File) { in.Handles = append(in.Handles, in.Handles[0]) }},
+		{"no handle", message.CodeProtocol, func(in *message.Publish, _ **os.File) { in.Handles = nil }},
+		{"memory that can shrink", message.CodeInvalidArgument, func(_ *message.Publish, f **os.File) { *f = loose }},
+		{"a file", message.CodeInvalidArgument, func(_ *message.Publish, f **os.File) { *f = plain }},
+		{"a tensor beyond the memory", message.CodeInvalidArgument, func(in *message.Publish, _ **os.File) { in.Manifest.Dims[3] = 1 }},
+		{"no such data type", message.CodeInvalidArgument, func(in *message.Publish, _ **os.File) { in.Manifest.DTypes[0] = 250 }},
+		{"columns that do not agree", message.CodeInvalidArgument, func(in *message.Publish, _ **os.File) { in.Manifest.Ranks[0] = 2 }},
+		{"an empty tensor name", message.CodeInvalidArgument, func(in *message.Publish, _ **os.File) {
+			in.Manifest.Names, in.Manifest.NameLengths = "", make([]byte, 4)
+		}},
+		{"a bad name", message.CodeInvalidArgument, func(in *message.Publish, _ **os.File) { in.Name = "" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			in, file := offer(t, true)
 			c.spoil(&in, &file)
-			message := politePeer(t, s.Socket()).refused(c.code, wire.OpPublish, in, file)
+			message := politePeer(t, s.Socket()).refused(c.code, message.OpPublish, in, file)
 			require.NotEmpty(t, message)
 		})
 	}
 	t.Run("memory that can still be mapped writable", func(t *testing.T) {
 		in, file := offer(t, false)
-		message := politePeer(t, s.Socket()).refused(wire.CodePermissionDenied, wire.OpPublish, in, file)
+		message := politePeer(t, s.Socket()).refused(message.CodePermissionDenied, message.OpPublish, in, file)
 		require.Contains(t, message, "seal")
 	})
 	t.Run("none of it", func(t *testing.T) {
 		in, file := offer(t, true)
 		p := politePeer(t, s.Socket())
-		frame, err := p.send(wire.OpPublish, in, file)
+		frame, err := p.send(message.OpPublish, in, file)
 		require.NoError(t, err)
 		require.Equal(t, wire.KindResponse, frame.Kind, "%q", frame.Body)
 		require.NoError(t, s.Withdraw("n"))
@@ -274,7 +277,7 @@ func TestSurplusDescriptorsAreClosed(t *testing.T) {
 	s := hostileOwner(t)
 	_, file := offer(t, true)
 	p := politePeer(t, s.Socket())
-	for _, op := range []wire.Op{wire.OpPing, wire.OpList, 0x9999} {
+	for _, op := range []message.Op{message.OpPing, message.OpList, 0x9999} {
 		_, err := p.send(op, struct{}{}, file, file, file)
 		require.NoError(t, err)
 	}

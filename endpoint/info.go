@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // ModelInfo describes a published name at one moment.
@@ -64,8 +64,8 @@ type Holder struct {
 }
 
 // encodeInfo is the info as it crosses.
-func encodeInfo(info catalog.Info) wire.ModelInfo {
-	out := wire.ModelInfo{Name: info.Name, Withdrawn: info.Current == 0}
+func encodeInfo(info catalog.Info) message.ModelInfo {
+	out := message.ModelInfo{Name: info.Name, Withdrawn: info.Current == 0}
 	for _, v := range info.Versions {
 		out.Versions = append(out.Versions, encodeVersion(v))
 	}
@@ -73,15 +73,15 @@ func encodeInfo(info catalog.Info) wire.ModelInfo {
 }
 
 // encodeVersion is a version as it crosses.
-func encodeVersion(v catalog.VersionInfo) wire.VersionInfo {
+func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 	from := v.Origin.Publisher
-	version := wire.VersionInfo{
+	version := message.VersionInfo{
 		Version: v.Version, Bytes: uint64(v.Bytes), Tensors: uint64(v.Tensors), Current: v.Current, Withdrawn: v.Withdrawn,
 		PublishedAt: v.PublishedAt.UnixNano(),
-		Origin:      wire.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
+		Origin:      message.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
 	}
 	for _, h := range v.Holders {
-		version.Holders = append(version.Holders, wire.Holder{
+		version.Holders = append(version.Holders, message.Holder{
 			Session: h.ID, Leases: uint64(h.Leases), PID: h.PID, UID: h.UID, Label: h.Label, Since: h.Since.UnixNano(),
 		})
 	}
@@ -89,7 +89,7 @@ func encodeVersion(v catalog.VersionInfo) wire.VersionInfo {
 }
 
 // decodeInfo is what a client makes of it.
-func decodeInfo(in wire.ModelInfo) ModelInfo {
+func decodeInfo(in message.ModelInfo) ModelInfo {
 	out := ModelInfo{Name: in.Name}
 	for _, v := range in.Versions {
 		if v.Current {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // FieldInfo describes a field of a struct that is an argument or a result, or stands in one.
@@ -29,12 +29,12 @@ const (
 )
 
 // describeFields lists the fields of the struct that t is or holds; none where there is no such struct.
-func describeFields(t reflect.Type) []wire.FieldInfo {
+func describeFields(t reflect.Type) []message.FieldInfo {
 	left := describedFields
 	return fieldsBelow(t, describedDepth, &left)
 }
 
-func fieldsBelow(t reflect.Type, depth int, left *int) (list []wire.FieldInfo) {
+func fieldsBelow(t reflect.Type, depth int, left *int) (list []message.FieldInfo) {
 	t = structOf(t)
 	if t == nil || depth == 0 {
 		return nil
@@ -44,7 +44,7 @@ func fieldsBelow(t reflect.Type, depth int, left *int) (list []wire.FieldInfo) {
 			break
 		}
 		*left--
-		list = append(list, wire.FieldInfo{
+		list = append(list, message.FieldInfo{
 			Name: clipped(f.name), Type: clipped(typeName(f.typ)), Optional: optional(t, f), Fields: fieldsBelow(f.typ, depth-1, left),
 		})
 	}
@@ -112,7 +112,7 @@ func clipped(text string) string {
 }
 
 // decodeFields is what a caller makes of fields that crossed.
-func decodeFields(in []wire.FieldInfo) []FieldInfo {
+func decodeFields(in []message.FieldInfo) []FieldInfo {
 	if len(in) == 0 {
 		return nil
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 type innerIn struct {
@@ -45,8 +45,8 @@ type fieldsIn struct {
 }
 
 func TestFieldsOfEndpoints(t *testing.T) {
-	inner := []wire.FieldInfo{{Name: "rate", Type: "float32", Optional: true}}
-	want := []wire.FieldInfo{
+	inner := []message.FieldInfo{{Name: "rate", Type: "float32", Optional: true}}
+	want := []message.FieldInfo{
 		{Name: "x", Type: "*tensor.Tensor"},
 		{Name: "model", Type: "*module.StateDict", Optional: true},
 		{Name: "Count", Type: "int"},
@@ -57,7 +57,7 @@ func TestFieldsOfEndpoints(t *testing.T) {
 		{Name: "pair", Type: "endpoint.listIn"},
 		{Name: "name", Type: "*string", Optional: true},
 		{Name: "any", Type: "interface {}"},
-		{Name: "plain", Type: "struct", Fields: []wire.FieldInfo{{Name: "N", Type: "int"}}},
+		{Name: "plain", Type: "struct", Fields: []message.FieldInfo{{Name: "N", Type: "int"}}},
 	}
 	got := describeFields(reflect.TypeFor[*fieldsIn]())
 	require.Equal(t, want, got[:len(want)])

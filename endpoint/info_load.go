@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // LoadState says how a version stands that an owner is going to publish.
@@ -68,7 +68,7 @@ func (l *LoadInfo) BytesPerSecond() float64 {
 }
 
 // decodeLoading is what a client makes of a load; nil of nil.
-func decodeLoading(in *wire.Loading) *LoadInfo {
+func decodeLoading(in *message.Loading) *LoadInfo {
 	if in == nil {
 		return nil
 	}
@@ -77,9 +77,9 @@ func decodeLoading(in *wire.Loading) *LoadInfo {
 		Source: in.Source,
 	}
 	switch in.State {
-	case wire.LoadWaiting:
+	case message.LoadWaiting:
 		out.State = LoadWaiting
-	case wire.LoadFailed:
+	case message.LoadFailed:
 		out.State = LoadFailed
 		if in.Error != nil {
 			out.err = decodeError(in.Error)
@@ -101,7 +101,7 @@ func loadTime(nanoseconds int64) time.Time {
 func clampBytes(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // decodeList is what a client makes of a list: the names that are published and those that are only loaded, in order.
-func decodeList(in *wire.Listed) []ModelInfo {
+func decodeList(in *message.Listed) []ModelInfo {
 	list := make([]ModelInfo, 0, len(in.Models)+len(in.Loading))
 	at := map[string]int{}
 	for _, m := range in.Models {

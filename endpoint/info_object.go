@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // ObjectInfo describes a managed object at one moment.
@@ -42,7 +42,7 @@ type ObjectHolder struct {
 	Since time.Time `json:"since"`
 }
 
-func decodeObject(in wire.ObjectInfo) ObjectInfo {
+func decodeObject(in message.ObjectInfo) ObjectInfo {
 	out := ObjectInfo{
 		ID: in.ID, ServerID: in.Server, Endpoint: in.Endpoint, CacheKey: in.CacheKey, Refs: in.Refs, Mine: in.Mine, Bytes: in.Bytes,
 		CreatedAt: fromNanos(in.CreatedAt), LastAccessedAt: fromNanos(in.AccessedAt),

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // EndpointInfo describes an endpoint.
@@ -221,7 +221,7 @@ type Reference struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-func decodeEndpoint(in wire.EndpointInfo) EndpointInfo {
+func decodeEndpoint(in message.EndpointInfo) EndpointInfo {
 	return EndpointInfo{
 		Name: in.Name, In: in.In, Out: in.Out, Task: in.Task, Managed: in.Managed, Stream: in.Stream, Cache: in.Cache, CacheKey: in.CacheKey,
 		SingleFlight: in.SingleFlight, Serialized: in.Serialized, Timeout: time.Duration(in.Timeout), Uncached: in.Uncached,
@@ -229,7 +229,7 @@ func decodeEndpoint(in wire.EndpointInfo) EndpointInfo {
 	}
 }
 
-func decodeServerInfo(in wire.ServerInfo) ServerInfo {
+func decodeServerInfo(in message.ServerInfo) ServerInfo {
 	out := ServerInfo{
 		Kind: in.Kind, ID: in.Server, Version: in.Version, Label: in.Label, Socket: in.Socket, DeviceIndex: int(in.DeviceIndex),
 		PID: in.PID, ParentPID: in.ParentPID, StartedAt: fromNanos(in.StartedAt), Uptime: time.Duration(in.Uptime),

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // TaskState is where a task stands.
@@ -81,7 +81,7 @@ func (t *TaskInfo) UnmarshalJSON(data []byte) error {
 	if t.State != TaskFailed && t.State != TaskCancelled {
 		return nil
 	}
-	e := &wire.Error{Code: wire.CodeTask, Type: string(t.State), Message: t.Error}
+	e := &message.Error{Code: message.CodeTask, Type: string(t.State), Message: t.Error}
 	t.err = codes.Decode(e, codes.Named(t.ErrorType)...)
 	return nil
 }
@@ -97,7 +97,7 @@ type TaskFilter struct {
 }
 
 // decodeTask is what a caller makes of a task that crossed.
-func decodeTask(in wire.TaskInfo) TaskInfo {
+func decodeTask(in message.TaskInfo) TaskInfo {
 	out := TaskInfo{
 		ID: in.ID, Endpoint: in.Endpoint, State: TaskState(in.State), Seq: in.Seq,
 		CreatedAt: fromNanos(in.CreatedAt), StartedAt: fromNanos(in.StartedAt), FinishedAt: fromNanos(in.FinishedAt),

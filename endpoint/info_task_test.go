@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // inEachState are tasks of a server with one worker, by the state that they stay in.
@@ -112,7 +112,7 @@ func checkTask(t *testing.T, info endpoint.TaskInfo, object string) {
 		require.Contains(t, info.Error, "layer 3")
 		require.ErrorIs(t, err, task.ErrFailed)
 		require.ErrorIs(t, err, driver.ErrOutOfMemory)
-		require.ErrorIs(t, err, wire.CodeTask)
+		require.ErrorIs(t, err, message.CodeTask)
 		require.EqualError(t, err, info.Error)
 	case endpoint.TaskCancelled:
 		require.Equal(t, "cancelled", info.ErrorType)

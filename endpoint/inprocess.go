@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // A client finds out that its server is in its own process by the socket file: the servers of this process are known by those they made, from
@@ -61,7 +62,7 @@ func neighbour(path string) *Server {
 
 // connect begins a session for a client of this process, as accepting it and the handshake do for others: when the server serves. The caller
 // closes the pipe.
-func (s *Server) connect(ctx context.Context, hello wire.Hello, limits wire.Limits) (*pipe, error) {
+func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.Limits) (*pipe, error) {
 	select {
 	case <-s.accepting:
 	case <-s.stopping:
@@ -130,7 +131,7 @@ func newSelfLink(s *Server) (*link, error) {
 }
 
 // newNeighbourLink is newLink to a server of this process.
-func newNeighbourLink(ctx context.Context, s *Server, hello wire.Hello, limits wire.Limits) (*link, error) {
+func newNeighbourLink(ctx context.Context, s *Server, hello message.Hello, limits wire.Limits) (*link, error) {
 	conn, err := s.connect(ctx, hello, limits)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Within a process memory is lent, not exported and imported: who gets it has references to the same storages. It is refused where another
@@ -44,14 +45,14 @@ func lentWith(files *wire.Files) []*tensor.Storage {
 
 // lentExport is exportStorages for a peer in this process.
 func lentExport(storages []*tensor.Storage) (*export, error) {
-	out := &export{storages: storages, handles: make([]wire.Handle, 0, len(storages))}
+	out := &export{storages: storages, handles: make([]message.Handle, 0, len(storages))}
 	for i, s := range storages {
 		h, err := s.Shareable()
 		if err != nil {
 			return nil, fmt.Errorf("storage %d: %w", i, incapable(err))
 		}
-		out.handles = append(out.handles, wire.Handle{
-			Kind: string(h.Kind), Device: wire.UUID(h.Device), Bytes: uint64(h.Bytes), Offset: uint64(h.Offset), Blob: h.Blob, File: -1,
+		out.handles = append(out.handles, message.Handle{
+			Kind: string(h.Kind), Device: message.UUID(h.Device), Bytes: uint64(h.Bytes), Offset: uint64(h.Offset), Blob: h.Blob, File: -1,
 		})
 	}
 	return out, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // MemoryUsage says what a server has memory for.
@@ -41,7 +41,7 @@ type inventory struct {
 // heldObjects are a session's references: how many, the largest of them, and what they are on.
 type heldObjects struct {
 	refs     uint64
-	largest  []wire.Reference
+	largest  []message.Reference
 	storages [][]*tensor.Storage
 }
 
@@ -70,7 +70,7 @@ func (s *Server) takeInventory() *inventory {
 				of = new(heldObjects)
 				v.sessions[session] = of
 			}
-			of.add(wire.Reference{ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(len(h.tokens)), Bytes: bytes})
+			of.add(message.Reference{ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(len(h.tokens)), Bytes: bytes})
 			of.storages = append(of.storages, obj.result.payload.storages)
 		}
 	})
@@ -120,7 +120,7 @@ func (v *inventory) distinct(lists [][]*tensor.Storage, seen map[string]struct{}
 }
 
 // uses sums up what there is by device and purpose, and all of it.
-func (v *inventory) uses() (list []wire.MemoryUse, total uint64) {
+func (v *inventory) uses() (list []message.MemoryUse, total uint64) {
 	type key struct {
 		device driver.UUID
 		use    MemoryUsage
@@ -133,14 +133,14 @@ func (v *inventory) uses() (list []wire.MemoryUse, total uint64) {
 			if !known {
 				i = len(list)
 				at[key{info.UUID, use}] = i
-				list = append(list, wire.MemoryUse{Device: wire.UUID(info.UUID), Type: int32(info.Type), Use: string(use)})
+				list = append(list, message.MemoryUse{Device: message.UUID(info.UUID), Type: int32(info.Type), Use: string(use)})
 			}
 			list[i].Bytes += uint64(s.Bytes())
 			list[i].Storages++
 			total += uint64(s.Bytes())
 		})
 	}
-	slices.SortStableFunc(list, func(a, b wire.MemoryUse) int {
+	slices.SortStableFunc(list, func(a, b message.MemoryUse) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), slices.Compare(a.Device[:], b.Device[:]))
 	})
 	return list, total
@@ -159,7 +159,7 @@ const (
 )
 
 // add notes an object. Of many only the largest are kept.
-func (h *heldObjects) add(r wire.Reference) {
+func (h *heldObjects) add(r message.Reference) {
 	h.refs += r.Refs
 	h.largest = append(h.largest, r)
 	if len(h.largest) >= 4*listedReferences {
@@ -168,8 +168,8 @@ func (h *heldObjects) add(r wire.Reference) {
 }
 
 // largestReferences are the first n by size, in that order.
-func largestReferences(list []wire.Reference, n int) []wire.Reference {
-	slices.SortFunc(list, func(a, b wire.Reference) int {
+func largestReferences(list []message.Reference, n int) []message.Reference {
+	slices.SortFunc(list, func(a, b message.Reference) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID))
 	})
 	return list[:min(len(list), n)]

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/task"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // limitName names a limit: in server-infos, as the label of metrics, and in PROTOCOL.md.
@@ -45,7 +45,7 @@ type limitRow struct {
 	// it.
 	what, one, all, beyond, test string
 	// use is what is in use, and the bounds in force.
-	use func(s *Server, sessions []*session) wire.LimitUse
+	use func(s *Server, sessions []*session) message.LimitUse
 }
 
 // errorLimit is what most refusals are.
@@ -115,12 +115,12 @@ func (r refusals) add(name limitName) {
 }
 
 // describeLimits is what is used of each limit.
-func (s *Server) describeLimits() []wire.LimitUse {
+func (s *Server) describeLimits() []message.LimitUse {
 	s.mu.Lock()
 	sessions := slices.Collect(maps.Values(s.sessions))
 	s.mu.Unlock()
 	sessions = slices.DeleteFunc(sessions, func(ses *session) bool { return ses.own })
-	list := make([]wire.LimitUse, 0, len(limitRows))
+	list := make([]message.LimitUse, 0, len(limitRows))
 	for _, row := range limitRows {
 		use := row.use(s, sessions)
 		use.Name = string(row.name)
@@ -139,96 +139,96 @@ func mostOf(sessions []*session, of func(*session) int64) (most, sum int64) {
 	return most, sum
 }
 
-func fixedUse(limit int64) func(*Server, []*session) wire.LimitUse {
-	return func(*Server, []*session) wire.LimitUse { return wire.LimitUse{Client: limit} }
+func fixedUse(limit int64) func(*Server, []*session) message.LimitUse {
+	return func(*Server, []*session) message.LimitUse { return message.LimitUse{Client: limit} }
 }
 
-func useClients(s *Server, sessions []*session) wire.LimitUse {
-	return wire.LimitUse{All: int64(s.opts.Limits.Clients), Used: int64(len(sessions))}
+func useClients(s *Server, sessions []*session) message.LimitUse {
+	return message.LimitUse{All: int64(s.opts.Limits.Clients), Used: int64(len(sessions))}
 }
 
-func useSubscriptions(s *Server, sessions []*session) wire.LimitUse {
+func useSubscriptions(s *Server, sessions []*session) message.LimitUse {
 	most, sum := mostOf(sessions, func(ses *session) int64 {
 		ses.events.mu.Lock()
 		defer ses.events.mu.Unlock()
 		return int64(ses.events.weight)
 	})
-	return wire.LimitUse{Client: int64(s.opts.Limits.Subscriptions), Most: most, Used: sum}
+	return message.LimitUse{Client: int64(s.opts.Limits.Subscriptions), Most: most, Used: sum}
 }
 
-func useObjects(s *Server, sessions []*session) wire.LimitUse {
+func useObjects(s *Server, sessions []*session) message.LimitUse {
 	most, sum := mostOf(sessions, func(ses *session) int64 { return int64(s.objects.heldBy(ses.id)) })
-	return wire.LimitUse{Client: int64(s.opts.Limits.Objects), Most: most, Used: sum}
+	return message.LimitUse{Client: int64(s.opts.Limits.Objects), Most: most, Used: sum}
 }
 
-func useTasks(s *Server, _ []*session) wire.LimitUse {
+func useTasks(s *Server, _ []*session) message.LimitUse {
 	stats := s.tasks.Stats()
-	return wire.LimitUse{Client: int64(s.opts.Limits.Tasks), All: int64(s.opts.Tasks.capacity()), Used: int64(stats.Pending + stats.Running)}
+	return message.LimitUse{Client: int64(s.opts.Limits.Tasks), All: int64(s.opts.Tasks.capacity()), Used: int64(stats.Pending + stats.Running)}
 }
 
 // usePublished is a limit of what clients have published.
-func (s *Server) usePublished(of func(usage) int64, bound func(PublishLimits) int64) wire.LimitUse {
+func (s *Server) usePublished(of func(usage) int64, bound func(PublishLimits) int64) message.LimitUse {
 	s.quotas.mu.Lock()
 	defer s.quotas.mu.Unlock()
-	out := wire.LimitUse{Client: bound(s.opts.Limits.Publish), All: bound(s.opts.Limits.PublishTotal), Used: of(s.quotas.total)}
+	out := message.LimitUse{Client: bound(s.opts.Limits.Publish), All: bound(s.opts.Limits.PublishTotal), Used: of(s.quotas.total)}
 	for _, u := range s.quotas.by {
 		out.Most = max(out.Most, of(*u))
 	}
 	return out
 }
 
-func useVersions(s *Server, _ []*session) wire.LimitUse {
+func useVersions(s *Server, _ []*session) message.LimitUse {
 	return s.usePublished(func(u usage) int64 { return int64(u.versions) }, func(l PublishLimits) int64 { return int64(l.Versions) })
 }
 
-func useStorages(s *Server, _ []*session) wire.LimitUse {
+func useStorages(s *Server, _ []*session) message.LimitUse {
 	return s.usePublished(func(u usage) int64 { return int64(u.storages) }, func(l PublishLimits) int64 { return int64(l.Storages) })
 }
 
-func useStorageBytes(s *Server, _ []*session) wire.LimitUse {
+func useStorageBytes(s *Server, _ []*session) message.LimitUse {
 	return s.usePublished(func(u usage) int64 { return u.bytes }, func(l PublishLimits) int64 { return l.Bytes })
 }
 
-func useManifestBytes(s *Server, _ []*session) wire.LimitUse {
+func useManifestBytes(s *Server, _ []*session) message.LimitUse {
 	return s.usePublished(func(u usage) int64 { return u.manifests }, func(l PublishLimits) int64 { return l.ManifestBytes })
 }
 
-func useRequests(s *Server, sessions []*session) wire.LimitUse {
+func useRequests(s *Server, sessions []*session) message.LimitUse {
 	most, sum := mostOf(sessions, func(ses *session) int64 {
 		ses.mu.Lock()
 		defer ses.mu.Unlock()
 		return int64(len(ses.running))
 	})
-	return wire.LimitUse{Client: int64(s.opts.Limits.Requests), Most: most, Used: sum}
+	return message.LimitUse{Client: int64(s.opts.Limits.Requests), Most: most, Used: sum}
 }
 
-func useRequestBytes(s *Server, sessions []*session) wire.LimitUse {
+func useRequestBytes(s *Server, sessions []*session) message.LimitUse {
 	most, _ := mostOf(sessions, func(ses *session) int64 { return ses.carried.Load() })
 	b := s.bodies.Use()
-	return wire.LimitUse{Client: s.opts.Limits.RequestBytes, All: b.Limit, Most: most, Used: b.Used, Refused: b.Refused}
+	return message.LimitUse{Client: s.opts.Limits.RequestBytes, All: b.Limit, Most: most, Used: b.Used, Refused: b.Refused}
 }
 
-func useAnswerBytes(s *Server, _ []*session) wire.LimitUse {
+func useAnswerBytes(s *Server, _ []*session) message.LimitUse {
 	b := s.answers.Use()
-	return wire.LimitUse{Client: b.Each, All: b.Limit, Used: b.Used, Refused: b.Refused}
+	return message.LimitUse{Client: b.Each, All: b.Limit, Used: b.Used, Refused: b.Refused}
 }
 
-func useDescriptors(s *Server, _ []*session) wire.LimitUse {
+func useDescriptors(s *Server, _ []*session) message.LimitUse {
 	b := s.files.Use()
-	return wire.LimitUse{All: b.Limit, Used: b.Used, Refused: b.Refused}
+	return message.LimitUse{All: b.Limit, Used: b.Used, Refused: b.Refused}
 }
 
-func useRequestTime(s *Server, _ []*session) wire.LimitUse {
-	return wire.LimitUse{Client: int64(s.opts.Limits.RequestTime / time.Second)}
+func useRequestTime(s *Server, _ []*session) message.LimitUse {
+	return message.LimitUse{Client: int64(s.opts.Limits.RequestTime / time.Second)}
 }
 
-func useResultBytes(s *Server, _ []*session) wire.LimitUse {
+func useResultBytes(s *Server, _ []*session) message.LimitUse {
 	stats := s.results.Stats()
-	return wire.LimitUse{All: max(s.opts.Results.Bytes, 0), Used: stats.Bytes, Refused: stats.Evictions, Reason: s.resultsWhy}
+	return message.LimitUse{All: max(s.opts.Results.Bytes, 0), Used: stats.Bytes, Refused: stats.Evictions, Reason: s.resultsWhy}
 }
 
-func useTaskBytes(s *Server, _ []*session) wire.LimitUse {
-	return wire.LimitUse{All: max(s.opts.Tasks.Bytes, 0), Used: s.tasks.Stats().Bytes, Reason: s.tasksWhy}
+func useTaskBytes(s *Server, _ []*session) message.LimitUse {
+	return message.LimitUse{All: max(s.opts.Tasks.Bytes, 0), Used: s.tasks.Stats().Bytes, Reason: s.tasksWhy}
 }
 
 // LimitUse is one limit on what clients can make a server hold or do, with what is in use of it. PROTOCOL.md has the table.

@@ -11,14 +11,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // TestRequestNumbersAreNewAndNotZero: an answer must be told from every other one on the connection (D28).
 func TestRequestNumbersAreNewAndNotZero(t *testing.T) {
 	s := hostileOwner(t)
-	ping, err := wire.MarshalRequest(wire.OpPing, 0, nil)
+	ping, err := message.MarshalRequest(message.OpPing, 0, nil)
 	require.NoError(t, err)
-	watch, err := wire.MarshalRequest(wire.OpWatch, 0, wire.Watch{})
+	watch, err := message.MarshalRequest(message.OpWatch, 0, message.Watch{})
 	require.NoError(t, err)
 
 	p := politePeer(t, s.Socket())
@@ -51,9 +52,9 @@ func TestRequestNumberOfACallInFlightIsRefused(t *testing.T) {
 	}))
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: &registry})
 	p := politePeer(t, s.Socket())
-	call, err := wire.MarshalRequest(wire.OpCall, 0, wire.Call{Endpoint: "wait", Args: wire.RawMessage{1}})
+	call, err := message.MarshalRequest(message.OpCall, 0, message.Call{Endpoint: "wait", Args: message.RawMessage{1}})
 	require.NoError(t, err)
-	ping, err := wire.MarshalRequest(wire.OpPing, 0, nil)
+	ping, err := message.MarshalRequest(message.OpPing, 0, nil)
 	require.NoError(t, err)
 	require.NoError(t, p.conn.Send(wire.KindRequest, 3, call))
 	<-begun
@@ -66,9 +67,9 @@ func TestDescriptorsOfNoUseAreRefused(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
 	in, file := offer(t, true)
-	require.Contains(t, p.refused(wire.CodeProtocol, wire.OpPublish, in, file, file), "no handle names descriptor 1")
-	require.Contains(t, p.refused(wire.CodeProtocol, wire.OpPing, wire.Ping{}, file), "takes no descriptors")
-	p.refused(wire.CodeUnsupported, 0x9999, struct{}{}, file)
+	require.Contains(t, p.refused(message.CodeProtocol, message.OpPublish, in, file, file), "no handle names descriptor 1")
+	require.Contains(t, p.refused(message.CodeProtocol, message.OpPing, message.Ping{}, file), "takes no descriptors")
+	p.refused(message.CodeUnsupported, 0x9999, struct{}{}, file)
 }
 
 // heapInUse is what is reachable.
@@ -89,11 +90,11 @@ func TestTextsOfPeersAreCutAndCopied(t *testing.T) {
 	const large = 16 << 20
 	before := heapInUse()
 	p := rawPeer(t, s.Socket())
-	_, err := wire.ClientHandshake(p.conn, wire.Hello{Label: "\x1b[31m" + strings.Repeat("l", large)})
+	_, err := message.ClientHandshake(p.conn, message.Hello{Label: "\x1b[31m" + strings.Repeat("l", large)})
 	require.NoError(t, err)
 	in, file := offer(t, true)
 	in.Source = "\x1b]0;" + strings.Repeat("s", large)
-	answer, err := p.send(wire.OpPublish, in, file)
+	answer, err := p.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, answer.Kind)
 	in.Source = ""
@@ -106,5 +107,5 @@ func TestTextsOfPeersAreCutAndCopied(t *testing.T) {
 	require.Equal(t, "[31m"+strings.Repeat("l", 64-4), v.Publisher.Label)
 	require.NoError(t, s.Withdraw("n"))
 
-	p.refused(wire.CodeInvalidArgument, wire.OpTaskWatch, wire.WatchTasks{Endpoint: strings.Repeat("e", 1<<20)})
+	p.refused(message.CodeInvalidArgument, message.OpTaskWatch, message.WatchTasks{Endpoint: strings.Repeat("e", 1<<20)})
 }

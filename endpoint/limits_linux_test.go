@@ -21,6 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // limitUse is what a server says of one limit.
@@ -38,9 +39,9 @@ func limitUse(t testing.TB, s *endpoint.Server, name string) endpoint.LimitUse {
 }
 
 // ask sends a request without waiting for what comes of it.
-func (p *peer) ask(op wire.Op, body any) uint64 {
+func (p *peer) ask(op message.Op, body any) uint64 {
 	p.t.Helper()
-	request, err := wire.MarshalRequest(op, 0, body)
+	request, err := message.MarshalRequest(op, 0, body)
 	require.NoError(p.t, err)
 	p.id++
 	require.NoError(p.t, p.conn.Send(wire.KindRequest, p.id, request))
@@ -48,7 +49,7 @@ func (p *peer) ask(op wire.Op, body any) uint64 {
 }
 
 // answerTo is the code of the answer to a request; 0 for a response. Other answers are left out.
-func (p *peer) answerTo(id uint64) wire.Code {
+func (p *peer) answerTo(id uint64) message.Code {
 	p.t.Helper()
 	for {
 		f, err := p.conn.Receive()
@@ -57,9 +58,9 @@ func (p *peer) answerTo(id uint64) wire.Code {
 		if f.ID != id || f.Kind == wire.KindEvent {
 			continue
 		}
-		var e wire.Error
+		var e message.Error
 		if f.Kind == wire.KindError {
-			require.NoError(p.t, wire.Unmarshal(f.Body, &e))
+			require.NoError(p.t, message.Unmarshal(f.Body, &e))
 		}
 		return e.Code
 	}
@@ -76,27 +77,27 @@ func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
 	p := politePeer(t, s.Socket())
 	const asked = 40
 	for i := range asked {
-		p.ask(wire.OpCall, wire.Call{Endpoint: "large", Args: wire.RawMessage{byte(i % 24)}})
+		p.ask(message.OpCall, message.Call{Endpoint: "large", Args: message.RawMessage{byte(i % 24)}})
 	}
 	eventually(t, waitLimit, "most are refused", func() bool { return limitUse(t, s, "answer_bytes").Refused >= asked-4 })
 	use := limitUse(t, s, "answer_bytes")
 	require.LessOrEqual(t, use.Used, int64(3*size))
 	require.Positive(t, use.Used)
 	require.EqualValues(t, 12*size, use.All)
-	codes := map[wire.Code]int{}
+	codes := map[message.Code]int{}
 	for range asked {
 		f, err := p.conn.Receive()
 		require.NoError(t, err)
-		var e wire.Error
+		var e message.Error
 		if f.Kind == wire.KindError {
-			require.NoError(t, wire.Unmarshal(f.Body, &e))
+			require.NoError(t, message.Unmarshal(f.Body, &e))
 		}
 		codes[e.Code]++
 	}
-	require.Equal(t, asked, codes[0]+codes[wire.CodeResourceExhausted])
+	require.Equal(t, asked, codes[0]+codes[message.CodeResourceExhausted])
 	require.Positive(t, codes[0])
 	eventually(t, waitLimit, "what was read does not count", func() bool { return limitUse(t, s, "answer_bytes").Used == 0 })
-	id := p.ask(wire.OpCall, wire.Call{Endpoint: "large", Args: wire.RawMessage{1}})
+	id := p.ask(message.OpCall, message.Call{Endpoint: "large", Args: message.RawMessage{1}})
 	require.Zero(t, p.answerTo(id), "there is room again")
 }
 
@@ -115,7 +116,7 @@ func TestManifestIsInMemoryOnce(t *testing.T) {
 	for range 16 {
 		p := politePeer(t, s.Socket())
 		peers = append(peers, p)
-		p.ask(wire.OpInfo, wire.Info{Name: "m", Manifest: true})
+		p.ask(message.OpInfo, message.Info{Name: "m", Manifest: true})
 	}
 	time.Sleep(50 * time.Millisecond) // for all of them to be stuck
 	require.Less(t, heapInUse()-before, int64(4<<20), "a manifest has more than a MiB")
@@ -125,16 +126,16 @@ func TestManifestIsInMemoryOnce(t *testing.T) {
 }
 
 // manyTensors is a publication of so many tensors of one page.
-func manyTensors(t testing.TB, n int) (wire.Publish, *os.File) {
+func manyTensors(t testing.TB, n int) (message.Publish, *os.File) {
 	t.Helper()
 	tt, ok := t.(*testing.T)
 	require.True(t, ok)
 	in, file := offer(tt, true)
-	rows := make([]wire.Tensor, n)
+	rows := make([]message.Tensor, n)
 	for i := range rows {
-		rows[i] = wire.Tensor{Name: fmt.Sprintf("layers.%d.weight", i), DType: 12, Shape: []int64{int64(1 + i%8), 1}, ByteOffset: int64(i%16) * 64}
+		rows[i] = message.Tensor{Name: fmt.Sprintf("layers.%d.weight", i), DType: 12, Shape: []int64{int64(1 + i%8), 1}, ByteOffset: int64(i%16) * 64}
 	}
-	m, err := wire.NewManifest(rows, in.Manifest.Storages, nil)
+	m, err := message.NewManifest(rows, in.Manifest.Storages, nil)
 	require.NoError(t, err)
 	in.Manifest = *m
 	return in, file
@@ -153,7 +154,7 @@ func TestManifestsAreCharged(t *testing.T) {
 	p := politePeer(t, s.Socket())
 	for i := range 2 {
 		in.Name = fmt.Sprint(i)
-		f, err := p.send(wire.OpPublish, in, file)
+		f, err := p.send(message.OpPublish, in, file)
 		require.NoError(t, err)
 		require.Equal(t, wire.KindResponse, f.Kind)
 	}
@@ -161,13 +162,13 @@ func TestManifestsAreCharged(t *testing.T) {
 	t.Logf("a manifest of 50,000 tensors is charged %d bytes and takes %d", cost, kept)
 	require.Less(t, kept, cost, "what is charged is what it takes at least")
 	in.Name = "more"
-	require.Contains(t, p.refused(wire.CodeResourceExhausted, wire.OpPublish, in, file), "manifests of this client")
+	require.Contains(t, p.refused(message.CodeResourceExhausted, message.OpPublish, in, file), "manifests of this client")
 	p.conn.Close()
 	other := politePeer(t, s.Socket())
-	_, err := other.send(wire.OpPublish, in, file)
+	_, err := other.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	in.Name = "most"
-	require.Contains(t, other.refused(wire.CodeResourceExhausted, wire.OpPublish, in, file), "manifests of clients",
+	require.Contains(t, other.refused(message.CodeResourceExhausted, message.OpPublish, in, file), "manifests of clients",
 		"what a client has published that has gone counts")
 	require.EqualValues(t, 3*cost, limitUse(t, s, "manifest_bytes").Used)
 	require.EqualValues(t, 2, limitUse(t, s, "manifest_bytes").Refused)
@@ -181,17 +182,17 @@ func TestTensorsAtOnePlaceArePublishedInBoundedTime(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	in, file := offer(t, true)
-	rows := make([]wire.Tensor, 100000)
+	rows := make([]message.Tensor, 100000)
 	for i := range rows { // strides of single elements are free, so there are as many layouts as one likes
-		rows[i] = wire.Tensor{Name: fmt.Sprint(i), DType: 12, Shape: []int64{1, 2}, Strides: []int64{int64(i), 2}}
+		rows[i] = message.Tensor{Name: fmt.Sprint(i), DType: 12, Shape: []int64{1, 2}, Strides: []int64{int64(i), 2}}
 	}
-	m, err := wire.NewManifest(rows, in.Manifest.Storages, nil)
+	m, err := message.NewManifest(rows, in.Manifest.Storages, nil)
 	require.NoError(t, err)
 	in.Manifest = *m
 	s := serve(t, endpoint.ServerOptions{Logger: discard()})
 	p := politePeer(t, s.Socket())
 	p.conn.SetReadDeadline(time.Now().Add(time.Minute))
-	f, err := p.send(wire.OpPublish, in, file)
+	f, err := p.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, f.Kind)
 }
@@ -230,7 +231,7 @@ func TestLongListsComeInParts(t *testing.T) {
 	require.NotEmpty(t, info.Versions)
 	require.EqualValues(t, 30, info.Current)
 	for range 200 { // holders of one version, more than an answer has room for
-		politePeer(t, s.Socket()).ask(wire.OpAcquire, wire.Acquire{Name: "b"})
+		politePeer(t, s.Socket()).ask(message.OpAcquire, message.Acquire{Name: "b"})
 	}
 	eventually(t, waitLimit, "all hold it", func() bool {
 		list, err := c.List(ctx)
@@ -254,9 +255,9 @@ func TestSparsePublicationIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	in, _ := offer(t, true)
 	p := politePeer(t, s.Socket())
-	require.Contains(t, p.refused(wire.CodeResourceExhausted, wire.OpPublish, in, file), "bytes published", "also what its handles do not speak of")
+	require.Contains(t, p.refused(message.CodeResourceExhausted, message.OpPublish, in, file), "bytes published", "also what its handles do not speak of")
 	in.Handles[0].Bytes, in.Manifest.Storages[0].Bytes = huge, huge
-	require.Contains(t, p.refused(wire.CodeResourceExhausted, wire.OpPublish, in, file), "bytes published")
+	require.Contains(t, p.refused(message.CodeResourceExhausted, message.OpPublish, in, file), "bytes published")
 	dev, err := host.Open()
 	require.NoError(t, err)
 	defer dev.Close()
@@ -267,15 +268,15 @@ func TestSparsePublicationIsBounded(t *testing.T) {
 func TestSumsOfBytesDoNotOverflow(t *testing.T) {
 	s := hostileOwner(t)
 	in, file := offer(t, true)
-	rows := []wire.Tensor{
+	rows := []message.Tensor{
 		{Name: "a", DType: 12, Shape: []int64{1 << 60}, Strides: []int64{0}},
 		{Name: "b", DType: 12, Shape: []int64{1 << 60}, Strides: []int64{0}, ByteOffset: 64},
 	}
-	m, err := wire.NewManifest(rows, in.Manifest.Storages, nil)
+	m, err := message.NewManifest(rows, in.Manifest.Storages, nil)
 	require.NoError(t, err)
 	in.Manifest = *m
 	p := politePeer(t, s.Socket())
-	f, err := p.send(wire.OpPublish, in, file)
+	f, err := p.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	for _, model := range s.List() {
 		for _, v := range model.Versions {
@@ -303,7 +304,7 @@ func TestDescriptorsInFlightLeaveRoomForOthers(t *testing.T) {
 		return use.Refused > 0 && use.Used <= 200
 	})
 	p := politePeer(t, s.Socket())
-	answer, err := p.send(wire.OpPublish, in, file)
+	answer, err := p.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, answer.Kind)
 	require.NoError(t, s.Withdraw("n"))
@@ -314,8 +315,8 @@ func TestDescriptorsInFlightLeaveRoomForOthers(t *testing.T) {
 	for i := range files {
 		files[i] = file
 	}
-	p.refused(wire.CodeResourceExhausted, wire.OpPublish, in, files...) // and the connection goes on
-	answer, err = p.send(wire.OpPublish, in, file)
+	p.refused(message.CodeResourceExhausted, message.OpPublish, in, files...) // and the connection goes on
+	answer, err = p.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, answer.Kind)
 	require.NoError(t, s.Withdraw("n"))
@@ -335,7 +336,7 @@ func TestBytesOfRequestsOfAllClientsAreBounded(t *testing.T) {
 		return use.Refused >= 2 && use.Used <= 3<<20
 	})
 	p := politePeer(t, s.Socket())
-	_, err := p.send(wire.OpPing, wire.Ping{})
+	_, err := p.send(message.OpPing, message.Ping{})
 	require.NoError(t, err)
 	eventually(t, waitLimit, "they are cut off", func() bool {
 		for _, c := range stuck {
@@ -357,13 +358,13 @@ func TestHowManyRequestsIsBounded(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard(), Limits: endpoint.Limits{Requests: 3}})
 	p := politePeer(t, s.Socket())
 	for i := range 3 {
-		p.ask(wire.OpCall, wire.Call{Endpoint: "wait", Args: wire.RawMessage{byte(i)}})
+		p.ask(message.OpCall, message.Call{Endpoint: "wait", Args: message.RawMessage{byte(i)}})
 	}
-	require.Equal(t, wire.CodeResourceExhausted, p.answerTo(p.ask(wire.OpCall, wire.Call{Endpoint: "wait", Args: wire.RawMessage{9}})))
+	require.Equal(t, message.CodeResourceExhausted, p.answerTo(p.ask(message.OpCall, message.Call{Endpoint: "wait", Args: message.RawMessage{9}})))
 	use := limitUse(t, s, "requests")
 	require.EqualValues(t, 3, use.Most)
 	require.EqualValues(t, 1, use.Refused)
-	require.Zero(t, p.answerTo(p.ask(wire.OpPing, wire.Ping{})))
+	require.Zero(t, p.answerTo(p.ask(message.OpPing, message.Ping{})))
 }
 
 // TestTimeOfARequestIsBounded: where the owner says so, whatever the client asks for.
@@ -377,7 +378,7 @@ func TestTimeOfARequestIsBounded(t *testing.T) {
 	}))
 	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard(), Limits: endpoint.Limits{RequestTime: 50 * time.Millisecond}})
 	p := politePeer(t, s.Socket())
-	require.Equal(t, wire.CodeDeadlineExceeded, p.answerTo(p.ask(wire.OpCall, wire.Call{Endpoint: "wait", Args: wire.RawMessage{1}})))
+	require.Equal(t, message.CodeDeadlineExceeded, p.answerTo(p.ask(message.OpCall, message.Call{Endpoint: "wait", Args: message.RawMessage{1}})))
 	require.EqualValues(t, 1, limitUse(t, s, "request_seconds").Refused)
 }
 
@@ -506,7 +507,7 @@ func rawSocket(t *testing.T, path string) *rawConn {
 	t.Cleanup(func() { unix.Close(fd) })
 	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: path}))
 	c := &rawConn{t, fd}
-	body, err := wire.Marshal(wire.Hello{Protocol: 1, Oldest: 1})
+	body, err := message.Marshal(message.Hello{Protocol: 1, Oldest: 1})
 	require.NoError(t, err)
 	c.write(append(frameHead(len(body), wire.KindHello, 0, 0), body...), nil)
 	_, err = unix.Read(fd, make([]byte, 64<<10))

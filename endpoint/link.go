@@ -7,6 +7,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials again when it ends
@@ -14,7 +15,7 @@ import (
 type link struct {
 	conn     connection
 	receiver receiver
-	server   wire.Hello
+	server   message.Hello
 	// lendsContext makes the contexts of requests go with them: they are of a server's own process.
 	lendsContext bool
 
@@ -33,9 +34,9 @@ type link struct {
 }
 
 // newLink introduces the client on a fresh connection. It takes conn. The caller starts read.
-func newLink(ctx context.Context, conn *wire.Conn, hello wire.Hello) (*link, error) {
+func newLink(ctx context.Context, conn *wire.Conn, hello message.Hello) (*link, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	agreed, err := wire.ClientHandshake(conn, hello)
+	agreed, err := message.ClientHandshake(conn, hello)
 	if !stop() {
 		err = fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
 	}
@@ -49,7 +50,7 @@ func newLink(ctx context.Context, conn *wire.Conn, hello wire.Hello) (*link, err
 }
 
 // makeLink is a link without its receiver.
-func makeLink(conn connection, server wire.Hello) *link {
+func makeLink(conn connection, server message.Hello) *link {
 	return &link{
 		conn: conn, server: server, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{},
 		over: make(chan struct{}), done: make(chan struct{}),
@@ -134,11 +135,11 @@ func (l *link) pass(frame wire.Frame) error {
 }
 
 // asItem makes a taker of frames of one of events.
-func asItem(event func(wire.Event)) func(wire.Frame) error {
+func asItem(event func(message.Event)) func(wire.Frame) error {
 	return func(frame wire.Frame) error {
 		defer frame.Files.Close()
-		var e wire.Event
-		if err := wire.Unmarshal(frame.Body, &e); err != nil {
+		var e message.Event
+		if err := message.Unmarshal(frame.Body, &e); err != nil {
 			return fmt.Errorf("%w: event: %w", ErrProtocol, err)
 		}
 		if len(e.Name) > catalog.MaxNameBytes { // nor would it be kept

@@ -9,18 +9,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // call is a request to be sent.
 type call struct {
-	op    wire.Op
+	op    message.Op
 	body  any        // nil for none
 	files []*os.File // borrowed until it has been sent
 	// storages are lent, in the place of the files, to an owner in this process. Borrowed until it has been sent.
 	storages []*tensor.Storage
 	// event gets the events that belong to the request, until ignore. It is called by whoever reads, must return at once, and
 	// may be called before the answer is seen.
-	event func(wire.Event)
+	event func(message.Event)
 	// item is the same for requests whose events are not of the catalog. It takes the frame; an error ends the link.
 	item func(wire.Frame) error
 	// late deals with an answer that comes when nobody waits for it any more. It takes the frame, and is called by the reading
@@ -31,7 +32,7 @@ type call struct {
 
 	// callee is the body, instead of body, where calls. plain is its argument, if that is not encoded in callee yet.
 	calls  bool
-	callee wire.Call
+	callee message.Call
 	plain  any
 }
 
@@ -58,7 +59,7 @@ func (l *link) share(storages []*tensor.Storage) (*export, error) {
 
 // appendTo encodes the body of the request's frame. What is left of ctx's time goes with it.
 func (c *call) appendTo(b []byte, ctx context.Context) ([]byte, error) {
-	req := wire.Request{Op: c.op}
+	req := message.Request{Op: c.op}
 	if deadline, ok := ctx.Deadline(); ok {
 		req.Timeout = timeLeft(deadline)
 	}
@@ -66,19 +67,19 @@ func (c *call) appendTo(b []byte, ctx context.Context) ([]byte, error) {
 		return c.appendCall(b, req)
 	}
 	if c.body != nil {
-		body, err := wire.MarshalPayload(c.body)
+		body, err := message.MarshalPayload(c.body)
 		if err != nil {
 			return b, err
 		}
 		req.Body = body
 	}
-	return wire.AppendRequest(b, req), nil
+	return message.AppendRequest(b, req), nil
 }
 
 // appendCall is appendTo for a call.
-func (c *call) appendCall(b []byte, req wire.Request) ([]byte, error) {
+func (c *call) appendCall(b []byte, req message.Request) ([]byte, error) {
 	if c.plain == nil {
-		return wire.AppendCallRequest(b, req, c.callee)
+		return message.AppendCallRequest(b, req, c.callee)
 	}
 	args := bodies.get()
 	defer bodies.put(args)
@@ -88,12 +89,12 @@ func (c *call) appendCall(b []byte, req wire.Request) ([]byte, error) {
 	}
 	callee := c.callee
 	callee.Args = *args
-	return wire.AppendCallRequest(b, req, callee)
+	return message.AppendCallRequest(b, req, callee)
 }
 
 // decodeAnswer reads the body of a response or an item. A body that does not fit is the owner's fault.
 func decodeAnswer(frame wire.Frame, out any) error {
-	if err := wire.UnmarshalPayload(frame.Body, out); err != nil {
+	if err := message.UnmarshalPayload(frame.Body, out); err != nil {
 		return badAnswer(err)
 	}
 	return nil
@@ -107,7 +108,7 @@ func untrue(err error) error {
 	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrCapability) {
 		return err
 	}
-	for _, claim := range []error{ErrInvalid, driver.ErrHandle, wire.ErrManifest, wire.ErrEncoding} {
+	for _, claim := range []error{ErrInvalid, driver.ErrHandle, message.ErrManifest, message.ErrEncoding} {
 		if errors.Is(err, claim) {
 			return badAnswer(err)
 		}

@@ -10,20 +10,21 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // How links end, and what that means to whoever uses them.
 
 // handshakeError says what became of an introduction.
 func handshakeError(err error) error {
-	var refused *wire.Error
+	var refused *message.Error
 	if errors.As(err, &refused) {
 		return fmt.Errorf("owner: %w", decodeError(refused))
 	}
 	switch {
 	case errors.Is(err, ErrProtocol), errors.Is(err, ErrUnavailable):
 		return err
-	case errors.Is(err, wire.ErrEncoding):
+	case errors.Is(err, message.ErrEncoding):
 		return fmt.Errorf("%w: %w", ErrProtocol, err)
 	}
 	return fmt.Errorf("%w: %w", ErrUnavailable, err)
@@ -63,7 +64,7 @@ func (l *link) endLocked(err error) {
 
 // lost says what the end of a connection means to whoever used it.
 func lost(err error) error {
-	var remote *wire.Error
+	var remote *message.Error
 	switch {
 	case errors.Is(err, ErrProtocol), errors.As(err, &remote):
 		return err

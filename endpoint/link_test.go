@@ -9,6 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // linked is a link to an owner that says nothing after its hello.
@@ -18,8 +19,8 @@ func linked(t *testing.T, limits wire.Limits) (*link, *wire.Conn) {
 	require.NoError(t, err)
 	t.Cleanup(func() { far.Close() })
 	var greeting sync.WaitGroup
-	greeting.Go(func() { wire.ServerHandshake(far, wire.Hello{Server: "one"}, nil) })
-	l, err := newLink(context.Background(), near, wire.Hello{})
+	greeting.Go(func() { message.ServerHandshake(far, message.Hello{Server: "one"}, nil) })
+	l, err := newLink(context.Background(), near, message.Hello{})
 	require.NoError(t, err)
 	greeting.Wait()
 	go l.read()
@@ -30,12 +31,12 @@ func linked(t *testing.T, limits wire.Limits) (*link, *wire.Conn) {
 func TestARequestThatIsNotSentLeavesNothingBehind(t *testing.T) {
 	drivertest.Leaks(t)
 	l, _ := linked(t, wire.Limits{Frame: 1 << 20})
-	large := call{op: wire.OpWatch, body: wire.Watch{Names: []string{string(make([]byte, 2<<20))}}, event: func(wire.Event) {}}
+	large := call{op: message.OpWatch, body: message.Watch{Names: []string{string(make([]byte, 2<<20))}}, event: func(message.Event) {}}
 	_, _, err := l.roundTrip(context.Background(), large)
 	require.ErrorIs(t, err, wire.ErrTooLarge)
 	_, err = l.start(context.Background(), large, func(wire.Frame, error) { t.Error("it was not sent") })
 	require.ErrorIs(t, err, wire.ErrTooLarge)
-	full := call{op: wire.OpInfo, body: wire.Info{Name: string(make([]byte, 1000<<10))}, event: func(wire.Event) {}}
+	full := call{op: message.OpInfo, body: message.Info{Name: string(make([]byte, 1000<<10))}, event: func(message.Event) {}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var last error
 	cancel()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Load is a version that a server is going to publish, announced before its bytes are there: clients see in [Client.List] and [Client.Info] how
@@ -27,25 +27,25 @@ func (s *Server) AnnounceLoad(name, source string) (*Load, error) {
 		return nil, err
 	}
 	l := &Load{&s.loads, name}
-	s.loads.put(l, wire.Loading{Name: name, State: wire.LoadWaiting, Source: wire.CutText(source, wire.MaxErrorMessage)})
+	s.loads.put(l, message.Loading{Name: name, State: message.LoadWaiting, Source: message.CutText(source, message.MaxErrorMessage)})
 	return l, nil
 }
 
 // Progress says that done of total bytes are loaded.
 func (l *Load) Progress(done, total int64) {
-	l.change(func(info *wire.Loading) {
+	l.change(func(info *message.Loading) {
 		info.UpdatedAt = time.Now().UnixNano()
 		if info.StartedAt == 0 {
 			info.StartedAt = info.UpdatedAt
 		}
-		info.State, info.Done, info.Total = wire.LoadRunning, uint64(max(done, 0)), uint64(max(total, 0))
+		info.State, info.Done, info.Total = message.LoadRunning, uint64(max(done, 0)), uint64(max(total, 0))
 	})
 }
 
 // Fail says that nothing will be published, and why. Clients see it until the name is loaded again.
 func (l *Load) Fail(err error) {
-	l.change(func(info *wire.Loading) {
-		info.State, info.UpdatedAt, info.Error = wire.LoadFailed, time.Now().UnixNano(), encodeError(err)
+	l.change(func(info *message.Loading) {
+		info.State, info.UpdatedAt, info.Error = message.LoadFailed, time.Now().UnixNano(), encodeError(err)
 	})
 }
 
@@ -56,7 +56,7 @@ func (l *Load) Done() {
 	}
 }
 
-func (l *Load) change(f func(*wire.Loading)) {
+func (l *Load) change(f func(*message.Loading)) {
 	if l == nil {
 		return
 	}
@@ -76,10 +76,10 @@ type loads struct {
 // loadEntry is a load and what clients are told of it.
 type loadEntry struct {
 	load *Load
-	info wire.Loading
+	info message.Loading
 }
 
-func (l *loads) put(load *Load, info wire.Loading) {
+func (l *loads) put(load *Load, info message.Loading) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.byName == nil {
@@ -100,13 +100,13 @@ func (l *loads) drop(load *Load) {
 func (l *loads) published(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.byName[name]; e != nil && e.info.State == wire.LoadFailed {
+	if e := l.byName[name]; e != nil && e.info.State == message.LoadFailed {
 		delete(l.byName, name)
 	}
 }
 
 // get is the load of a name, or nil.
-func (l *loads) get(name string) *wire.Loading {
+func (l *loads) get(name string) *message.Loading {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	e := l.byName[name]
@@ -118,13 +118,13 @@ func (l *loads) get(name string) *wire.Loading {
 }
 
 // list are all loads, by name.
-func (l *loads) list() (list []wire.Loading) {
+func (l *loads) list() (list []message.Loading) {
 	l.mu.Lock()
 	for _, e := range l.byName {
 		list = append(list, e.info)
 	}
 	l.mu.Unlock()
-	slices.SortFunc(list, func(a, b wire.Loading) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b message.Loading) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }
 
@@ -137,7 +137,7 @@ func (l *loads) absent(name string, err error) error {
 	switch {
 	case info == nil:
 		return err
-	case info.State == wire.LoadFailed:
+	case info.State == message.LoadFailed:
 		return &classed{ErrNotFound, fmt.Errorf("%s could not be loaded: %w", shown(name), decodeError(info.Error))}
 	}
 	return &classed{ErrNotFound, fmt.Errorf("%s is %w: %d of %d bytes", shown(name), ErrLoading, info.Done, info.Total)}

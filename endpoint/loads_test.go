@@ -11,7 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // D23: what a server announces is seen by clients, beside what is published.
@@ -48,7 +48,7 @@ func TestAnnouncedLoads(t *testing.T) {
 	_, err = c.Acquire(ctx, "b")
 	require.ErrorIs(t, err, endpoint.ErrLoading)
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
-	require.ErrorIs(t, err, wire.CodeNotFound)
+	require.ErrorIs(t, err, message.CodeNotFound)
 	require.ErrorContains(t, err, "40 of 100 bytes")
 
 	other.Fail(fmt.Errorf("slab: %w", driver.ErrOutOfMemory))

@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // What a call's result is cached under includes the memory of its arguments, by names that keep two promises: whoever has the same name has
@@ -200,7 +201,7 @@ func sessionKey(session, storage, version uint64) string {
 }
 
 // importArguments maps the memory of a call's arguments and names what has a name, as [Server.nameLocal] does.
-func (s *Server) importArguments(handles []wire.Handle, files *wire.Files, d *definition, session uint64) ([]*tensor.Storage, []string, error) {
+func (s *Server) importArguments(handles []message.Handle, files *wire.Files, d *definition, session uint64) ([]*tensor.Storage, []string, error) {
 	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil, nil
 	}
@@ -212,7 +213,7 @@ func (s *Server) importArguments(handles []wire.Handle, files *wire.Files, d *de
 		return storages, s.nameLocal(lent, d, session), nil
 	}
 	names := make([]string, len(handles))
-	own := func(i int, h wire.Handle) *tensor.Storage {
+	own := func(i int, h message.Handle) *tensor.Storage {
 		if d.options.writable {
 			return nil
 		}

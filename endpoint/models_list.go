@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 const (
@@ -22,7 +22,7 @@ func (s *Server) pageRoom() int64 {
 }
 
 // sizeOfVersion is how many bytes the description of a version takes at most.
-func sizeOfVersion(name string, v *wire.VersionInfo) int64 {
+func sizeOfVersion(name string, v *message.VersionInfo) int64 {
 	n := versionBytes + len(name) + len(v.Origin.Label) + len(v.Origin.Source)
 	for _, h := range v.Holders {
 		n += modelHolderBytes + len(h.Label)
@@ -31,15 +31,15 @@ func sizeOfVersion(name string, v *wire.VersionInfo) int64 {
 }
 
 // fitVersion leaves off the holders for which there is no room, the latest first, and says how many there are.
-func fitVersion(name string, v *wire.VersionInfo, room int64) {
+func fitVersion(name string, v *message.VersionInfo, room int64) {
 	for all := len(v.Holders); len(v.Holders) > 0 && sizeOfVersion(name, v) > room; {
 		v.Holders, v.Sessions = v.Holders[:len(v.Holders)/2], uint64(all)
 	}
 }
 
 // listModels is a part of the list of what is published, as much as an answer has room for, and what is being loaded.
-func (s *Server) listModels(in wire.List) wire.Listed {
-	var out wire.Listed
+func (s *Server) listModels(in message.List) message.Listed {
+	var out message.Listed
 	room := s.pageRoom()
 	if in.After == "" {
 		out.Loading = s.loads.list()
@@ -56,7 +56,7 @@ func (s *Server) listModels(in wire.List) wire.Listed {
 			return false
 		}
 		if n == 0 || out.Models[n-1].Name != name {
-			out.Models = append(out.Models, wire.ModelInfo{Name: name, Withdrawn: current == 0})
+			out.Models = append(out.Models, message.ModelInfo{Name: name, Withdrawn: current == 0})
 			n++
 		}
 		out.Models[n-1].Versions = append(out.Models[n-1].Versions, v)
@@ -66,7 +66,7 @@ func (s *Server) listModels(in wire.List) wire.Listed {
 }
 
 // fitInfo is what is told of one name, as much as an answer has room for.
-func (s *Server) fitInfo(info catalog.Info) wire.ModelInfo {
+func (s *Server) fitInfo(info catalog.Info) message.ModelInfo {
 	out := encodeInfo(info)
 	room := s.pageRoom()
 	left := room
@@ -83,12 +83,12 @@ func (s *Server) fitInfo(info catalog.Info) wire.ModelInfo {
 }
 
 // listAll asks for the parts of the list one after the other.
-func (c *Client) listAll(ctx context.Context) (wire.Listed, error) {
-	var all wire.Listed
-	var ask wire.List
+func (c *Client) listAll(ctx context.Context) (message.Listed, error) {
+	var all message.Listed
+	var ask message.List
 	for {
-		var part wire.Listed
-		if err := c.request(ctx, call{op: wire.OpList, body: ask}, &part); err != nil {
+		var part message.Listed
+		if err := c.request(ctx, call{op: message.OpList, body: ask}, &part); err != nil {
 			return all, err
 		}
 		if n := len(all.Models); n > 0 && len(part.Models) > 0 && all.Models[n-1].Name == part.Models[0].Name {
@@ -103,6 +103,6 @@ func (c *Client) listAll(ctx context.Context) (wire.Listed, error) {
 		case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
 			return all, fmt.Errorf("%w: answer: the list goes back", ErrProtocol)
 		}
-		ask = wire.List{After: part.Next, AfterVersion: part.NextVersion}
+		ask = message.List{After: part.Next, AfterVersion: part.NextVersion}
 	}
 }

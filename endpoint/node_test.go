@@ -8,7 +8,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // TestInfoAsksOnce has an owner that ends between the question and the answer, and does not come back.
@@ -34,7 +34,7 @@ func TestInfoAsksOnce(t *testing.T) {
 		}
 		infos <- info
 	}()
-	end.asked(wire.OpServerInfo, nil)
+	end.asked(message.OpServerInfo, nil)
 	require.NoError(t, owner.listener.Close())
 	require.NoError(t, end.Close())
 	info := <-infos

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // object is a managed result: the server keeps it as long as any session has a reference.
@@ -223,7 +223,7 @@ func (o *objects) heldBy(session uint64) int {
 }
 
 // destroy forgets an object whatever references there are, and returns the sessions that had some, and what it was.
-func (o *objects) destroy(id string) (obj *object, sessions []uint64, was wire.ObjectInfo, err error) {
+func (o *objects) destroy(id string) (obj *object, sessions []uint64, was message.ObjectInfo, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if obj = o.byID[id]; obj == nil {
@@ -246,7 +246,7 @@ func (s *Server) DestroyObject(id string) error {
 }
 
 // destroyObject drops an object and says why to those who had references, if it knows. It returns the object as it was.
-func (s *Server) destroyObject(id, reason string) (wire.ObjectInfo, error) {
+func (s *Server) destroyObject(id, reason string) (message.ObjectInfo, error) {
 	obj, holders, was, err := s.objects.destroy(id)
 	if err != nil {
 		return was, err

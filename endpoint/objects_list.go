@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Bounds of an answer that lists objects.
@@ -21,12 +21,12 @@ const (
 )
 
 // info describes an object to a session.
-func (o *objects) info(id string, session uint64) (wire.ObjectInfo, error) {
+func (o *objects) info(id string, session uint64) (message.ObjectInfo, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	obj := o.byID[id]
 	if obj == nil {
-		return wire.ObjectInfo{}, o.missing(id)
+		return message.ObjectInfo{}, o.missing(id)
 	}
 	return obj.describeLocked(session), nil
 }
@@ -44,16 +44,16 @@ func (o *objects) holds(id string, token, session uint64) (there, held bool) {
 }
 
 // describeLocked is what the books know of an object. The holders have numbers only: see complete.
-func (obj *object) describeLocked(session uint64) wire.ObjectInfo {
-	info := wire.ObjectInfo{
+func (obj *object) describeLocked(session uint64) message.ObjectInfo {
+	info := message.ObjectInfo{
 		ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(obj.total), Mine: uint64(len(obj.refs[session].tokens)),
 		Bytes: uint64(obj.result.payload.bytes()), CreatedAt: obj.created.UnixNano(), AccessedAt: obj.accessed.UnixNano(),
 		Sessions: uint64(len(obj.refs)), Devices: obj.result.payload.devices(), CacheKey: obj.result.key(),
 	}
 	for session, h := range obj.refs {
-		info.Holders = append(info.Holders, wire.ObjectHolder{Session: session, Refs: uint64(len(h.tokens)), Since: h.since.UnixNano()})
+		info.Holders = append(info.Holders, message.ObjectHolder{Session: session, Refs: uint64(len(h.tokens)), Since: h.since.UnixNano()})
 	}
-	slices.SortFunc(info.Holders, func(a, b wire.ObjectHolder) int {
+	slices.SortFunc(info.Holders, func(a, b message.ObjectHolder) int {
 		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Session, b.Session))
 	})
 	info.Holders = info.Holders[:min(len(info.Holders), listedHolders)]
@@ -61,21 +61,21 @@ func (obj *object) describeLocked(session uint64) wire.ObjectInfo {
 }
 
 // devices are the devices of the storages, each once.
-func (p *payload) devices() []wire.DeviceInfo {
-	var list []wire.DeviceInfo
+func (p *payload) devices() []message.DeviceInfo {
+	var list []message.DeviceInfo
 	seen := map[driver.UUID]bool{}
 	for _, s := range p.storages {
 		info := s.Memory().Device().Info()
 		if !seen[info.UUID] {
 			seen[info.UUID] = true
-			list = append(list, wire.DeviceInfo{UUID: wire.UUID(info.UUID), Type: int32(info.Type), Index: int32(info.Index), Name: info.Name})
+			list = append(list, message.DeviceInfo{UUID: message.UUID(info.UUID), Type: int32(info.Type), Index: int32(info.Index), Name: info.Name})
 		}
 	}
 	return list
 }
 
 // list describes the objects that are asked for, as many as have a size of bytes together, but one at least.
-func (o *objects) list(in wire.Objects, session uint64, bytes int64) (out wire.ObjectsListed) {
+func (o *objects) list(in message.Objects, session uint64, bytes int64) (out message.ObjectsListed) {
 	limit := listedObjects
 	if in.Limit > 0 && in.Limit < listedObjects {
 		limit = int(in.Limit)
@@ -102,7 +102,7 @@ func (o *objects) list(in wire.Objects, session uint64, bytes int64) (out wire.O
 }
 
 // sizeOf is how many bytes a description takes at most, with the labels that its holders may have.
-func sizeOf(info *wire.ObjectInfo) int64 {
+func sizeOf(info *message.ObjectInfo) int64 {
 	n := objectBytes + len(info.Endpoint) + len(info.CacheKey) + len(info.Holders)*(holderBytes+labelBytes)
 	for _, d := range info.Devices {
 		n += deviceBytes + len(d.Name)
@@ -111,10 +111,10 @@ func sizeOf(info *wire.ObjectInfo) int64 {
 }
 
 // listObjects answers a session's question.
-func (s *Server) listObjects(in wire.Objects, session uint64) wire.ObjectsListed {
+func (s *Server) listObjects(in message.Objects, session uint64) message.ObjectsListed {
 	frame, _ := frameLimits(s.opts.Limits.Wire)
 	out := s.objects.list(in, session, min(frame-envelopeBytes, listedBytes))
-	infos := make([]*wire.ObjectInfo, len(out.Objects))
+	infos := make([]*message.ObjectInfo, len(out.Objects))
 	for i := range out.Objects {
 		infos[i] = &out.Objects[i]
 	}
@@ -123,7 +123,7 @@ func (s *Server) listObjects(in wire.Objects, session uint64) wire.ObjectsListed
 }
 
 // complete says in descriptions which server they are of, and who the holders are. One that has gone meanwhile keeps its number.
-func (s *Server) complete(infos ...*wire.ObjectInfo) {
+func (s *Server) complete(infos ...*message.ObjectInfo) {
 	var sessions []uint64
 	for _, info := range infos {
 		for _, h := range info.Holders {

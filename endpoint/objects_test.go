@@ -15,6 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 func TestObjectsTellWhoHoldsThem(t *testing.T) {
@@ -110,10 +111,10 @@ func TestManyObjectsAreListedInParts(t *testing.T) {
 	require.NoError(t, own.Close())
 
 	p := politePeer(t, s.Socket())
-	frame, err := p.send(wire.OpObjects, wire.Objects{Limit: 3})
+	frame, err := p.send(message.OpObjects, message.Objects{Limit: 3})
 	require.NoError(t, err)
-	var got wire.ObjectsListed
-	require.NoError(t, wire.Unmarshal(frame.Body, &got))
+	var got message.ObjectsListed
+	require.NoError(t, message.Unmarshal(frame.Body, &got))
 	require.Len(t, got.Objects, 3)
 	require.NotZero(t, got.Next)
 }

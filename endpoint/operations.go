@@ -11,6 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // operation is what a server does on request.
@@ -28,13 +29,13 @@ type operation struct {
 type request struct {
 	session *session
 	id      uint64
-	body    wire.RawMessage
+	body    message.RawMessage
 	files   *wire.Files
 
 	load   load        // what its body and its descriptors count; that of arguments counts until these are done with
 	args   *arguments  // room for those of a call; may be nil
 	callee *definition // of a call whose endpoint was found already; nil for others
-	call   wire.CallParts
+	call   message.CallParts
 }
 
 // decode reads the request's body into a message. An empty body leaves it as it is.
@@ -42,7 +43,7 @@ func (r request) decode(into any) error {
 	if len(r.body) == 0 {
 		return nil
 	}
-	return wire.Unmarshal(r.body, into)
+	return message.Unmarshal(r.body, into)
 }
 
 // sender is [wire.Conn.Send] or [wire.Conn.SendLater].
@@ -50,10 +51,10 @@ type sender func(kind wire.Kind, id uint64, body []byte, files ...*os.File) erro
 
 // reply is what a request is answered with.
 type reply struct {
-	body     any           // the message, where there is no result
-	result   grip          // of a call; nothing for others
-	returned wire.Returned // the message, where there is a result
-	files    []*os.File    // borrowed until the reply has been sent
+	body     any              // the message, where there is no result
+	result   grip             // of a call; nothing for others
+	returned message.Returned // the message, where there is a result
+	files    []*os.File       // borrowed until the reply has been sent
 	// storages are lent, in the place of the files, to a client of this process. Borrowed until the reply has been sent.
 	storages []*tensor.Storage
 	// head is the message up to shared, which follows it and is in memory once for all that are answered with it; nil where there is body or
@@ -67,11 +68,11 @@ type reply struct {
 func (r *reply) appendTo(b []byte) ([]byte, error) {
 	switch {
 	case r.result.result != nil:
-		return wire.AppendReturned(slices.Grow(b, r.size()), &r.returned)
+		return message.AppendReturned(slices.Grow(b, r.size()), &r.returned)
 	case r.head != nil:
 		return append(b, r.head...), nil
 	}
-	body, err := wire.MarshalPayload(r.body)
+	body, err := message.MarshalPayload(r.body)
 	return append(b, body...), err
 }
 
@@ -106,58 +107,58 @@ func (r *reply) close() {
 }
 
 // operations are all that a server can do.
-var operations map[wire.Op]operation
+var operations map[message.Op]operation
 
 func init() { // not in the declaration: the operations lead back to the sessions that look them up
-	operations = map[wire.Op]operation{
-		wire.OpPing:     {call: doPing},
-		wire.OpAcquire:  {call: doAcquire},
-		wire.OpRelease:  {call: doRelease},
-		wire.OpPublish:  {call: doPublish, long: true, files: true},
-		wire.OpWithdraw: {call: doWithdraw, long: true},
-		wire.OpList:     {call: doList},
-		wire.OpInfo:     {call: doInfo},
-		wire.OpWatch:    {call: doWatch},
-		wire.OpUnwatch:  {call: doUnwatch},
+	operations = map[message.Op]operation{
+		message.OpPing:     {call: doPing},
+		message.OpAcquire:  {call: doAcquire},
+		message.OpRelease:  {call: doRelease},
+		message.OpPublish:  {call: doPublish, long: true, files: true},
+		message.OpWithdraw: {call: doWithdraw, long: true},
+		message.OpList:     {call: doList},
+		message.OpInfo:     {call: doInfo},
+		message.OpWatch:    {call: doWatch},
+		message.OpUnwatch:  {call: doUnwatch},
 
-		wire.OpCall:               {call: doCall, long: true, files: true},
-		wire.OpEndpoints:          {call: doEndpoints},
-		wire.OpInvalidateCall:     {call: doInvalidateCall, long: true, files: true},
-		wire.OpInvalidateEndpoint: {call: doInvalidateEndpoint, long: true},
-		wire.OpObjectInfo:         {call: doObjectInfo},
-		wire.OpObjectRelease:      {call: doObjectRelease},
-		wire.OpObjectWatch:        {call: doObjectWatch},
-		wire.OpObjectRefer:        {call: doObjectRefer},
-		wire.OpObjects:            {call: doObjects, long: true},
-		wire.OpObjectDestroy:      {call: doObjectDestroy, long: true},
+		message.OpCall:               {call: doCall, long: true, files: true},
+		message.OpEndpoints:          {call: doEndpoints},
+		message.OpInvalidateCall:     {call: doInvalidateCall, long: true, files: true},
+		message.OpInvalidateEndpoint: {call: doInvalidateEndpoint, long: true},
+		message.OpObjectInfo:         {call: doObjectInfo},
+		message.OpObjectRelease:      {call: doObjectRelease},
+		message.OpObjectWatch:        {call: doObjectWatch},
+		message.OpObjectRefer:        {call: doObjectRefer},
+		message.OpObjects:            {call: doObjects, long: true},
+		message.OpObjectDestroy:      {call: doObjectDestroy, long: true},
 
-		wire.OpSubmit:     {call: doSubmit, long: true, files: true},
-		wire.OpTask:       {call: doTask},
-		wire.OpTaskWait:   {call: doTaskWait, long: true},
-		wire.OpTaskResult: {call: doTaskResult},
-		wire.OpTaskCancel: {call: doTaskCancel},
-		wire.OpTasks:      {call: doTasks},
-		wire.OpTaskWatch:  {call: doTaskWatch},
+		message.OpSubmit:     {call: doSubmit, long: true, files: true},
+		message.OpTask:       {call: doTask},
+		message.OpTaskWait:   {call: doTaskWait, long: true},
+		message.OpTaskResult: {call: doTaskResult},
+		message.OpTaskCancel: {call: doTaskCancel},
+		message.OpTasks:      {call: doTasks},
+		message.OpTaskWatch:  {call: doTaskWatch},
 
-		wire.OpStream:     {call: doStream, long: true, files: true},
-		wire.OpStreamMore: {call: doStreamMore},
+		message.OpStream:     {call: doStream, long: true, files: true},
+		message.OpStreamMore: {call: doStreamMore},
 
-		wire.OpServerInfo: {call: doServerInfo},
+		message.OpServerInfo: {call: doServerInfo},
 	}
 }
 
 func doPing(_ context.Context, r request) (reply, error) {
-	var in wire.Ping
+	var in message.Ping
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
-	return reply{body: wire.Pong(in)}, nil
+	return reply{body: message.Pong(in)}, nil
 }
 
 // doAcquire takes a lease and hands out the memory. Before the client knows of the version, it is on the list of those who are
 // told when a newer one comes.
 func doAcquire(_ context.Context, r request) (reply, error) {
-	var in wire.Acquire
+	var in message.Acquire
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -175,7 +176,7 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	ses.holds(lease.ID, r.id)
 	out := ses.server.exports.of(lease.StateDict())
 	return reply{
-		head: wire.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version), shared: out.tail,
+		head: message.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version), shared: out.tail,
 		files: out.files, storages: out.storages,
 		after: func() { ses.begin(sub) },
 		undo: func() {
@@ -187,12 +188,12 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 }
 
 func doRelease(_ context.Context, r request) (reply, error) {
-	var in wire.Release
+	var in message.Release
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
 	ses := r.session
-	var done wire.Released
+	var done message.Released
 	var failure error
 	for _, lease := range in.Leases {
 		if err := ses.server.books.Release(lease, ses.id); err != nil {
@@ -209,7 +210,7 @@ func doRelease(_ context.Context, r request) (reply, error) {
 }
 
 func doPublish(ctx context.Context, r request) (reply, error) {
-	var in wire.Publish
+	var in message.Publish
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -239,22 +240,22 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 		s.quotas.drop(sd)
 		return reply{}, err
 	}
-	return reply{body: wire.Published{Version: version}}, nil
+	return reply{body: message.Published{Version: version}}, nil
 }
 
 func doWithdraw(_ context.Context, r request) (reply, error) {
-	var in wire.Withdraw
+	var in message.Withdraw
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
 	if err := r.session.server.Withdraw(in.Name); err != nil {
 		return reply{}, err
 	}
-	return reply{body: wire.Withdrawn{}}, nil
+	return reply{body: message.Withdrawn{}}, nil
 }
 
 func doList(_ context.Context, r request) (reply, error) {
-	var in wire.List
+	var in message.List
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -262,7 +263,7 @@ func doList(_ context.Context, r request) (reply, error) {
 }
 
 func doInfo(_ context.Context, r request) (reply, error) {
-	var in wire.Info
+	var in message.Info
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -273,7 +274,7 @@ func doInfo(_ context.Context, r request) (reply, error) {
 	}
 	model, loading := s.fitInfo(info), s.loads.get(in.Name)
 	if !in.Manifest {
-		return reply{body: wire.InfoResult{Model: model, Loading: loading}}, nil
+		return reply{body: message.InfoResult{Model: model, Loading: loading}}, nil
 	}
 	manifest, err := r.session.manifest(in.Name, in.Version)
 	if err != nil {
@@ -281,12 +282,12 @@ func doInfo(_ context.Context, r request) (reply, error) {
 	}
 	if loading != nil { // stands behind the manifest, which cannot be shared then
 		return reply{body: struct {
-			Model    wire.ModelInfo  `cbor:"1,keyasint"`
-			Manifest wire.RawMessage `cbor:"2,keyasint"`
-			Loading  *wire.Loading   `cbor:"3,keyasint"`
+			Model    message.ModelInfo  `cbor:"1,keyasint"`
+			Manifest message.RawMessage `cbor:"2,keyasint"`
+			Loading  *message.Loading   `cbor:"3,keyasint"`
 		}{model, manifest, loading}}, nil
 	}
-	head, err := wire.MarshalInfoHead(&model)
+	head, err := message.MarshalInfoHead(&model)
 	return reply{head: head, shared: manifest}, err
 }
 
@@ -305,7 +306,7 @@ func (ses *session) manifest(name string, version uint64) ([]byte, error) {
 const maxWatchNames = 1024
 
 func doWatch(_ context.Context, r request) (reply, error) {
-	var in wire.Watch
+	var in message.Watch
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -325,17 +326,17 @@ func doWatch(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	return reply{
-		body: wire.Watching{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
+		body: message.Watching{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
 	}, nil
 }
 
 func doUnwatch(_ context.Context, r request) (reply, error) {
-	var in wire.Unwatch
+	var in message.Unwatch
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
 	if !r.session.unsubscribe(in.Watch) {
 		return reply{}, fmt.Errorf("%w: no watch has the id %d", ErrNotFound, in.Watch)
 	}
-	return reply{body: wire.Unwatched{}}, nil
+	return reply{body: message.Unwatched{}}, nil
 }

@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // prepare finds the endpoint of a call, which it returns also with an error, and makes its arguments. The caller closes those.
 func (r request) prepare() (*definition, *arguments, error) {
 	if r.callee == nil {
 		var err error
-		if r.call, err = wire.ParseCall(r.body); err != nil {
+		if r.call, err = message.ParseCall(r.body); err != nil {
 			return nil, nil, err
 		}
 		if r.callee, err = r.session.server.registry.find(string(r.call.Endpoint)); err != nil {
@@ -89,7 +89,7 @@ func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (rep
 			res.release()
 			return reply{}, err
 		}
-		out.Object = &wire.ObjectRef{ID: obj.id, Server: s.id, Token: token}
+		out.Object = &message.ObjectRef{ID: obj.id, Server: s.id, Token: token}
 		s.noteObject(of, obj)
 		session := r.session.id // not r, which would be allocated for calls that need no undo too
 		undo = func() { _, _ = s.releaseReference(obj.id, token, session) }
@@ -98,7 +98,7 @@ func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (rep
 }
 
 // share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the result's.
-func (r request) share(res *result, kept bool) (wire.Returned, []*os.File, error) {
+func (r request) share(res *result, kept bool) (message.Returned, []*os.File, error) {
 	out, files, err := res.returned(r.session.lends())
 	for i := 0; err == nil && i < len(out.Handles); i++ {
 		err = lasting(out.Handles[i].Kind, kept)
@@ -107,7 +107,7 @@ func (r request) share(res *result, kept bool) (wire.Returned, []*os.File, error
 }
 
 func doEndpoints(_ context.Context, r request) (reply, error) {
-	var out wire.EndpointsListed
+	var out message.EndpointsListed
 	for _, d := range r.session.server.registry.list() {
 		out.Endpoints = append(out.Endpoints, d.info())
 	}
@@ -115,9 +115,9 @@ func doEndpoints(_ context.Context, r request) (reply, error) {
 }
 
 // info describes the endpoint.
-func (d *definition) info() wire.EndpointInfo {
+func (d *definition) info() message.EndpointInfo {
 	o := d.options
-	info := wire.EndpointInfo{
+	info := message.EndpointInfo{
 		Name: d.name, Task: o.task, Managed: o.managed, Stream: d.stream != nil, Cache: !o.noCache, SingleFlight: !o.noCache && !o.noSingleFlight,
 		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: clipped(typeName(d.in)), Out: clipped(typeName(d.out)),
 		InFields: describeFields(d.in), OutFields: describeFields(d.out), Uncached: d.uncached.Load(),
@@ -134,7 +134,7 @@ func doInvalidateCall(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	defer a.drop()
-	var out wire.Invalidated
+	var out message.Invalidated
 	if key, ok := d.key(a); ok && r.session.server.results.Invalidate(key) {
 		out.Count = 1
 	}
@@ -142,7 +142,7 @@ func doInvalidateCall(_ context.Context, r request) (reply, error) {
 }
 
 func doInvalidateEndpoint(_ context.Context, r request) (reply, error) {
-	var in wire.InvalidateEndpoint
+	var in message.InvalidateEndpoint
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -150,5 +150,5 @@ func doInvalidateEndpoint(_ context.Context, r request) (reply, error) {
 	if _, err := s.registry.find(in.Endpoint); err != nil {
 		return reply{}, err
 	}
-	return reply{body: wire.Invalidated{Count: uint64(s.results.InvalidateGroup(in.Endpoint))}}, nil
+	return reply{body: message.Invalidated{Count: uint64(s.results.InvalidateGroup(in.Endpoint))}}, nil
 }

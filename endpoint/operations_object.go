@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 func doObjectInfo(_ context.Context, r request) (reply, error) {
-	var in wire.Object
+	var in message.Object
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -22,7 +22,7 @@ func doObjectInfo(_ context.Context, r request) (reply, error) {
 
 // doObjects lists objects, as many as fit an answer.
 func doObjects(_ context.Context, r request) (reply, error) {
-	var in wire.Objects
+	var in message.Objects
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -31,7 +31,7 @@ func doObjects(_ context.Context, r request) (reply, error) {
 
 // doObjectDestroy takes all references to an object away.
 func doObjectDestroy(_ context.Context, r request) (reply, error) {
-	var in wire.Object
+	var in message.Object
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -63,7 +63,7 @@ func (ses *session) destroys() string {
 }
 
 func doObjectRelease(_ context.Context, r request) (reply, error) {
-	var in wire.ReleaseObjects
+	var in message.ReleaseObjects
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -71,9 +71,9 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 		return reply{}, fmt.Errorf("%w: %d tokens for %d objects", ErrInvalid, len(in.Tokens), len(in.IDs))
 	}
 	s := r.session.server
-	var out wire.ObjectsReleased
+	var out message.ObjectsReleased
 	for i, id := range in.IDs {
-		row := wire.ObjectReleased{ID: id}
+		row := message.ObjectReleased{ID: id}
 		var token uint64
 		if len(in.Tokens) > 0 {
 			token = in.Tokens[i]
@@ -105,13 +105,13 @@ func doObjectWatch(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	return reply{
-		body: wire.WatchingObjects{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
+		body: message.WatchingObjects{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
 	}, nil
 }
 
 // doObjectRefer gives the session one reference more.
 func doObjectRefer(_ context.Context, r request) (reply, error) {
-	var in wire.Object
+	var in message.Object
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}

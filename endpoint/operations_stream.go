@@ -9,6 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // RegisterStream adds a function whose results come one by one under a name. Items are sent as they are yielded, and no faster than the
@@ -16,7 +17,7 @@ import (
 // yielded ends the stream. Ownership and errors are as for [Register].
 func RegisterStream[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) error {
 	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
-	d.decode = func(raw wire.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
+	d.decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
 		in := new(In)
 		made, err := decodePayload(raw, storages, in, true)
 		return in, made, err
@@ -92,7 +93,7 @@ func (r request) streamEndpoint(ctx context.Context, d *definition, a *arguments
 		a.drop()
 		return reply{}, fmt.Errorf("%w: endpoint %q returns one result, call it", ErrInvalid, d.name)
 	}
-	flow := &credit{items: wire.StreamWindow, more: make(chan struct{}, 1)}
+	flow := &credit{items: message.StreamWindow, more: make(chan struct{}, 1)}
 	r.session.streams.put(r.id, flow)
 	defer r.session.streams.drop(r.id)
 	send := func(item any) error { return r.sendItem(ctx, d, flow, item) }
@@ -102,7 +103,7 @@ func (r request) streamEndpoint(ctx context.Context, d *definition, a *arguments
 		return reply{}, err
 	}
 	res.release() // a stream ends with nothing
-	return reply{body: wire.Returned{}}, nil
+	return reply{body: message.Returned{}}, nil
 }
 
 // sendItem sends one result of a stream, of which it takes the tensors, when the caller has room for it.
@@ -124,7 +125,7 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 	if err != nil {
 		return err
 	}
-	body, err := wire.MarshalPayload(wire.StreamItem{Value: out.Value, Handles: out.Handles})
+	body, err := message.MarshalPayload(message.StreamItem{Value: out.Value, Handles: out.Handles})
 	if err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ func (s *streams) drop(id uint64) {
 
 // doStreamMore lets a stream go on. One that has ended meanwhile needs no more.
 func doStreamMore(_ context.Context, r request) (reply, error) {
-	var in wire.StreamMore
+	var in message.StreamMore
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -165,5 +166,5 @@ func doStreamMore(_ context.Context, r request) (reply, error) {
 	if flow != nil {
 		flow.add(in.Items)
 	}
-	return reply{body: wire.StreamMoreDone{}}, nil
+	return reply{body: message.StreamMoreDone{}}, nil
 }

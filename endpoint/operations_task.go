@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/task"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // outcome is the result of a task. It has a reference to the result, until the task gives it up: because it is dropped, because the managed
@@ -205,7 +205,7 @@ var errUnheard = fmt.Errorf("its submitter did not wait to hear of it: %w", cont
 
 // task finds the task that a request is about.
 func (r request) task() (*task.Task[*outcome], uint64, error) {
-	var in wire.Task
+	var in message.Task
 	if err := r.decode(&in); err != nil {
 		return nil, 0, err
 	}
@@ -256,11 +256,11 @@ func doTaskCancel(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{body: wire.TaskCancelled{Cancelled: t.Cancel(nil)}}, nil
+	return reply{body: message.TaskCancelled{Cancelled: t.Cancel(nil)}}, nil
 }
 
 func doTasks(_ context.Context, r request) (reply, error) {
-	var in wire.Tasks
+	var in message.Tasks
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -275,7 +275,7 @@ func doTasks(_ context.Context, r request) (reply, error) {
 	if in.Mine {
 		filter.Owner = r.session.id
 	}
-	var out wire.TasksListed
+	var out message.TasksListed
 	for _, status := range r.session.server.tasks.List(filter) {
 		info := encodeTask(status)
 		if info.Error != nil {
@@ -291,25 +291,25 @@ func doTasks(_ context.Context, r request) (reply, error) {
 const listedError = 512
 
 // brief is an error as it stands in a list of tasks.
-func brief(e *wire.Error) *wire.Error {
+func brief(e *message.Error) *message.Error {
 	if len(e.Message)+len(e.Data) <= 2*listedError {
 		return e
 	}
 	details := e.Details()
 	if c := details.Cause; c != nil {
-		details.Cause = &wire.Error{Code: c.Code, Type: c.Type, Message: wire.CutText(c.Message, listedError)}
+		details.Cause = &message.Error{Code: c.Code, Type: c.Type, Message: message.CutText(c.Message, listedError)}
 	}
-	details.Detail = wire.CutText(details.Detail, listedError)
-	out := &wire.Error{Code: e.Code, Type: e.Type, Message: wire.CutText(e.Message, listedError)}
-	if data, err := wire.Marshal(details); err == nil && len(data) <= 4*listedError {
+	details.Detail = message.CutText(details.Detail, listedError)
+	out := &message.Error{Code: e.Code, Type: e.Type, Message: message.CutText(e.Message, listedError)}
+	if data, err := message.Marshal(details); err == nil && len(data) <= 4*listedError {
 		out.Data = data
 	}
 	return out
 }
 
 // encodeTask is a task as it crosses.
-func encodeTask(s task.Status) wire.TaskInfo {
-	out := wire.TaskInfo{
+func encodeTask(s task.Status) message.TaskInfo {
+	out := message.TaskInfo{
 		ID: s.ID, Endpoint: s.Name, State: s.State.String(), Seq: s.Seq, Session: s.Owner,
 		CreatedAt: nanos(s.CreatedAt), StartedAt: nanos(s.StartedAt), FinishedAt: nanos(s.FinishedAt),
 		Done: s.Progress.Done, Total: s.Progress.Total, Message: s.Progress.Message, Object: s.Note,

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/sharedtensor/sharedtensor/task"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // tasksSource tells what happens to tasks: first those that there are, then each change. The manager's subscription keeps every change of state,
@@ -18,7 +18,7 @@ type tasksSource struct {
 }
 
 // newTasksSource is what the tasks that a session asks for are watched by. A task that is asked for and is not there is an error.
-func (s *Server) newTasksSource(in wire.WatchTasks, session uint64) (*tasksSource, error) {
+func (s *Server) newTasksSource(in message.WatchTasks, session uint64) (*tasksSource, error) {
 	t := &tasksSource{manager: s.tasks, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
 	if in.Endpoint != "" { // a filter is kept as long as the watch
 		if err := checkName(in.Endpoint); err != nil {
@@ -50,9 +50,9 @@ func (t *tasksSource) close()           { t.changes.Close() }
 
 // take implements source.
 func (t *tasksSource) take() (events []any) {
-	tell := func(kind wire.TaskEventKind, s task.Status) {
+	tell := func(kind message.TaskEventKind, s task.Status) {
 		info := encodeTask(s)
-		events = append(events, wire.TaskEvent{Kind: kind, Task: &info})
+		events = append(events, message.TaskEvent{Kind: kind, Task: &info})
 	}
 	changes, complete := t.changes.Next()
 	before := t.listed
@@ -60,22 +60,22 @@ func (t *tasksSource) take() (events []any) {
 	if complete && t.begun {
 		for _, s := range changes {
 			if s.Seq > before[s.ID] { // not told by the list that was made when this had happened
-				tell(wire.TaskChanged, s)
+				tell(message.TaskChanged, s)
 			}
 		}
 		return events
 	}
 	if t.begun {
-		events = append(events, wire.TaskEvent{Kind: wire.TasksMissed})
+		events = append(events, message.TaskEvent{Kind: message.TasksMissed})
 	}
 	t.begun, t.listed = true, map[string]uint64{}
 	for _, s := range t.manager.List(t.filter) {
 		t.listed[s.ID] = s.Seq
-		tell(wire.TaskListed, s)
+		tell(message.TaskListed, s)
 	}
 	for _, s := range changes {
 		if _, known := t.listed[s.ID]; !known { // it has come and gone
-			tell(wire.TaskChanged, s)
+			tell(message.TaskChanged, s)
 		}
 	}
 	return events
@@ -83,7 +83,7 @@ func (t *tasksSource) take() (events []any) {
 
 // doTaskWatch sends what happens to tasks.
 func doTaskWatch(_ context.Context, r request) (reply, error) {
-	var in wire.WatchTasks
+	var in message.WatchTasks
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
@@ -96,6 +96,6 @@ func doTaskWatch(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	return reply{
-		body: wire.WatchingTasks{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
+		body: message.WatchingTasks{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
 	}, nil
 }

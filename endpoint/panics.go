@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/task/panics"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // An owner runs code of others beside the functions of its endpoints: what their types do to encode and decode themselves, with bytes
@@ -44,12 +44,12 @@ func (op operation) perform(ctx context.Context, r request) (_ reply, err error)
 }
 
 // tellable is encodeError for any error, also for one that panics when it is asked what it is.
-func tellable(err error) (out *wire.Error) {
+func tellable(err error) (out *message.Error) {
 	defer func() {
 		if recover() != nil {
-			out = &wire.Error{ // fmt survives it
-				Code: wire.CodeInternal, Type: wire.CutText(fmt.Sprintf("%T", err), wire.MaxErrorType),
-				Message: wire.CutText(fmt.Sprint(err), wire.MaxErrorMessage),
+			out = &message.Error{ // fmt survives it
+				Code: message.CodeInternal, Type: message.CutText(fmt.Sprintf("%T", err), message.MaxErrorType),
+				Message: message.CutText(fmt.Sprint(err), message.MaxErrorMessage),
 			}
 		}
 	}()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // PublishLimits bound what clients may have published. A version counts from its publication until its memory is freed, so one that was
@@ -65,7 +66,7 @@ type charge struct {
 }
 
 // newCharge is what a publication would count: all the memory that its descriptors keep, also what its handles do not speak of.
-func newCharge(session uint64, in *wire.Publish, files *wire.Files) (charge, error) {
+func newCharge(session uint64, in *message.Publish, files *wire.Files) (charge, error) {
 	c := charge{session: session, usage: usage{versions: 1, storages: len(in.Handles), manifests: ManifestCost(&in.Manifest)}}
 	for _, h := range in.Handles {
 		n := max(h.Bytes, uint64(files.Size(int(h.File))))
@@ -85,7 +86,7 @@ const (
 )
 
 // ManifestCost is what an owner is charged for the manifest of a publication: at least the memory that its columns, texts and tensors take there.
-func ManifestCost(m *wire.Manifest) int64 {
+func ManifestCost(m *message.Manifest) int64 {
 	cost := int64(manifestCost + tensorCost*m.Len() + 2*len(m.Names) + 3*(len(m.Dims)+len(m.Strides)))
 	for k, v := range m.Metadata {
 		cost += int64(metadataCost + 2*(len(k)+len(v)))

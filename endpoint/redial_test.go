@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // TestCloseDuringReconnect closes a client while what it had is taken up on a new connection. What waits for that connection is
@@ -20,12 +21,12 @@ func TestCloseDuringReconnect(t *testing.T) {
 	c, end := owner.connected("one")
 	watching := make(chan error, 1)
 	go func() { _, err := c.Watch(context.Background()); watching <- err }()
-	end.say(wire.KindResponse, end.asked(wire.OpWatch, nil), wire.Watching{})
+	end.say(wire.KindResponse, end.asked(message.OpWatch, nil), message.Watching{})
 	require.NoError(t, <-watching)
 	end.Close()
 
 	again := owner.greet("one")
-	again.asked(wire.OpWatch, nil) // which is never answered
+	again.asked(message.OpWatch, nil) // which is never answered
 	calling := make(chan error, 1)
 	go func() { calling <- c.Call(context.Background(), "same", 1, nil) }()
 	time.Sleep(20 * time.Millisecond) // until the call waits; a call that comes later is refused with the same error

@@ -11,6 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // holding starts a call whose reference is kept.
@@ -23,14 +24,14 @@ func holding(c *endpoint.Client) <-chan *endpoint.Ref[int] {
 	return held
 }
 
-func returned(id, server string) wire.Returned {
-	return wire.Returned{Value: wire.RawMessage{1}, Object: &wire.ObjectRef{ID: id, Server: server}}
+func returned(id, server string) message.Returned {
+	return message.Returned{Value: message.RawMessage{1}, Object: &message.ObjectRef{ID: id, Server: server}}
 }
 
 // together sends two frames in one go, so that they are received in one too.
 func (e *ownerEnd) together(kind wire.Kind, id uint64, body any, kind2 wire.Kind, id2 uint64, body2 any) {
 	e.t.Helper()
-	encoded, err := wire.MarshalPayload(body)
+	encoded, err := message.MarshalPayload(body)
 	require.NoError(e.t, err)
 	require.NoError(e.t, e.SendLater(kind, id, encoded))
 	e.say(kind2, id2, body2)
@@ -42,16 +43,16 @@ func TestAnObjectThatGoesAsItIsReferredToIsStale(t *testing.T) {
 		o := newFakeOwner(t)
 		c, end := o.connected("one")
 		held := holding(c)
-		watch := end.asked(wire.OpObjectWatch, nil)
-		call := end.asked(wire.OpCall, nil)
-		end.together(wire.KindResponse, watch, wire.WatchingObjects{}, wire.KindResponse, call, returned("a", "one"))
+		watch := end.asked(message.OpObjectWatch, nil)
+		call := end.asked(message.OpCall, nil)
+		end.together(wire.KindResponse, watch, message.WatchingObjects{}, wire.KindResponse, call, returned("a", "one"))
 		ref := <-held
 		require.NotNil(t, ref)
 		end.Close()
 		again := o.greet("one")
-		watch = again.asked(wire.OpObjectWatch, nil)
-		refer := again.asked(wire.OpObjectRefer, nil)
-		again.together(wire.KindResponse, refer, wire.ObjectInfo{ID: "a", Server: "one"}, wire.KindEvent, watch, wire.ObjectGone{ID: "a"})
+		watch = again.asked(message.OpObjectWatch, nil)
+		refer := again.asked(message.OpObjectRefer, nil)
+		again.together(wire.KindResponse, refer, message.ObjectInfo{ID: "a", Server: "one"}, wire.KindEvent, watch, message.ObjectGone{ID: "a"})
 		select {
 		case <-ref.Done():
 		case <-timeout():
@@ -74,7 +75,7 @@ func TestNewsOfObjectsIsAskedForBeforeTheFirstObject(t *testing.T) {
 				endpoint.CallManaged[int](context.Background(), c, "object", 1) // ends with the client
 			})
 		}
-		end.asked(wire.OpObjectWatch, nil)
+		end.asked(message.OpObjectWatch, nil)
 		require.NoError(t, c.Close())
 		calls.Wait()
 	}
@@ -89,18 +90,18 @@ func TestOnlyTheReferencesToADestroyedObjectAreStale(t *testing.T) {
 	for n := range 6 { // two to each of three objects
 		held := holding(c)
 		if n == 0 {
-			watch = end.asked(wire.OpObjectWatch, nil)
-			end.say(wire.KindResponse, watch, wire.WatchingObjects{})
+			watch = end.asked(message.OpObjectWatch, nil)
+			end.say(wire.KindResponse, watch, message.WatchingObjects{})
 		}
-		end.say(wire.KindResponse, end.asked(wire.OpCall, nil), returned(fmt.Sprint("object", n/2), "one"))
+		end.say(wire.KindResponse, end.asked(message.OpCall, nil), returned(fmt.Sprint("object", n/2), "one"))
 		ref := <-held
 		require.NotNil(t, ref)
 		refs = append(refs, ref)
 	}
 	require.NoError(t, refs[4].Close())
-	end.asked(wire.OpObjectRelease, nil)
+	end.asked(message.OpObjectRelease, nil)
 	for _, gone := range []string{"object1", "object2", "nothing"} {
-		end.say(wire.KindEvent, watch, wire.ObjectGone{ID: gone})
+		end.say(wire.KindEvent, watch, message.ObjectGone{ID: gone})
 	}
 	for n, ref := range refs[2:] {
 		select {

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // reference is one reference to a managed object: what a [Ref] is without its type.
@@ -21,7 +21,7 @@ type reference struct {
 	err   error  // why it is of no use any more
 }
 
-func newReference(c *Client, obj *wire.ObjectRef) *reference {
+func newReference(c *Client, obj *message.ObjectRef) *reference {
 	return &reference{client: c, id: obj.ID, server: obj.Server, token: obj.Token, done: make(chan struct{})}
 }
 
@@ -88,7 +88,7 @@ func (r *reference) isOneOf(tokens map[uint64]string) bool {
 }
 
 // tokensOf are the references that were given back, by token, with their objects.
-func tokensOf(rows []wire.ObjectReleased) map[uint64]string {
+func tokensOf(rows []message.ObjectReleased) map[uint64]string {
 	tokens := make(map[uint64]string, len(rows))
 	for _, row := range rows {
 		if row.Released && row.Token != 0 {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // ErrRegistered is a name that is taken in a registry.
@@ -41,7 +41,7 @@ func NewRegistry() *Registry { return new(Registry) }
 // Errors: [ErrRegistered], [ErrConfiguration] for a bad name, no function, a type that cannot cross or options that make no sense.
 func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) error {
 	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
-	d.decode = func(raw wire.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
+	d.decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
 		in := new(In)
 		made, err := decodePayload(raw, storages, in, true)
 		return in, made, err
@@ -59,7 +59,7 @@ type definition struct {
 	options options
 
 	// decode makes the argument, a pointer to In, and returns what has to be closed when it is done with.
-	decode func(raw wire.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error)
+	decode func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error)
 	// invoke calls the function.
 	invoke func(ctx context.Context, in any) (any, error)
 	// stream calls a function whose results come one by one; nil for others.

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // What became of each reference is told, and why one was not taken back: an object that is gone is not one that others hold.
@@ -37,7 +37,7 @@ func TestReleaseTellsWhatBecameOfIt(t *testing.T) {
 			for i, gone := range map[int]string{2: id, 3: "nothing"} {
 				require.False(t, rows[i].Released)
 				require.ErrorIs(t, rows[i].Err, endpoint.ErrStale)
-				require.ErrorIs(t, rows[i].Err, wire.CodeStaleHandle)
+				require.ErrorIs(t, rows[i].Err, message.CodeStaleHandle)
 				var stale *endpoint.StaleError
 				require.ErrorAs(t, rows[i].Err, &stale)
 				require.Equal(t, gone, stale.ObjectID)
@@ -101,7 +101,7 @@ func TestResultsOfObjectsThatAreGoneSayWhich(t *testing.T) {
 				require.Equal(t, ref.ID(), stale.ObjectID)
 				require.Equal(t, ref.ServerID(), stale.ServerID)
 				require.Equal(t, endpoint.StaleObjectMissing, stale.Reason)
-				require.ErrorIs(t, err, wire.CodeStaleHandle)
+				require.ErrorIs(t, err, message.CodeStaleHandle)
 			}
 			info, err = c.Task(ctx, info.ID)
 			require.NoError(t, err)

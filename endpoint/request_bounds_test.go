@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // TestArgumentsBeyondBoundsAreRefused sends arguments that are well framed and hold more than a message may: each is answered with code 3, and
@@ -22,7 +23,7 @@ func TestArgumentsBeyondBoundsAreRefused(t *testing.T) {
 	p := politePeer(t, s.Socket())
 	call := func(arguments []byte) wire.Frame {
 		t.Helper()
-		body, err := wire.AppendCallRequest(nil, wire.Request{Op: wire.OpCall}, wire.Call{Endpoint: "any", Args: arguments})
+		body, err := message.AppendCallRequest(nil, message.Request{Op: message.OpCall}, message.Call{Endpoint: "any", Args: arguments})
 		require.NoError(t, err)
 		p.id++
 		require.NoError(t, p.conn.Send(wire.KindRequest, p.id, body))
@@ -43,9 +44,9 @@ func TestArgumentsBeyondBoundsAreRefused(t *testing.T) {
 	} {
 		frame := call(arguments)
 		require.Equal(t, wire.KindError, frame.Kind, name)
-		var e wire.Error
-		require.NoError(t, wire.Unmarshal(frame.Body, &e))
-		require.Equal(t, wire.CodeSerialization, e.Code, "%s: %s", name, e.Message)
+		var e message.Error
+		require.NoError(t, message.Unmarshal(frame.Body, &e))
+		require.Equal(t, message.CodeSerialization, e.Code, "%s: %s", name, e.Message)
 		require.Equal(t, wire.KindResponse, call([]byte{1}).Kind, "the connection goes on after %s", name)
 	}
 }
@@ -59,31 +60,31 @@ func TestWatchOfObjectsEnds(t *testing.T) {
 	p := politePeer(t, s.Socket())
 	made := func(n int) string {
 		t.Helper()
-		frame, err := p.send(wire.OpCall, map[int]any{1: "object", 2: n})
+		frame, err := p.send(message.OpCall, map[int]any{1: "object", 2: n})
 		require.NoError(t, err)
-		got, err := wire.ParseReturned(frame.Body)
+		got, err := message.ParseReturned(frame.Body)
 		require.NoError(t, err)
 		return got.Object.ID
 	}
-	kind := func(op wire.Op, body any) wire.Kind {
+	kind := func(op message.Op, body any) wire.Kind {
 		t.Helper()
 		frame, err := p.send(op, body)
 		require.NoError(t, err)
 		require.Equal(t, p.id, frame.ID)
 		return frame.Kind
 	}
-	require.Equal(t, wire.KindResponse, kind(wire.OpObjectWatch, wire.WatchObjects{}))
+	require.Equal(t, wire.KindResponse, kind(message.OpObjectWatch, message.WatchObjects{}))
 	first := p.id
-	require.Equal(t, wire.KindError, kind(wire.OpObjectWatch, wire.WatchObjects{}))
+	require.Equal(t, wire.KindError, kind(message.OpObjectWatch, message.WatchObjects{}))
 	require.NoError(t, s.DestroyObject(made(1)))
 	frame, err := p.conn.Receive()
 	require.NoError(t, err)
 	require.Equal(t, wire.KindEvent, frame.Kind)
 	require.Equal(t, first, frame.ID, "the first watch hears of it")
-	require.Equal(t, wire.KindResponse, kind(wire.OpUnwatch, wire.Unwatch{Watch: first}))
+	require.Equal(t, wire.KindResponse, kind(message.OpUnwatch, message.Unwatch{Watch: first}))
 	require.NoError(t, s.DestroyObject(made(2)))
-	require.Equal(t, wire.KindResponse, kind(wire.OpPing, wire.Ping{}), "nothing is told any more")
-	require.Equal(t, wire.KindResponse, kind(wire.OpObjectWatch, wire.WatchObjects{}), "another one can begin")
+	require.Equal(t, wire.KindResponse, kind(message.OpPing, message.Ping{}), "nothing is told any more")
+	require.Equal(t, wire.KindResponse, kind(message.OpObjectWatch, message.WatchObjects{}), "another one can begin")
 	again := p.id
 	require.NoError(t, s.DestroyObject(made(3)))
 	frame, err = p.conn.Receive()

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a managed object and
@@ -56,8 +56,8 @@ func (r *result) release() {
 
 // returned is the answer that carries the result, for a client in this process where its memory is lent. The files are the result's, valid while
 // the caller's reference is.
-func (r *result) returned(lent bool) (wire.Returned, []*os.File, error) {
-	out := wire.Returned{Value: r.payload.value}
+func (r *result) returned(lent bool) (message.Returned, []*os.File, error) {
+	out := message.Returned{Value: r.payload.value}
 	if len(r.payload.storages) == 0 {
 		return out, nil, nil
 	}

@@ -9,23 +9,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // request is the next request.
-func (e *ownerEnd) request() (uint64, wire.Request) {
+func (e *ownerEnd) request() (uint64, message.Request) {
 	e.t.Helper()
 	frame := e.receive()
 	defer frame.Files.Close()
 	require.Equal(e.t, wire.KindRequest, frame.Kind)
-	request, err := wire.ParseRequest(frame.Body)
+	request, err := message.ParseRequest(frame.Body)
 	require.NoError(e.t, err)
 	return frame.ID, request
 }
 
 // refuse answers a request with an error.
-func (e *ownerEnd) refuse(id uint64, code wire.Code) {
+func (e *ownerEnd) refuse(id uint64, code message.Code) {
 	e.t.Helper()
-	e.say(wire.KindError, id, wire.Error{Code: code, Message: "no"})
+	e.say(wire.KindError, id, message.Error{Code: code, Message: "no"})
 }
 
 // hold gives the client a reference to an object.
@@ -33,9 +34,9 @@ func (e *ownerEnd) hold(c *endpoint.Client, object, server string, first bool) *
 	e.t.Helper()
 	held := holding(c)
 	if first {
-		e.say(wire.KindResponse, e.asked(wire.OpObjectWatch, nil), wire.WatchingObjects{})
+		e.say(wire.KindResponse, e.asked(message.OpObjectWatch, nil), message.WatchingObjects{})
 	}
-	e.say(wire.KindResponse, e.asked(wire.OpCall, nil), returned(object, server))
+	e.say(wire.KindResponse, e.asked(message.OpCall, nil), returned(object, server))
 	ref := <-held
 	require.NotNil(e.t, ref)
 	e.t.Cleanup(func() { ref.Close() })
@@ -58,9 +59,9 @@ func TestAConnectionThatBreaksAsItIsTakenUpIsToldAsLost(t *testing.T) {
 		for referred := false; !referred; {
 			id, request := end.request()
 			switch request.Op {
-			case wire.OpWatch:
-				end.say(wire.KindResponse, id, wire.Watching{})
-			case wire.OpObjectRefer:
+			case message.OpWatch:
+				end.say(wire.KindResponse, id, message.Watching{})
+			case message.OpObjectRefer:
 				referred = true
 			}
 		}
@@ -72,12 +73,12 @@ func TestAConnectionThatBreaksAsItIsTakenUpIsToldAsLost(t *testing.T) {
 	require.Equal(t, back, next(t, w))
 	for range 3 {
 		switch id, request := end.request(); request.Op {
-		case wire.OpWatch:
-			end.say(wire.KindResponse, id, wire.Watching{})
-		case wire.OpObjectRefer:
-			end.say(wire.KindResponse, id, wire.ObjectInfo{ID: "a", Server: "one"})
-		case wire.OpObjectWatch:
-			end.say(wire.KindResponse, id, wire.WatchingObjects{})
+		case message.OpWatch:
+			end.say(wire.KindResponse, id, message.Watching{})
+		case message.OpObjectRefer:
+			end.say(wire.KindResponse, id, message.ObjectInfo{ID: "a", Server: "one"})
+		case message.OpObjectWatch:
+			end.say(wire.KindResponse, id, message.WatchingObjects{})
 		}
 	}
 	pings(t, c, end)
@@ -94,15 +95,15 @@ func TestReferencesAreTakenUpSideBySide(t *testing.T) {
 	}
 	end.Close()
 	end = o.greet("one")
-	end.say(wire.KindResponse, end.asked(wire.OpObjectWatch, nil), wire.WatchingObjects{})
+	end.say(wire.KindResponse, end.asked(message.OpObjectWatch, nil), message.WatchingObjects{})
 	asked := map[uint64]string{}
 	for range refs { // before any is answered
-		var in wire.Object
-		id := end.asked(wire.OpObjectRefer, &in)
+		var in message.Object
+		id := end.asked(message.OpObjectRefer, &in)
 		asked[id] = in.ID
 	}
 	for id, object := range asked {
-		end.say(wire.KindResponse, id, wire.ObjectInfo{ID: object, Server: "one"})
+		end.say(wire.KindResponse, id, message.ObjectInfo{ID: object, Server: "one"})
 	}
 	pings(t, c, end)
 }
@@ -118,7 +119,7 @@ func TestWhatTheOwnerRefusesToGiveAgainIsNoReasonToHangUp(t *testing.T) {
 	end = o.greet("one")
 	for range 3 {
 		id, _ := end.request()
-		end.refuse(id, wire.CodeResourceExhausted)
+		end.refuse(id, message.CodeResourceExhausted)
 	}
 	pings(t, c, end)
 	<-ref.Done()

@@ -14,7 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // program is one program for all roles.
@@ -70,9 +70,9 @@ func checkRole(t *testing.T, node *endpoint.Node) {
 	ctx := context.Background()
 	err := node.Call(ctx, "nothing", nil, nil)
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
-	require.ErrorIs(t, err, wire.CodeProvider)
+	require.ErrorIs(t, err, message.CodeProvider)
 	err = node.Call(ctx, "twice", map[string]any{"by": 1, "zz": 1}, nil)
-	require.ErrorIs(t, err, wire.CodeSerialization)
+	require.ErrorIs(t, err, message.CodeSerialization)
 	require.ErrorContains(t, err, `"zz"`)
 	err = node.Call(ctx, "twice", scaleIn{}, nil)
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
@@ -181,7 +181,7 @@ func checkMemory(t *testing.T, node *endpoint.Node) {
 
 	err = node.Call(ctx, "clear", scaleIn{X: x}, nil)
 	require.ErrorIs(t, err, driver.ErrReadOnly, "arguments are read-only")
-	require.ErrorIs(t, err, wire.CodePermissionDenied)
+	require.ErrorIs(t, err, message.CodePermissionDenied)
 	require.Equal(t, []float32{1, 1, 1, 1}, values(t, x))
 	require.NoError(t, node.Call(ctx, "clear in place", scaleIn{X: x}, nil))
 	require.Equal(t, []float32{0, 0, 0, 0}, values(t, x))

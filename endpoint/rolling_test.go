@@ -11,6 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // watching is a watcher whose request the owner has answered.
@@ -24,16 +25,16 @@ func watching(t *testing.T, c *endpoint.Client, end *ownerEnd) (*endpoint.Watche
 		}
 		watchers <- w
 	}()
-	id := end.asked(wire.OpWatch, nil)
-	end.say(wire.KindResponse, id, wire.Watching{})
+	id := end.asked(message.OpWatch, nil)
+	end.say(wire.KindResponse, id, message.Watching{})
 	w := <-watchers
 	require.NotNil(t, w)
 	t.Cleanup(func() { w.Close() })
 	return w, id
 }
 
-func published(name string, version uint64) wire.Event {
-	return wire.Event{Kind: wire.EventPublished, Name: name, Version: version}
+func published(name string, version uint64) message.Event {
+	return message.Event{Kind: message.EventPublished, Name: name, Version: version}
 }
 
 // TestAnOwnerThatDrainsWhileTheNextOneServes is a rolling restart: the old owner has said goodbye and finishes a request, the new one is
@@ -47,18 +48,18 @@ func TestAnOwnerThatDrainsWhileTheNextOneServes(t *testing.T) {
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 7, Server: "old"}, next(t, w))
 	called := make(chan error, 1)
 	go func() { called <- c.Call(context.Background(), "slow", 1, nil) }()
-	call := old.asked(wire.OpCall, nil)
+	call := old.asked(message.OpCall, nil)
 
 	old.say(wire.KindGoodbye, 0, nil)
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventOwnerLost, Server: "old"}, next(t, w), "it is told at the goodbye")
 	fresh := o.greet("new")
-	watch := fresh.asked(wire.OpWatch, nil)
-	fresh.say(wire.KindResponse, watch, wire.Watching{})
+	watch := fresh.asked(message.OpWatch, nil)
+	fresh.say(wire.KindResponse, watch, message.Watching{})
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventOwnerBack, Server: "new"}, next(t, w))
 
 	// What the old owner still says of its versions is not taken for news of the new one's.
 	old.say(wire.KindEvent, oldWatch, published("m", 8))
-	old.say(wire.KindResponse, call, wire.Returned{})
+	old.say(wire.KindResponse, call, message.Returned{})
 	require.NoError(t, <-called)
 	fresh.say(wire.KindEvent, watch, published("m", 1))
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 1, Server: "new"}, next(t, w))
@@ -77,13 +78,13 @@ func TestClosingAClientDoesNotWaitForAnOwnerThatDrains(t *testing.T) {
 	c, old := o.connected("old")
 	called := make(chan error, 1)
 	go func() { called <- c.Call(context.Background(), "slow", 1, nil) }()
-	old.asked(wire.OpCall, nil)
+	old.asked(message.OpCall, nil)
 	old.say(wire.KindGoodbye, 0, nil)
 	eventually(t, waitLimit, "the client has heard", func() bool { return c.ServerID() == "" })
 	pinged := make(chan error, 1)
 	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 	fresh := o.greet("new")
-	fresh.say(wire.KindResponse, fresh.asked(wire.OpPing, nil), wire.Pong{})
+	fresh.say(wire.KindResponse, fresh.asked(message.OpPing, nil), message.Pong{})
 	require.NoError(t, <-pinged)
 
 	closed := make(chan error, 1)
@@ -135,7 +136,7 @@ func TestNoCallIsLostToARollingRestart(t *testing.T) {
 			}
 			serving.Go(func() {
 				defer conn.Close()
-				if _, err := wire.ServerHandshake(conn, wire.Hello{Server: "owner"}, nil); err == nil {
+				if _, err := message.ServerHandshake(conn, message.Hello{Server: "owner"}, nil); err == nil {
 					serve(&ownerEnd{Conn: conn})
 				}
 			})

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Publish makes sd the next version of name and returns its number. It takes sd, also when it fails: the server closes it when the version
@@ -80,7 +80,7 @@ func (s *Server) attachable(name string, out *export) error {
 	if err := out.encode(); err != nil {
 		return err
 	}
-	head := wire.AppendAcquiredHead(nil, math.MaxUint64, name, math.MaxUint64)
+	head := message.AppendAcquiredHead(nil, math.MaxUint64, name, math.MaxUint64)
 	if n := int64(len(head) + len(out.tail)); n > frame {
 		return fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", errTooLarge, n, frame)
 	}
@@ -112,7 +112,7 @@ func (s *Server) List() []ModelInfo {
 }
 
 // listed is the answer to a list request.
-func (s *Server) listed() (out wire.Listed) {
+func (s *Server) listed() (out message.Listed) {
 	for _, info := range s.books.List() {
 		out.Models = append(out.Models, encodeInfo(info))
 	}

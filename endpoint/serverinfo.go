@@ -13,7 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // ServerKind is what every server says it is.
@@ -27,15 +27,15 @@ func doServerInfo(_ context.Context, r request) (reply, error) {
 }
 
 // describe is what the server tells about itself.
-func (s *Server) describe() wire.ServerInfo {
+func (s *Server) describe() message.ServerInfo {
 	have := s.takeInventory()
 	sessions := s.describeSessions(have)
 	running := s.sock != nil && !s.isClosing()
-	out := wire.ServerInfo{
+	out := message.ServerInfo{
 		Server: s.id, Kind: ServerKind, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, DeviceIndex: socketIndex(s.opts.Socket),
 		PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()), StartedAt: s.started.UnixNano(), Uptime: int64(time.Since(s.started)),
 		Running: running, Ready: running && s.serving.Load(), Devices: s.devices.describe(),
-		Capabilities: wire.Capabilities{Transport: Transport, Handles: s.support.of(s.devices)},
+		Capabilities: message.Capabilities{Transport: Transport, Handles: s.support.of(s.devices)},
 		Stats:        s.stats(have, sessions), Endpoints: s.describeEndpoints(), Sessions: sessions,
 	}
 	out.Memory, out.Stats.BytesOwned = have.uses()
@@ -60,24 +60,24 @@ func socketIndex(path string) int32 {
 // support is what the devices of a server can share. To know it they have to try, so they are asked once.
 type support struct {
 	mu    sync.Mutex
-	known []wire.HandleSupport
+	known []message.HandleSupport
 }
 
 // of asks the devices, unless they have answered before. A device that had no memory left to try with is asked again the next time.
-func (u *support) of(devices deviceSet) []wire.HandleSupport {
+func (u *support) of(devices deviceSet) []message.HandleSupport {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.known != nil {
 		return u.known
 	}
-	list, final := []wire.HandleSupport{}, true
+	list, final := []message.HandleSupport{}, true
 	for uuid, dev := range devices {
 		prober, can := dev.(driver.Prober)
 		if !can {
 			continue
 		}
 		for _, kind := range prober.Probe() {
-			row := wire.HandleSupport{Device: wire.UUID(uuid), Kind: string(kind.Kind), Supported: kind.Err == nil}
+			row := message.HandleSupport{Device: message.UUID(uuid), Kind: string(kind.Kind), Supported: kind.Err == nil}
 			if kind.Err != nil {
 				row.Reason = kind.Err.Error()
 				final = final && !errors.Is(kind.Err, driver.ErrOutOfMemory)
@@ -85,7 +85,7 @@ func (u *support) of(devices deviceSet) []wire.HandleSupport {
 			list = append(list, row)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b wire.HandleSupport) int { return slices.Compare(a.Device[:], b.Device[:]) })
+	slices.SortStableFunc(list, func(a, b message.HandleSupport) int { return slices.Compare(a.Device[:], b.Device[:]) })
 	if final {
 		u.known = list
 	}
@@ -93,9 +93,9 @@ func (u *support) of(devices deviceSet) []wire.HandleSupport {
 }
 
 // stats sums up what the parts of the server count.
-func (s *Server) stats(have *inventory, sessions []wire.SessionInfo) wire.ServerStats {
+func (s *Server) stats(have *inventory, sessions []message.SessionInfo) message.ServerStats {
 	results, tasks, books := s.results.Stats(), s.tasks.Stats(), s.books.Stats()
-	out := wire.ServerStats{
+	out := message.ServerStats{
 		Requests: s.requests.Load(), Errors: s.failures.Load(),
 		CacheHits: results.Hits, CacheMisses: results.Misses, CacheJoins: results.Joins, CacheInvalidations: results.Invalidations,
 		CacheFailures: results.Failures, CacheEvictions: results.Evictions, CacheExpirations: results.Expirations,
@@ -114,11 +114,11 @@ func (s *Server) stats(have *inventory, sessions []wire.SessionInfo) wire.Server
 	return out
 }
 
-func (s *Server) describeEndpoints() []wire.EndpointStats {
-	var list []wire.EndpointStats
+func (s *Server) describeEndpoints() []message.EndpointStats {
+	var list []message.EndpointStats
 	for _, d := range s.registry.list() {
 		q := d.latency.quantiles(0.5, 0.9, 0.99)
-		list = append(list, wire.EndpointStats{
+		list = append(list, message.EndpointStats{
 			Name: d.name, Calls: d.calls.Load(), CacheHits: d.hits.Load(), Uncached: d.uncached.Load(), Failures: d.failures.Load(),
 			Runs: d.latency.count.Load(), Errors: d.latency.failed.Load(), Total: int64(d.latency.total.Load()),
 			P50: int64(q[0]), P90: int64(q[1]), P99: int64(q[2]),
@@ -128,9 +128,9 @@ func (s *Server) describeEndpoints() []wire.EndpointStats {
 }
 
 // describeSessions lists the server's own session and the clients, the oldest first, with what they hold.
-func (s *Server) describeSessions(have *inventory) []wire.SessionInfo {
+func (s *Server) describeSessions(have *inventory) []message.SessionInfo {
 	s.mu.Lock()
-	list := make([]wire.SessionInfo, 0, len(s.sessions)+1)
+	list := make([]message.SessionInfo, 0, len(s.sessions)+1)
 	list = append(list, s.self.describe())
 	for _, ses := range s.sessions {
 		if ses != s.self {
@@ -138,7 +138,7 @@ func (s *Server) describeSessions(have *inventory) []wire.SessionInfo {
 		}
 	}
 	s.mu.Unlock()
-	slices.SortFunc(list, func(a, b wire.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
+	slices.SortFunc(list, func(a, b message.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
 	leased := map[uint64][][]*tensor.Storage{}
 	leases := map[uint64]int{}
 	for _, h := range s.books.Holdings() {
@@ -164,11 +164,11 @@ func (s *Server) describeSessions(have *inventory) []wire.SessionInfo {
 }
 
 // describe is what is known of a session without what it holds.
-func (ses *session) describe() wire.SessionInfo {
+func (ses *session) describe() message.SessionInfo {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	peer := ses.conn.Peer()
-	return wire.SessionInfo{
+	return message.SessionInfo{
 		Session: ses.id, Self: ses.own, PID: peer.PID, UID: peer.UID, Label: ses.label, Since: ses.since.UnixNano(), Requests: uint64(len(ses.running)),
 	}
 }

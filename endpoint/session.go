@@ -15,6 +15,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // session is one connected client. Everything that the client holds is held by its session and goes back when the connection ends.
@@ -115,7 +116,7 @@ func (ses *session) closed(err error) {
 // introduce checks who the peer is and exchanges hellos. A peer that is turned away is told so in answer to its hello: it might not see what
 // was sent before.
 func (ses *session) introduce() error {
-	agreed, err := wire.ServerHandshake(ses.conn.(*wire.Conn), ses.server.introduction(), func(*wire.Hello) error {
+	agreed, err := message.ServerHandshake(ses.conn.(*wire.Conn), ses.server.introduction(), func(*message.Hello) error {
 		if err := ses.allowed(); err != nil {
 			return encodeError(err)
 		}
@@ -146,7 +147,7 @@ func (ses *session) allowed() error {
 
 // refuse tells a peer why the connection ends, if it listens.
 func refuse(conn connection, err error) {
-	if body, encErr := wire.Marshal(encodeError(err)); encErr == nil {
+	if body, encErr := message.Marshal(encodeError(err)); encErr == nil {
 		_ = conn.Send(wire.KindError, 0, body)
 	}
 }

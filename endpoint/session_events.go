@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // events are a session's subscriptions: its watches, and one for each lease. What has happened waits in their sources, which keep what is
@@ -170,7 +171,7 @@ func (e *events) take() (subs []*subscription, more bool) {
 // report sends what has happened for one subscription. Only the pump calls it.
 func (ses *session) report(sub *subscription) error {
 	for _, event := range sub.from.take() {
-		body, err := wire.Marshal(event)
+		body, err := message.Marshal(event)
 		if err != nil {
 			return err
 		}

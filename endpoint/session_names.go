@@ -2,7 +2,7 @@ package endpoint
 
 import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // namesSource tells what happens to names. The catalog's watcher keeps the newest of each.
@@ -63,12 +63,12 @@ func (s *Server) currentVersions(names []string) []catalog.Event {
 }
 
 // eventKinds are the events of the catalog that clients hear of.
-var eventKinds = map[catalog.EventKind]wire.EventKind{
-	catalog.Published: wire.EventPublished, catalog.Withdrawn: wire.EventWithdrawn,
+var eventKinds = map[catalog.EventKind]message.EventKind{
+	catalog.Published: message.EventPublished, catalog.Withdrawn: message.EventWithdrawn,
 }
 
 // encodeEvent is the event as it crosses; false for one that is not for clients.
-func encodeEvent(e catalog.Event) (wire.Event, bool) {
+func encodeEvent(e catalog.Event) (message.Event, bool) {
 	kind := eventKinds[e.Kind]
-	return wire.Event{Seq: e.Seq, Kind: kind, Name: e.Name, Version: e.Version}, kind != 0
+	return message.Event{Seq: e.Seq, Kind: kind, Name: e.Name, Version: e.Version}, kind != 0
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // objectsSource tells of objects that were destroyed while the session had references to them, so of at most as many as it had. A session has
@@ -13,7 +13,7 @@ type objectsSource struct {
 	events *events
 
 	mu   sync.Mutex
-	gone []wire.ObjectGone
+	gone []message.ObjectGone
 	wake func()
 }
 
@@ -43,7 +43,7 @@ func (o *objectsSource) take() (events []any) {
 }
 
 // note keeps news until the pump takes it.
-func (o *objectsSource) note(gone wire.ObjectGone) {
+func (o *objectsSource) note(gone message.ObjectGone) {
 	o.mu.Lock()
 	o.gone = append(o.gone, gone)
 	o.mu.Unlock()
@@ -69,6 +69,6 @@ func (ses *session) objectGone(id, why string) {
 	objects := e.objects
 	e.mu.Unlock()
 	if objects != nil {
-		objects.note(wire.ObjectGone{ID: id, Reason: why})
+		objects.note(message.ObjectGone{ID: id, Reason: why})
 	}
 }

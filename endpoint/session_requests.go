@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // request answers one request, or has it answered, and tells whether the caller still reads.
@@ -23,10 +24,10 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 		ses.server.requests.Add(1)
 		return true, ses.fail(frame.ID, &classed{ErrLimit, frame.Refused})
 	}
-	req, err := wire.ParseRequest(frame.Body)
+	req, err := message.ParseRequest(frame.Body)
 	if err != nil {
 		discard(frame)
-		if errors.Is(err, wire.ErrBounds) { // the frame is in order, what stands in it is too much
+		if errors.Is(err, message.ErrBounds) { // the frame is in order, what stands in it is too much
 			ses.server.requests.Add(1)
 			return true, ses.fail(frame.ID, fmt.Errorf("request: %w", err))
 		}
@@ -63,7 +64,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 		discard(frame)
 		return true, ses.fail(frame.ID, err)
 	}
-	if req.Op == wire.OpCall && w.find() && w.brief() {
+	if req.Op == message.OpCall && w.find() && w.brief() {
 		return w.here()
 	}
 	go w.apart()
@@ -71,8 +72,8 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 }
 
 // givesBack reports whether an operation only ends what the session has.
-func givesBack(op wire.Op) bool {
-	return op == wire.OpObjectRelease || op == wire.OpUnwatch || op == wire.OpTaskCancel
+func givesBack(op message.Op) bool {
+	return op == message.OpObjectRelease || op == message.OpUnwatch || op == message.OpTaskCancel
 }
 
 // discard gives back what a frame brought.
@@ -140,7 +141,7 @@ func (ses *session) started(w *work, timeout time.Duration, frame wire.Frame) er
 
 // find parses a call and finds its endpoint. Where it cannot, the operation says why.
 func (w *work) find() bool {
-	call, err := wire.ParseCall(w.r.body)
+	call, err := message.ParseCall(w.r.body)
 	if err != nil {
 		return false
 	}
@@ -329,14 +330,14 @@ func (ses *session) fail(id uint64, err error) error {
 	e := tellable(err)
 	sent := ses.tell(id, e)
 	if errors.Is(sent, wire.ErrTooLarge) { // where frames are that small, the class has to do
-		sent = ses.tell(id, &wire.Error{Code: e.Code, Type: e.Type})
+		sent = ses.tell(id, &message.Error{Code: e.Code, Type: e.Type})
 	}
 	return sent
 }
 
 // tell sends an error.
-func (ses *session) tell(id uint64, e *wire.Error) error {
-	body, err := wire.Marshal(e)
+func (ses *session) tell(id uint64, e *message.Error) error {
+	body, err := message.Marshal(e)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // impatient is an owner in this process that waits a moment, not ten seconds, for clients that do not read.
@@ -82,11 +83,11 @@ func TestAClientThatReadsNoResultsIsCutOff(t *testing.T) {
 	var before runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	args, err := wire.Marshal(size)
+	args, err := message.Marshal(size)
 	require.NoError(t, err)
-	body, err := wire.MarshalPayload(wire.Call{Endpoint: "bytes", Args: args})
+	body, err := message.MarshalPayload(message.Call{Endpoint: "bytes", Args: args})
 	require.NoError(t, err)
-	request := wire.AppendRequest(nil, wire.Request{Op: wire.OpCall, Body: body})
+	request := message.AppendRequest(nil, message.Request{Op: message.OpCall, Body: body})
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		for id := range uint64(20_000) {
@@ -117,7 +118,7 @@ func TestAClientThatReadsNoEventsIsCutOff(t *testing.T) {
 	require.NoError(t, err)
 	stop := bystander(t, s.Socket())
 	slow := politePeer(t, s.Socket())
-	_, err = slow.send(wire.OpWatch, wire.Watch{})
+	_, err = slow.send(message.OpWatch, message.Watch{})
 	require.NoError(t, err)
 
 	var version uint64
@@ -162,7 +163,7 @@ func TestHalfOpenConnections(t *testing.T) {
 		}},
 		{"it closes its reading side, which shows when it is answered", func(t *testing.T, raw *net.UnixConn, conn *wire.Conn) {
 			require.NoError(t, raw.CloseRead())
-			ping := wire.AppendRequest(nil, wire.Request{Op: wire.OpPing})
+			ping := message.AppendRequest(nil, message.Request{Op: message.OpPing})
 			require.NoError(t, conn.Send(wire.KindRequest, 1, ping))
 			conn.Send(wire.KindRequest, 2, ping) // fails if the first did its work already
 		}},
@@ -175,7 +176,7 @@ func TestHalfOpenConnections(t *testing.T) {
 			conn, err := wire.NewConn(raw, wire.Limits{})
 			require.NoError(t, err)
 			defer conn.Close()
-			_, err = wire.ClientHandshake(conn, wire.Hello{})
+			_, err = message.ClientHandshake(conn, message.Hello{})
 			require.NoError(t, err)
 			c.spoil(t, raw, conn)
 			cutOff(t, s, 1)

@@ -3,7 +3,7 @@ package endpoint
 import (
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // StaleReason says why a reference to a managed object is stale.
@@ -16,7 +16,7 @@ const (
 	StaleServerMismatch StaleReason = "server_mismatch"
 )
 
-// StaleError is a managed object that is gone. It answers errors.Is for [ErrStale] and [wire.CodeStaleHandle].
+// StaleError is a managed object that is gone. It answers errors.Is for [ErrStale] and [message.CodeStaleHandle].
 type StaleError struct {
 	// ObjectID is the object, empty for a result that was none; ServerID is the server that had it.
 	ObjectID string
@@ -29,7 +29,7 @@ type StaleError struct {
 
 // Error names the object, the server and the reason.
 func (e *StaleError) Error() string {
-	object, server := "result", wire.CutText(e.ServerID, maxShown)
+	object, server := "result", message.CutText(e.ServerID, maxShown)
 	if e.ObjectID != "" {
 		object = "object " + shown(e.ObjectID)
 	}
@@ -46,5 +46,5 @@ func (e *StaleError) Error() string {
 
 // Is makes the error answer for [ErrStale] and its code.
 func (e *StaleError) Is(target error) bool {
-	return target == ErrStale || target == wire.CodeStaleHandle
+	return target == ErrStale || target == message.CodeStaleHandle
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // TestLateAnswersHoldUpNoReader has an owner that answers thousands of calls, for which nobody waits any more, before it reads anything
@@ -27,7 +28,7 @@ func TestLateAnswersHoldUpNoReader(t *testing.T) {
 	}
 	ids := make([]uint64, 0, calls)
 	for range calls {
-		ids = append(ids, end.asked(wire.OpCall, nil))
+		ids = append(ids, end.asked(message.OpCall, nil))
 	}
 	cancel()
 	calling.Wait()
@@ -43,9 +44,9 @@ func TestLateAnswersHoldUpNoReader(t *testing.T) {
 			cancelled++
 			continue
 		}
-		request, err := wire.ParseRequest(frame.Body)
+		request, err := message.ParseRequest(frame.Body)
 		require.NoError(t, err)
-		require.Equal(t, wire.OpObjectRelease, request.Op)
+		require.Equal(t, message.OpObjectRelease, request.Op)
 		released++
 	}
 	require.Equal(t, calls, released)
@@ -81,14 +82,14 @@ func TestACallOfAnOwnerThatDoesNotReadEndsWithItsContext(t *testing.T) {
 			delete(asked, frame.ID)
 			continue
 		}
-		request, err := wire.ParseRequest(frame.Body)
+		request, err := message.ParseRequest(frame.Body)
 		require.NoError(t, err)
-		if request.Op == wire.OpPing {
-			end.say(wire.KindResponse, frame.ID, wire.Pong{})
+		if request.Op == message.OpPing {
+			end.say(wire.KindResponse, frame.ID, message.Pong{})
 			break
 		}
 		asked[frame.ID] = true
-		end.say(wire.KindResponse, frame.ID, wire.Returned{})
+		end.say(wire.KindResponse, frame.ID, message.Returned{})
 	}
 	require.NoError(t, <-pinged)
 }

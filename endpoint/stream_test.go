@@ -15,6 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // streaming is a server in this process whose stream counts what it made.
@@ -51,7 +52,7 @@ func TestASlowReaderHoldsTheFunctionBack(t *testing.T) {
 	for _, row := range []struct {
 		through endpoint.Caller
 		ahead   int64
-	}{{c, 2*wire.StreamWindow + 2}, {s, 2*wire.StreamWindow + 2}} {
+	}{{c, 2*message.StreamWindow + 2}, {s, 2*message.StreamWindow + 2}} {
 		made.Store(0)
 		taken := int64(0)
 		for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), row.through, "stream", 1000) {
@@ -118,10 +119,10 @@ func TestTheTimeOfAStreamIsTheOwnersToo(t *testing.T) {
 		}
 	})
 	id, request := end.request()
-	require.Equal(t, wire.OpStream, request.Op)
+	require.Equal(t, message.OpStream, request.Op)
 	require.Greater(t, request.Timeout, 50*time.Minute)
 	require.LessOrEqual(t, request.Timeout, time.Hour)
-	end.say(wire.KindResponse, id, wire.Returned{})
+	end.say(wire.KindResponse, id, message.Returned{})
 	streaming.Wait()
 }
 

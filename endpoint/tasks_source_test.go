@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // What a session has not been sent yet is bounded at the server too.
@@ -24,27 +24,27 @@ func TestASourceOfTasksListsThemAgainWhenItIsTooMuch(t *testing.T) {
 		require.NoError(t, err)
 		return info.ID
 	}
-	kinds := func(events []any) (list []wire.TaskEventKind) {
+	kinds := func(events []any) (list []message.TaskEventKind) {
 		for _, e := range events {
-			list = append(list, e.(wire.TaskEvent).Kind)
+			list = append(list, e.(message.TaskEvent).Kind)
 		}
 		return list
 	}
 	first := run()
-	from, err := s.newTasksSource(wire.WatchTasks{}, 0)
+	from, err := s.newTasksSource(message.WatchTasks{}, 0)
 	require.NoError(t, err)
 	woken := make(chan struct{}, 100)
 	from.open(func() { woken <- struct{}{} })
 	defer from.close()
 	require.True(t, from.opening())
 	second := run()
-	require.Equal(t, []wire.TaskEventKind{wire.TaskListed, wire.TaskListed}, kinds(from.take()), "what came before is in the list")
+	require.Equal(t, []message.TaskEventKind{message.TaskListed, message.TaskListed}, kinds(from.take()), "what came before is in the list")
 	require.Empty(t, from.take())
 	third := run()
 	events := from.take()
-	require.Equal(t, []wire.TaskEventKind{wire.TaskChanged, wire.TaskChanged, wire.TaskChanged}, kinds(events))
+	require.Equal(t, []message.TaskEventKind{message.TaskChanged, message.TaskChanged, message.TaskChanged}, kinds(events))
 	for _, e := range events {
-		require.Equal(t, third, e.(wire.TaskEvent).Task.ID)
+		require.Equal(t, third, e.(message.TaskEvent).Task.ID)
 	}
 
 	for range 10 {
@@ -52,15 +52,15 @@ func TestASourceOfTasksListsThemAgainWhenItIsTooMuch(t *testing.T) {
 	}
 	last := run()
 	events = from.take()
-	require.Equal(t, []wire.TaskEventKind{wire.TasksMissed, wire.TaskListed, wire.TaskListed, wire.TaskListed, wire.TaskListed}, kinds(events)[:5])
-	require.Equal(t, last, events[4].(wire.TaskEvent).Task.ID)
+	require.Equal(t, []message.TaskEventKind{message.TasksMissed, message.TaskListed, message.TaskListed, message.TaskListed, message.TaskListed}, kinds(events)[:5])
+	require.Equal(t, last, events[4].(message.TaskEvent).Task.ID)
 	require.NotEqual(t, first, second)
 	require.NotEmpty(t, woken)
 
-	one, err := s.newTasksSource(wire.WatchTasks{ID: last}, 0)
+	one, err := s.newTasksSource(message.WatchTasks{ID: last}, 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, one.weight())
 	require.Equal(t, maxWatchNames, from.weight())
-	_, err = s.newTasksSource(wire.WatchTasks{ID: first}, 0)
+	_, err = s.newTasksSource(message.WatchTasks{ID: first}, 0)
 	require.Error(t, err, "dropped")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // references is how many references there are to an object.
@@ -139,21 +140,21 @@ func numbers(t *testing.T) *endpoint.Registry {
 func TestTokensOfReferencesAreChecked(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Logger: discard()})
 	holder, thief := politePeer(t, s.Socket()), politePeer(t, s.Socket())
-	hold := func(p *peer) wire.ObjectRef {
-		args, err := wire.Marshal(map[string]int{"size": 1})
+	hold := func(p *peer) message.ObjectRef {
+		args, err := message.Marshal(map[string]int{"size": 1})
 		require.NoError(t, err)
-		frame, err := p.send(wire.OpCall, wire.Call{Endpoint: "number", Args: args})
+		frame, err := p.send(message.OpCall, message.Call{Endpoint: "number", Args: args})
 		require.NoError(t, err)
-		got, err := wire.ParseReturned(frame.Body)
+		got, err := message.ParseReturned(frame.Body)
 		require.NoError(t, err)
 		return *got.Object
 	}
-	release := func(p *peer, ask wire.ReleaseObjects) []wire.ObjectReleased {
-		frame, err := p.send(wire.OpObjectRelease, ask)
+	release := func(p *peer, ask message.ReleaseObjects) []message.ObjectReleased {
+		frame, err := p.send(message.OpObjectRelease, ask)
 		require.NoError(t, err)
 		require.Equal(t, wire.KindResponse, frame.Kind)
-		var got wire.ObjectsReleased
-		require.NoError(t, wire.Unmarshal(frame.Body, &got))
+		var got message.ObjectsReleased
+		require.NoError(t, message.Unmarshal(frame.Body, &got))
 		for i, row := range got.Objects {
 			require.Equal(t, row.Released, row.Error == nil, "a refusal says why")
 			got.Objects[i].Error = nil
@@ -163,17 +164,19 @@ func TestTokensOfReferencesAreChecked(t *testing.T) {
 	first, second, other := hold(holder), hold(holder), hold(thief)
 	require.Equal(t, first.ID, other.ID)
 	require.NotEqual(t, first.Token, second.Token)
-	nothing := func(left uint64) []wire.ObjectReleased { return []wire.ObjectReleased{{ID: first.ID, Refs: left}} }
-	one := func(token uint64) wire.ReleaseObjects {
-		return wire.ReleaseObjects{IDs: []string{first.ID}, Tokens: []uint64{token}}
+	nothing := func(left uint64) []message.ObjectReleased {
+		return []message.ObjectReleased{{ID: first.ID, Refs: left}}
+	}
+	one := func(token uint64) message.ReleaseObjects {
+		return message.ReleaseObjects{IDs: []string{first.ID}, Tokens: []uint64{token}}
 	}
 	require.Equal(t, nothing(3), release(thief, one(first.Token)))
 	require.Equal(t, nothing(3), release(holder, one(1<<60)))
-	require.Equal(t, []wire.ObjectReleased{{ID: first.ID, Released: true, Refs: 2, Token: second.Token}}, release(holder, one(second.Token)))
+	require.Equal(t, []message.ObjectReleased{{ID: first.ID, Released: true, Refs: 2, Token: second.Token}}, release(holder, one(second.Token)))
 	require.Equal(t, nothing(2), release(holder, one(second.Token)), "once")
-	require.Equal(t, []wire.ObjectReleased{{ID: first.ID, Released: true, Refs: 1, Token: first.Token}, {ID: first.ID, Refs: 1}, {ID: "x"}},
-		release(holder, wire.ReleaseObjects{IDs: []string{first.ID, first.ID, "x"}}))
-	holder.refused(wire.CodeInvalidArgument, wire.OpObjectRelease, wire.ReleaseObjects{IDs: []string{"a", "b"}, Tokens: []uint64{1}})
-	holder.refused(wire.CodeInvalidArgument, wire.OpObjectRelease, wire.ReleaseObjects{IDs: []string{}, Tokens: []uint64{1}})
-	require.Equal(t, []wire.ObjectReleased{{ID: first.ID, Released: true, Destroyed: true, Token: other.Token}}, release(thief, one(0)))
+	require.Equal(t, []message.ObjectReleased{{ID: first.ID, Released: true, Refs: 1, Token: first.Token}, {ID: first.ID, Refs: 1}, {ID: "x"}},
+		release(holder, message.ReleaseObjects{IDs: []string{first.ID, first.ID, "x"}}))
+	holder.refused(message.CodeInvalidArgument, message.OpObjectRelease, message.ReleaseObjects{IDs: []string{"a", "b"}, Tokens: []uint64{1}})
+	holder.refused(message.CodeInvalidArgument, message.OpObjectRelease, message.ReleaseObjects{IDs: []string{}, Tokens: []uint64{1}})
+	require.Equal(t, []message.ObjectReleased{{ID: first.ID, Released: true, Destroyed: true, Token: other.Token}}, release(thief, one(0)))
 }

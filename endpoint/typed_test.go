@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 func TestStubsAreFunctionsOfAnotherProcess(t *testing.T) {
@@ -23,7 +24,7 @@ func TestStubsAreFunctionsOfAnotherProcess(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 42, n)
 	_, err = endpoint.Stub[struct{ M int }, int](c, "double")(ctx, struct{ M int }{21})
-	require.ErrorIs(t, err, wire.ErrEncoding)
+	require.ErrorIs(t, err, message.ErrEncoding)
 	_, err = endpoint.Stub[struct{ N int }, string](c, "double")(ctx, struct{ N int }{21})
 	require.ErrorContains(t, err, "result")
 	_, err = endpoint.Stub[struct{}, int](c, "no such")(ctx, struct{}{})
@@ -81,14 +82,14 @@ func TestAWatchThatBeginsTooLateIsEnded(t *testing.T) {
 		_, err := c.Watch(ctx, "m")
 		failed <- err
 	}()
-	id := end.asked(wire.OpWatch, nil)
+	id := end.asked(message.OpWatch, nil)
 	cancel()
 	require.ErrorIs(t, <-failed, context.Canceled)
 	frame := end.receive()
 	require.Equal(t, wire.KindCancel, frame.Kind)
-	end.say(wire.KindResponse, id, wire.Watching{})
-	var ended wire.Unwatch
-	end.asked(wire.OpUnwatch, &ended)
+	end.say(wire.KindResponse, id, message.Watching{})
+	var ended message.Unwatch
+	end.asked(message.OpUnwatch, &ended)
 	require.Equal(t, id, ended.Watch)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 func TestATaskOfWhichItsClientDidNotHearIsCancelled(t *testing.T) {
@@ -23,13 +24,13 @@ func TestATaskOfWhichItsClientDidNotHearIsCancelled(t *testing.T) {
 		_, err := c.Submit(ctx, "build", 1)
 		submitted <- err
 	}()
-	id := end.asked(wire.OpSubmit, nil)
+	id := end.asked(message.OpSubmit, nil)
 	cancel()
 	require.ErrorIs(t, <-submitted, context.Canceled)
 	require.Equal(t, wire.KindCancel, end.receive().Kind)
-	end.say(wire.KindResponse, id, wire.TaskInfo{ID: "unheard", State: "pending"})
-	var about wire.Task
-	end.asked(wire.OpTaskCancel, &about)
+	end.say(wire.KindResponse, id, message.TaskInfo{ID: "unheard", State: "pending"})
+	var about message.Task
+	end.asked(message.OpTaskCancel, &about)
 	require.Equal(t, "unheard", about.ID)
 }
 

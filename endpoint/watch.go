@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // EventKind says what an [Event] is about.
@@ -110,7 +111,7 @@ func (w *Watcher) begin(ctx context.Context, l *link, back bool) error {
 		return err
 	}
 	// An owner that has said goodbye may still send events of its own versions when its successor is asked already.
-	ask := call{op: wire.OpWatch, body: wire.Watch{Names: w.names}, event: func(e wire.Event) { w.event(l, e) }, late: l.endLateWatch}
+	ask := call{op: message.OpWatch, body: message.Watch{Names: w.names}, event: func(e message.Event) { w.event(l, e) }, late: l.endLateWatch}
 	id, frame, err := l.roundTrip(ctx, ask)
 	if err != nil {
 		w.lost(l)
@@ -175,7 +176,7 @@ func (l *link) unwatch(id uint64) {
 // endWatch has the owner end a watch.
 func (l *link) endWatch(id uint64) {
 	l.ignore(id)
-	l.tell(call{op: wire.OpUnwatch, body: wire.Unwatch{Watch: id}})
+	l.tell(call{op: message.OpUnwatch, body: message.Unwatch{Watch: id}})
 }
 
 // endLateWatch ends a watch that the owner began when nobody waited for that any more. It takes the frame of its answer.
@@ -221,14 +222,14 @@ func (w *Watcher) ownerLocked(kind EventKind, l *link) {
 }
 
 // event is called by whoever reads the connection.
-func (w *Watcher) event(l *link, e wire.Event) {
+func (w *Watcher) event(l *link, e message.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.link != l {
 		return
 	}
 	switch e.Kind {
-	case wire.EventPublished:
+	case message.EventPublished:
 		if e.Version <= w.seen[e.Name] {
 			return // told before, by the list of what is current
 		}
@@ -237,7 +238,7 @@ func (w *Watcher) event(l *link, e wire.Event) {
 		}
 		w.seen[e.Name] = e.Version
 		w.putLocked(e.Name, Event{Kind: EventPublished, Name: e.Name, Version: e.Version, Server: w.server})
-	case wire.EventWithdrawn:
+	case message.EventWithdrawn:
 		if e.Version < w.seen[e.Name] {
 			return // published anew since
 		}

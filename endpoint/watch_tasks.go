@@ -6,7 +6,7 @@ import (
 	"iter"
 	"slices"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // TaskEventKind says what a [TaskEvent] is.
@@ -37,7 +37,7 @@ type TaskEvent struct {
 func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
 		told := map[string]bool{} // those that were in one of the states
-		for e, err := range c.watchTasks(ctx, wire.WatchTasks{Endpoint: filter.Endpoint, Mine: filter.Mine}) {
+		for e, err := range c.watchTasks(ctx, message.WatchTasks{Endpoint: filter.Endpoint, Mine: filter.Mine}) {
 			if err != nil {
 				yield(TaskEvent{}, fmt.Errorf("watch tasks: %w", err))
 				return
@@ -63,9 +63,9 @@ func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[Ta
 func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
 		var last TaskInfo
-		for e, err := range c.watchTasks(ctx, wire.WatchTasks{ID: id}) {
+		for e, err := range c.watchTasks(ctx, message.WatchTasks{ID: id}) {
 			if err != nil {
-				yield(last, fmt.Errorf("task %s: %w", wire.CutText(id, maxShown), err))
+				yield(last, fmt.Errorf("task %s: %w", message.CutText(id, maxShown), err))
 				return
 			}
 			if e.Kind == TasksMissed {
@@ -79,7 +79,7 @@ func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, e
 }
 
 // watchTasks passes on what the server tells.
-func (c *caller) watchTasks(ctx context.Context, ask wire.WatchTasks) iter.Seq2[TaskEvent, error] {
+func (c *caller) watchTasks(ctx context.Context, ask message.WatchTasks) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
 		news, err := c.to.taskNews(ctx, ask)
 		if err != nil {
@@ -88,7 +88,7 @@ func (c *caller) watchTasks(ctx context.Context, ask wire.WatchTasks) iter.Seq2[
 		}
 		defer news.close()
 		for {
-			var events []wire.TaskEvent
+			var events []message.TaskEvent
 			err := waiting(ctx, func() (err error) {
 				events, err = news.next(ctx)
 				return err
@@ -107,14 +107,14 @@ func (c *caller) watchTasks(ctx context.Context, ask wire.WatchTasks) iter.Seq2[
 }
 
 // decodeTaskEvent is what a caller makes of an event; false for one that it does not know.
-func decodeTaskEvent(in wire.TaskEvent) (TaskEvent, bool) {
+func decodeTaskEvent(in message.TaskEvent) (TaskEvent, bool) {
 	switch {
-	case in.Kind == wire.TasksMissed:
+	case in.Kind == message.TasksMissed:
 		return TaskEvent{Kind: TasksMissed}, true
 	case in.Task == nil:
-	case in.Kind == wire.TaskListed:
+	case in.Kind == message.TaskListed:
 		return TaskEvent{Kind: TaskListed, Task: decodeTask(*in.Task)}, true
-	case in.Kind == wire.TaskChanged:
+	case in.Kind == message.TaskChanged:
 		return TaskEvent{Kind: TaskChanged, Task: decodeTask(*in.Task)}, true
 	}
 	return TaskEvent{}, false

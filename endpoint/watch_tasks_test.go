@@ -16,6 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // taskLog is what a watch of tasks has told.
@@ -261,7 +262,7 @@ func TestASlowWatcherOfTasksIsToldThatItMissedSome(t *testing.T) {
 
 	// One that does not read at all holds up nobody.
 	p := politePeer(t, s.Socket())
-	frame, err := p.send(wire.OpTaskWatch, wire.WatchTasks{})
+	frame, err := p.send(message.OpTaskWatch, message.WatchTasks{})
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, frame.Kind, fmt.Sprint(frame.Kind))
 	for range 1000 {

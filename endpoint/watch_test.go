@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // aloneWatcher has no client and no connection.
@@ -17,17 +18,17 @@ func aloneWatcher() *Watcher {
 	return &Watcher{wake: make(chan struct{}, 1), seen: map[string]uint64{}, pending: map[string]Event{}, server: "one"}
 }
 
-func (w *Watcher) hear(kind wire.EventKind, name string, version uint64) {
-	w.event(nil, wire.Event{Kind: kind, Name: name, Version: version})
+func (w *Watcher) hear(kind message.EventKind, name string, version uint64) {
+	w.event(nil, message.Event{Kind: kind, Name: name, Version: version})
 }
 
 func TestAWatcherKeepsNothingOfNamesThatAreGone(t *testing.T) {
 	w := aloneWatcher()
 	for i := range 3 * maxWatched {
 		name := fmt.Sprint("model ", i)
-		w.hear(wire.EventPublished, name, 1)
-		w.hear(wire.EventPublished, name, 1)
-		w.hear(wire.EventWithdrawn, name, 1)
+		w.hear(message.EventPublished, name, 1)
+		w.hear(message.EventPublished, name, 1)
+		w.hear(message.EventWithdrawn, name, 1)
 		e, err := w.Next(context.Background())
 		require.NoError(t, err)
 		require.Equal(t, Event{Kind: EventWithdrawn, Name: name, Version: 1, Server: "one"}, e)
@@ -41,7 +42,7 @@ func TestAWatcherThatNobodyReadsKeepsNoMoreThanItMay(t *testing.T) {
 	w := aloneWatcher()
 	w.putLocked(ownerKey, Event{Kind: EventOwnerBack})
 	for i := range 3*maxWatched - 7 {
-		w.hear(wire.EventPublished, fmt.Sprint("model ", i), 1)
+		w.hear(message.EventPublished, fmt.Sprint("model ", i), 1)
 		require.LessOrEqual(t, len(w.pending), maxWatched+1)
 		require.LessOrEqual(t, len(w.seen), maxWatched)
 		require.Len(t, w.queue, len(w.pending))
@@ -57,7 +58,7 @@ func TestAWatcherThatNobodyReadsKeepsNoMoreThanItMay(t *testing.T) {
 	}
 	require.Equal(t, []EventKind{EventOwnerBack, EventOverflow, EventPublished}, order)
 	require.Equal(t, 1, kinds[EventOverflow])
-	w.hear(wire.EventPublished, "one more", 1)
+	w.hear(message.EventPublished, "one more", 1)
 	e, err := w.Next(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, "one more", e.Name)
@@ -66,10 +67,10 @@ func TestAWatcherThatNobodyReadsKeepsNoMoreThanItMay(t *testing.T) {
 func TestAnEventOfANameThatIsNoneEndsTheConnection(t *testing.T) {
 	drivertest.Leaks(t)
 	l, far := linked(t, wire.Limits{})
-	_, err := l.start(context.Background(), call{op: wire.OpWatch, event: func(wire.Event) { t.Error("taken") }},
+	_, err := l.start(context.Background(), call{op: message.OpWatch, event: func(message.Event) { t.Error("taken") }},
 		func(frame wire.Frame, _ error) { frame.Files.Close() })
 	require.NoError(t, err)
-	body, err := wire.Marshal(wire.Event{Kind: wire.EventPublished, Name: strings.Repeat("n", 256), Version: 1})
+	body, err := message.Marshal(message.Event{Kind: message.EventPublished, Name: strings.Repeat("n", 256), Version: 1})
 	require.NoError(t, err)
 	require.NoError(t, far.Send(wire.KindEvent, 1, body))
 	<-l.done

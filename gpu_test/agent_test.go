@@ -19,6 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // The tests run owners, readers and bystanders as processes of their own: this test binary, started again with agentVariable set, takes
@@ -118,7 +119,7 @@ func serveAgent() error {
 func (a *agent) serve(conn *wire.Conn, frame wire.Frame) error {
 	defer frame.Files.Close()
 	var q request
-	if err := wire.Unmarshal(frame.Body, &q); err != nil {
+	if err := message.Unmarshal(frame.Body, &q); err != nil {
 		return err
 	}
 	var in *os.File
@@ -140,7 +141,7 @@ func (a *agent) serve(conn *wire.Conn, frame wire.Frame) error {
 		defer out.Close()
 		files, r.HasFile = append(files, out), true
 	}
-	body, err := wire.Marshal(r)
+	body, err := message.Marshal(r)
 	if err != nil {
 		return err
 	}

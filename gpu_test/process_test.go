@@ -17,6 +17,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // patience bounds what tests wait for. It is not what they measure.
@@ -97,7 +98,7 @@ func (p *process) end() {
 // exchange sends a request with a descriptor, which it borrows, or nil; the one that it returns, or nil, is the caller's.
 func (p *process) exchange(q request, in *os.File) (response, *os.File) {
 	p.tb.Helper()
-	body, err := wire.Marshal(q)
+	body, err := message.Marshal(q)
 	require.NoError(p.tb, err)
 	var files []*os.File
 	if in != nil {
@@ -114,7 +115,7 @@ func (p *process) exchange(q request, in *os.File) (response, *os.File) {
 	require.NoError(p.tb, err, "%s: the process has ended", q.Do)
 	defer frame.Files.Close()
 	var r response
-	require.NoError(p.tb, wire.Unmarshal(frame.Body, &r))
+	require.NoError(p.tb, message.Unmarshal(frame.Body, &r))
 	if !r.HasFile {
 		return r, nil
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // The codes of errors, beside those of JSON-RPC itself. The first three are those of shared-tensor 0.1.
@@ -93,7 +93,7 @@ var codeRows = []codeRow{
 	{task.ErrCapacity, CodeLimit},
 	{errSerialization, CodeSerialization},
 	{endpoint.ErrCapability, CodeSerialization},
-	{wire.ErrEncoding, CodeSerialization},
+	{message.ErrEncoding, CodeSerialization},
 	{tensor.ErrDType, CodeSerialization},
 	{fs.ErrPermission, CodeRefused},
 }
@@ -116,7 +116,7 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 	if trace, ok := gateway.TraceFrom(ctx); ok {
 		data.TraceID = trace.TraceID
 	}
-	var remote *wire.Error
+	var remote *message.Error
 	if errors.As(err, &remote) {
 		data.Type, data.Code = remote.Type, int(remote.Code)
 	}

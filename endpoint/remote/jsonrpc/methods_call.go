@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // maxStreamItems bounds how many results of a stream are collected for one answer.
@@ -117,7 +117,7 @@ func (p *call) result(ctx context.Context) (any, error) {
 // came from the owner in words is the function's, or the owner's refusal to run it.
 func outcomeOf(ctx context.Context, err error) error {
 	outcome := failed
-	var remote *wire.Error
+	var remote *message.Error
 	switch {
 	case errors.Is(err, endpoint.ErrUnavailable), ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		outcome = unknown

@@ -41,7 +41,8 @@ var Table = []Row{
 	{Package: "task/panics"},
 	{Package: "cache", Ours: []string{"task/panics"}},
 	{Package: "task", Ours: []string{"task/panics"}},
-	{Package: "wire", Theirs: []string{cbor, xsys}},
+	{Package: "wire", Theirs: []string{xsys}},
+	{Package: "wire/message", Ours: []string{"wire"}, Theirs: []string{cbor}},
 	{Package: "driver/drivertest", Ours: []string{"driver"}, Theirs: []string{testify}},
 	{Package: "driver/host", Ours: []string{"driver", "driver/internal/reaper"}, Theirs: []string{xsys}},
 	{Package: "driver/cuda/cu", Theirs: []string{purego}},
@@ -54,7 +55,7 @@ var Table = []Row{
 	{Package: "module/safetensors", Ours: []string{"tensor"}, Theirs: []string{xsys}},
 	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors"}},
 	{Package: "module/catalog", Ours: []string{"module"}},
-	{Package: "endpoint", Ours: []string{"driver", "tensor", "module", "module/catalog", "wire", "cache", "task", "task/panics"}},
+	{Package: "endpoint", Ours: []string{"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics"}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
 	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},
 	{Package: "endpoint/bin", Ours: belowEndpoint, Theirs: []string{xsys}},
@@ -71,7 +72,7 @@ var Table = []Row{
 
 // belowEndpoint is endpoint and what it may import.
 var belowEndpoint = []string{
-	"endpoint", "driver", "tensor", "module", "module/safetensors", "module/catalog", "wire", "cache", "task", "task/panics",
+	"endpoint", "driver", "tensor", "module", "module/safetensors", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
 }
 
 // testDevices may be imported by the test files of every package: the devices that tests run on, and their suite.

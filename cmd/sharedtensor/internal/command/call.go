@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // callFlags are the flags of the commands call and submit.
@@ -191,7 +191,7 @@ func callTask(ctx context.Context, c *cobra.Command, on *caller, out printer, na
 
 // explain adds to an error about arguments what the endpoint takes.
 func explain(err error, info endpoint.EndpointInfo) error {
-	if errors.Is(err, endpoint.ErrInvalid) || errors.Is(err, wire.ErrEncoding) {
+	if errors.Is(err, endpoint.ErrInvalid) || errors.Is(err, message.ErrEncoding) {
 		return fmt.Errorf("%w; %s takes %s", err, term.Printable(info.Name), term.Printable(takes(info)))
 	}
 	return err

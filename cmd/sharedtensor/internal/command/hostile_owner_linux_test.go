@@ -8,6 +8,7 @@ import (
 	"reflect"
 
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // The environment that makes this test binary a hostile owner: where it listens, and what it does.
@@ -64,14 +65,14 @@ type hostileSession struct {
 }
 
 func (h *hostileSession) serve() error {
-	check := func(*wire.Hello) error {
+	check := func(*message.Hello) error {
 		if h.mood == hostileRefuses {
 			return fmt.Errorf("go away %s", hostileText)
 		}
 		return nil
 	}
-	hello := wire.Hello{Server: hostileText, Version: hostileText, Label: hostileText}
-	if _, err := wire.ServerHandshake(h.conn, hello, check); err != nil {
+	hello := message.Hello{Server: hostileText, Version: hostileText, Label: hostileText}
+	if _, err := message.ServerHandshake(h.conn, hello, check); err != nil {
 		return err
 	}
 	for {
@@ -83,7 +84,7 @@ func (h *hostileSession) serve() error {
 		if frame.Kind != wire.KindRequest {
 			continue
 		}
-		request, err := wire.ParseRequest(frame.Body)
+		request, err := message.ParseRequest(frame.Body)
 		if err != nil {
 			return err
 		}
@@ -94,12 +95,12 @@ func (h *hostileSession) serve() error {
 }
 
 // answer answers one request.
-func (h *hostileSession) answer(id uint64, request wire.Request) error {
+func (h *hostileSession) answer(id uint64, request message.Request) error {
 	switch h.mood {
 	case hostileGoodbye:
-		return h.say(wire.KindGoodbye, 0, wire.Goodbye{Code: wire.CodeInternal, Reason: hostileText})
+		return h.say(wire.KindGoodbye, 0, message.Goodbye{Code: message.CodeInternal, Reason: hostileText})
 	case hostileErrors:
-		return h.say(wire.KindError, id, wire.Error{Code: wire.CodeInternal, Message: hostileText, Type: hostileText})
+		return h.say(wire.KindError, id, message.Error{Code: message.CodeInternal, Message: hostileText, Type: hostileText})
 	case hostileDetails:
 		return h.say(wire.KindError, id, h.detailed())
 	}
@@ -110,30 +111,30 @@ func (h *hostileSession) answer(id uint64, request wire.Request) error {
 	}
 	h.fill(reflect.ValueOf(body).Elem(), 0)
 	switch body := body.(type) {
-	case *wire.Listed:
-		body.Models[0].Name, body.Loading[1].State = "m", wire.LoadFailed
-	case *wire.InfoResult:
+	case *message.Listed:
+		body.Models[0].Name, body.Loading[1].State = "m", message.LoadFailed
+	case *message.InfoResult:
 		body.Manifest = h.manifest()
-	case *wire.Returned:
+	case *message.Returned:
 		body.Handles, body.Object = nil, nil
 		body.Value = h.value()
-	case *wire.EndpointsListed:
+	case *message.EndpointsListed:
 		body.Endpoints[0].Name, body.Endpoints[0].Stream, body.Endpoints[0].Task = "f", false, false
-	case *wire.TaskInfo:
+	case *message.TaskInfo:
 		body.State = "failed"
-	case *wire.TasksListed:
+	case *message.TasksListed:
 		body.Tasks[0].State = "running"
-	case *wire.ObjectsListed:
+	case *message.ObjectsListed:
 		body.Next = 0
-	case *wire.Watching:
-		e := &wire.Event{}
+	case *message.Watching:
+		e := &message.Event{}
 		h.fill(reflect.ValueOf(e).Elem(), 0)
-		e.Kind = wire.EventPublished
+		e.Kind = message.EventPublished
 		after = e
-	case *wire.WatchingTasks:
-		e := &wire.TaskEvent{}
+	case *message.WatchingTasks:
+		e := &message.TaskEvent{}
 		h.fill(reflect.ValueOf(e).Elem(), 0)
-		e.Kind = wire.TaskListed
+		e.Kind = message.TaskListed
 		after = e
 	}
 	if before != nil {
@@ -148,40 +149,40 @@ func (h *hostileSession) answer(id uint64, request wire.Request) error {
 }
 
 // hostileResponse is an empty answer to an operation; nil for one whose answer has nothing in it.
-func hostileResponse(op wire.Op) any {
+func hostileResponse(op message.Op) any {
 	switch op {
-	case wire.OpPing:
-		return &wire.Pong{}
-	case wire.OpList:
-		return &wire.Listed{}
-	case wire.OpInfo:
-		return &wire.InfoResult{}
-	case wire.OpAcquire:
-		return &wire.Acquired{}
-	case wire.OpPublish:
-		return &wire.Published{}
-	case wire.OpWatch:
-		return &wire.Watching{}
-	case wire.OpEndpoints:
-		return &wire.EndpointsListed{}
-	case wire.OpServerInfo:
-		return &wire.ServerInfo{}
-	case wire.OpCall, wire.OpTaskResult:
-		return &wire.Returned{}
-	case wire.OpSubmit, wire.OpTask, wire.OpTaskWait:
-		return &wire.TaskInfo{}
-	case wire.OpTasks:
-		return &wire.TasksListed{}
-	case wire.OpTaskWatch:
-		return &wire.WatchingTasks{}
-	case wire.OpTaskCancel:
-		return &wire.TaskCancelled{}
-	case wire.OpObjects:
-		return &wire.ObjectsListed{}
-	case wire.OpObjectDestroy, wire.OpObjectInfo:
-		return &wire.ObjectInfo{}
-	case wire.OpInvalidateCall, wire.OpInvalidateEndpoint:
-		return &wire.Invalidated{}
+	case message.OpPing:
+		return &message.Pong{}
+	case message.OpList:
+		return &message.Listed{}
+	case message.OpInfo:
+		return &message.InfoResult{}
+	case message.OpAcquire:
+		return &message.Acquired{}
+	case message.OpPublish:
+		return &message.Published{}
+	case message.OpWatch:
+		return &message.Watching{}
+	case message.OpEndpoints:
+		return &message.EndpointsListed{}
+	case message.OpServerInfo:
+		return &message.ServerInfo{}
+	case message.OpCall, message.OpTaskResult:
+		return &message.Returned{}
+	case message.OpSubmit, message.OpTask, message.OpTaskWait:
+		return &message.TaskInfo{}
+	case message.OpTasks:
+		return &message.TasksListed{}
+	case message.OpTaskWatch:
+		return &message.WatchingTasks{}
+	case message.OpTaskCancel:
+		return &message.TaskCancelled{}
+	case message.OpObjects:
+		return &message.ObjectsListed{}
+	case message.OpObjectDestroy, message.OpObjectInfo:
+		return &message.ObjectInfo{}
+	case message.OpInvalidateCall, message.OpInvalidateEndpoint:
+		return &message.Invalidated{}
 	}
 	return nil
 }
@@ -205,7 +206,7 @@ func (h *hostileSession) fill(v reflect.Value, depth int) {
 			v.SetUint(math.MaxUint64 >> (64 - v.Type().Bits()))
 		}
 	case reflect.Slice:
-		if v.Type() == reflect.TypeFor[wire.RawMessage]() || depth > 5 {
+		if v.Type() == reflect.TypeFor[message.RawMessage]() || depth > 5 {
 			return
 		}
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
@@ -213,13 +214,13 @@ func (h *hostileSession) fill(v reflect.Value, depth int) {
 			h.fill(v.Index(i), depth+1)
 		}
 	case reflect.Pointer:
-		if depth > 5 || v.Type() == reflect.TypeFor[*wire.Manifest]() {
+		if depth > 5 || v.Type() == reflect.TypeFor[*message.Manifest]() {
 			return
 		}
 		v.Set(reflect.New(v.Type().Elem()))
 		h.fill(v.Elem(), depth+1)
 	case reflect.Struct:
-		if v.Type() == reflect.TypeFor[wire.Manifest]() {
+		if v.Type() == reflect.TypeFor[message.Manifest]() {
 			v.Set(reflect.ValueOf(*h.manifest()))
 			return
 		}
@@ -232,11 +233,11 @@ func (h *hostileSession) fill(v reflect.Value, depth int) {
 }
 
 // manifest is one that can be read, of tensors that could not be: float4 of 2^62 elements that are all the same one (D13).
-func (h *hostileSession) manifest() *wire.Manifest {
-	m, err := wire.NewManifest([]wire.Tensor{
+func (h *hostileSession) manifest() *message.Manifest {
+	m, err := message.NewManifest([]message.Tensor{
 		{Name: hostileText, DType: 23, Shape: []int64{1 << 61, 2}, Strides: []int64{0, 0}},
 		{Name: hostileText + "2", DType: 12, Shape: []int64{2}},
-	}, []wire.Storage{{Bytes: 4096, Type: 1}}, map[string]string{hostileText: hostileText})
+	}, []message.Storage{{Bytes: 4096, Type: 1}}, map[string]string{hostileText: hostileText})
 	if err != nil {
 		panic(err)
 	}
@@ -244,8 +245,8 @@ func (h *hostileSession) manifest() *wire.Manifest {
 }
 
 // value is a result of a call.
-func (h *hostileSession) value() wire.RawMessage {
-	v, err := wire.MarshalPayload(map[string]any{hostileText: []any{hostileText, map[string]any{hostileText: hostileText}}, "b": []byte(hostileText)})
+func (h *hostileSession) value() message.RawMessage {
+	v, err := message.MarshalPayload(map[string]any{hostileText: []any{hostileText, map[string]any{hostileText: hostileText}}, "b": []byte(hostileText)})
 	if err != nil {
 		panic(err)
 	}
@@ -253,20 +254,20 @@ func (h *hostileSession) value() wire.RawMessage {
 }
 
 // detailed is an error with all that can be said of one.
-func (h *hostileSession) detailed() wire.Error {
-	cause := &wire.Error{Code: wire.CodeTask, Message: hostileText, Type: hostileText}
-	data, err := wire.Marshal(wire.ErrorDetails{
-		Classes: []wire.ErrorClass{{Code: wire.CodeNotFound, Type: hostileText}}, Cause: cause, Object: hostileText, Server: hostileText,
+func (h *hostileSession) detailed() message.Error {
+	cause := &message.Error{Code: message.CodeTask, Message: hostileText, Type: hostileText}
+	data, err := message.Marshal(message.ErrorDetails{
+		Classes: []message.ErrorClass{{Code: message.CodeNotFound, Type: hostileText}}, Cause: cause, Object: hostileText, Server: hostileText,
 		Reason: "object_missing", Detail: hostileText,
 	})
 	if err != nil {
 		panic(err)
 	}
-	return wire.Error{Code: wire.CodeStaleHandle, Message: hostileText, Type: hostileText, Data: data}
+	return message.Error{Code: message.CodeStaleHandle, Message: hostileText, Type: hostileText, Data: data}
 }
 
 func (h *hostileSession) say(kind wire.Kind, id uint64, body any) error {
-	encoded, err := wire.MarshalPayload(body)
+	encoded, err := message.MarshalPayload(body)
 	if err != nil {
 		return err
 	}

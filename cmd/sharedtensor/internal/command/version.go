@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/endpoint"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // build is what this program was built from.
@@ -64,7 +64,7 @@ func (b build) String() string {
 func readBuild() build {
 	b := build{
 		Version: endpoint.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
-		Protocol: wire.Protocol, CUDA: cli.BuiltWithCUDA,
+		Protocol: message.Protocol, CUDA: cli.BuiltWithCUDA,
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

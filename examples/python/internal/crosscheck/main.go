@@ -19,17 +19,17 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // messages are those that stand by themselves; what they contain is checked with them.
 var messages = []any{
-	wire.Hello{}, wire.Request{}, wire.Error{}, wire.ErrorDetails{}, wire.Cancel{}, wire.Goodbye{}, wire.Ping{}, wire.Pong{}, wire.Acquire{},
-	wire.Acquired{}, wire.Release{}, wire.Released{}, wire.Publish{}, wire.Published{}, wire.Withdraw{}, wire.List{}, wire.Listed{}, wire.Info{},
-	wire.InfoResult{}, wire.Watch{}, wire.Unwatch{}, wire.Event{}, wire.Call{}, wire.Returned{}, wire.EndpointsListed{}, wire.ServerInfo{},
-	wire.Task{}, wire.TaskInfo{}, wire.TaskCancelled{}, wire.Tasks{}, wire.TasksListed{}, wire.WatchTasks{}, wire.TaskEvent{},
-	wire.InvalidateEndpoint{}, wire.Invalidated{}, wire.Object{}, wire.ObjectInfo{}, wire.Objects{}, wire.ObjectsListed{}, wire.ReleaseObjects{},
-	wire.ObjectsReleased{}, wire.ObjectGone{}, wire.StreamItem{}, wire.StreamMore{},
+	message.Hello{}, message.Request{}, message.Error{}, message.ErrorDetails{}, message.Cancel{}, message.Goodbye{}, message.Ping{}, message.Pong{}, message.Acquire{},
+	message.Acquired{}, message.Release{}, message.Released{}, message.Publish{}, message.Published{}, message.Withdraw{}, message.List{}, message.Listed{}, message.Info{},
+	message.InfoResult{}, message.Watch{}, message.Unwatch{}, message.Event{}, message.Call{}, message.Returned{}, message.EndpointsListed{}, message.ServerInfo{},
+	message.Task{}, message.TaskInfo{}, message.TaskCancelled{}, message.Tasks{}, message.TasksListed{}, message.WatchTasks{}, message.TaskEvent{},
+	message.InvalidateEndpoint{}, message.Invalidated{}, message.Object{}, message.ObjectInfo{}, message.Objects{}, message.ObjectsListed{}, message.ReleaseObjects{},
+	message.ObjectsReleased{}, message.ObjectGone{}, message.StreamItem{}, message.StreamMore{},
 }
 
 func main() {
@@ -71,11 +71,11 @@ func do(types map[string]reflect.Type, words []string) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if err := wire.Unmarshal(data, value.Interface()); err != nil {
+		if err := message.Unmarshal(data, value.Interface()); err != nil {
 			return "", err
 		}
 	}
-	data, err := wire.Marshal(value.Interface())
+	data, err := message.Marshal(value.Interface())
 	return hex.EncodeToString(data), err
 }
 
@@ -115,7 +115,7 @@ func fill(value reflect.Value, random *rand.Rand, depth int) {
 
 func fillSlice(value reflect.Value, random *rand.Rand, depth int) {
 	switch {
-	case value.Type() == reflect.TypeFor[wire.RawMessage]():
+	case value.Type() == reflect.TypeFor[message.RawMessage]():
 		value.SetBytes(item(random))
 	case value.Type().Elem().Kind() == reflect.Uint8:
 		data := make([]byte, random.IntN(300))
@@ -138,7 +138,7 @@ func item(random *rand.Rand) []byte {
 		map[string]any{"x": random.NormFloat64(), "name": text(random), "half": 1.5}, []any{true, nil, -random.Int64N(1 << 62)}, text(random),
 		random.Uint64(), float32(random.NormFloat64()), []byte{0, 255},
 	}
-	data, err := wire.Marshal(values[random.IntN(len(values))])
+	data, err := message.Marshal(values[random.IntN(len(values))])
 	if err != nil {
 		panic(err) // they all have an encoding
 	}

@@ -1,0 +1,43 @@
+package message
+
+import (
+	"bytes"
+	"sync"
+
+	"github.com/fxamacker/cbor/v2"
+)
+
+var (
+	appendMode = mustAppendMode()
+	scratch    = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+)
+
+// maxScratch is the largest buffer that is kept for another value.
+const maxScratch = 64 << 10
+
+// mustAppendMode is the mode of [Marshal] with buffers of our own.
+func mustAppendMode() cbor.UserBufferEncMode {
+	m, err := encMode.EncOptions().UserBufferEncMode()
+	if err != nil {
+		panic(err) // the options are those of a mode that there is
+	}
+	return m
+}
+
+// AppendMarshal appends v, as [Marshal] would encode it, and returns the extended slice. On an error, which is one of Marshal's,
+// nothing is appended.
+func AppendMarshal(b []byte, v any) ([]byte, error) {
+	buf := scratch.Get().(*bytes.Buffer)
+	buf.Reset()
+	err := appendMode.MarshalToBuffer(v, buf)
+	if err == nil {
+		b = append(b, buf.Bytes()...)
+	}
+	if buf.Cap() <= maxScratch {
+		scratch.Put(buf)
+	}
+	if err != nil {
+		return b, encodingError(err)
+	}
+	return b, nil
+}

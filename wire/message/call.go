@@ -1,0 +1,88 @@
+package message
+
+// Call asks for an endpoint's work: the body of [OpCall], [OpSubmit], [OpStream] and [OpInvalidateCall]. Its frame carries the
+// descriptors that Handles name.
+type Call struct {
+	// Endpoint is the endpoint's name.
+	Endpoint string `cbor:"1,keyasint"`
+	// Args are the arguments: one CBOR item, in which [TagTensor] and [TagStateDict] may stand.
+	Args RawMessage `cbor:"2,keyasint,omitempty"`
+	// Handles are the storages that the arguments refer to.
+	Handles []Handle `cbor:"3,keyasint,omitempty"`
+}
+
+// Returned answers [OpCall] and [OpTaskResult]. Its frame carries the descriptors that Handles name.
+type Returned struct {
+	// Value is the result: one CBOR item, in which [TagTensor] and [TagStateDict] may stand.
+	Value RawMessage `cbor:"1,keyasint,omitempty"`
+	// Handles are the storages that the result refers to.
+	Handles []Handle `cbor:"2,keyasint,omitempty"`
+	// Object names the managed object that the value is, of which the session has one reference more; nil for others.
+	Object *ObjectRef `cbor:"3,keyasint,omitempty"`
+	// Cached tells that the result had been made before.
+	Cached bool `cbor:"4,keyasint,omitempty"`
+}
+
+// ObjectRef names a managed object.
+type ObjectRef struct {
+	// ID is the object, within the server's life.
+	ID string `cbor:"1,keyasint"`
+	// Server is the server that has it.
+	Server string `cbor:"2,keyasint"`
+	// Token is the reference that the session got with the answer: another one for each, within the server's life. 0 from a server
+	// that does not tell its references apart.
+	Token uint64 `cbor:"3,keyasint,omitempty"`
+}
+
+// Endpoints asks which endpoints there are.
+type Endpoints struct{}
+
+// EndpointsListed answers [OpEndpoints].
+type EndpointsListed struct {
+	// Endpoints are they, sorted by name.
+	Endpoints []EndpointInfo `cbor:"1,keyasint"`
+}
+
+// EndpointInfo describes an endpoint.
+type EndpointInfo struct {
+	// Name is its name.
+	Name string `cbor:"1,keyasint"`
+	// Task tells that calls of it run as tasks.
+	Task bool `cbor:"2,keyasint,omitempty"`
+	// Managed tells that its results are managed objects.
+	Managed bool `cbor:"3,keyasint,omitempty"`
+	// Stream tells that its results are a stream.
+	Stream bool `cbor:"4,keyasint,omitempty"`
+	// Cache tells that its results are cached.
+	Cache bool `cbor:"5,keyasint,omitempty"`
+	// CacheKey is the template of the cache key; empty for a key of all arguments.
+	CacheKey string `cbor:"6,keyasint,omitempty"`
+	// SingleFlight tells that equal calls at the same time share one run.
+	SingleFlight bool `cbor:"7,keyasint,omitempty"`
+	// Serialized tells that runs wait for each other.
+	Serialized bool `cbor:"8,keyasint,omitempty"`
+	// Timeout bounds a run, in nanoseconds; 0 for no bound.
+	Timeout int64 `cbor:"9,keyasint,omitempty"`
+	// In is the Go type of its arguments, for people.
+	In string `cbor:"10,keyasint,omitempty"`
+	// Out is the Go type of its results, for people.
+	Out string `cbor:"11,keyasint,omitempty"`
+	// InFields are the fields of its arguments, where those are a map with certain keys.
+	InFields []FieldInfo `cbor:"12,keyasint,omitempty"`
+	// OutFields are the fields of its results.
+	OutFields []FieldInfo `cbor:"13,keyasint,omitempty"`
+	// Uncached counts calls that would have been cached, had not an argument been in memory that may still be written.
+	Uncached uint64 `cbor:"14,keyasint,omitempty"`
+}
+
+// FieldInfo describes a field of a map with certain keys, which is a Go struct.
+type FieldInfo struct {
+	// Name is the key.
+	Name string `cbor:"1,keyasint"`
+	// Type is the Go type, for people.
+	Type string `cbor:"2,keyasint,omitempty"`
+	// Optional tells that it may be left out.
+	Optional bool `cbor:"3,keyasint,omitempty"`
+	// Fields are the fields of its values or their elements, where those are maps with certain keys.
+	Fields []FieldInfo `cbor:"4,keyasint,omitempty"`
+}

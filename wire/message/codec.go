@@ -1,0 +1,98 @@
+package message
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/fxamacker/cbor/v2"
+)
+
+// RawMessage is one encoded CBOR item inside a message.
+type RawMessage = cbor.RawMessage
+
+// Bounds of the decoder. They hold for every message; the size of the input bounds the rest.
+const (
+	// MaxDepth is how deep arrays and maps may be nested.
+	MaxDepth = 16
+	// MaxElements is how many elements an array may have.
+	MaxElements = 1 << 20
+	// MaxPairs is how many pairs a map may have.
+	MaxPairs = 1 << 16
+)
+
+var (
+	encMode = mustEncMode()
+	decMode = mustDecMode()
+)
+
+// mustEncMode is RFC 8949 core deterministic encoding (§4.2.1): equal values have equal bytes.
+func mustEncMode() cbor.EncMode {
+	o := cbor.CoreDetEncOptions()
+	o.TagsMd = cbor.TagsForbidden
+	o.NilContainers = cbor.NilContainerAsEmpty
+	o.Time = cbor.TimeRFC3339NanoUTC // the default of the library drops fractions of a second
+	m, err := o.EncMode()
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return m
+}
+
+func mustDecMode() cbor.DecMode {
+	m, err := cbor.DecOptions{
+		DupMapKey:         cbor.DupMapKeyEnforcedAPF,
+		IndefLength:       cbor.IndefLengthForbidden,
+		TagsMd:            cbor.TagsForbidden,
+		UTF8:              cbor.UTF8RejectInvalid,
+		FieldNameMatching: cbor.FieldNameMatchingCaseSensitive,
+		MaxNestedLevels:   MaxDepth,
+		MaxArrayElements:  MaxElements,
+		MaxMapPairs:       MaxPairs,
+	}.DecMode()
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return m
+}
+
+// Marshal encodes a message deterministically: equal values give equal bytes. Errors are [ErrEncoding], and [ErrType] for what has no
+// encoding.
+func Marshal(v any) ([]byte, error) {
+	b, err := encMode.Marshal(v)
+	if err != nil {
+		return nil, encodingError(err)
+	}
+	return b, nil
+}
+
+// encodingError is what the encoder's error is to callers.
+func encodingError(err error) error {
+	var unsupported *cbor.UnsupportedTypeError
+	if errors.As(err, &unsupported) {
+		return fmt.Errorf("%w: %w: %s", ErrEncoding, ErrType, unsupported.Type)
+	}
+	return fmt.Errorf("%w: %w", ErrEncoding, err)
+}
+
+// Unmarshal decodes data, which must be exactly one CBOR item, into the message that v points to. It refuses indefinite
+// lengths, tags, duplicate map keys, invalid UTF-8, nesting deeper than [MaxDepth] and bytes behind the item. Map keys
+// that the message does not have are ignored, so that later versions can add fields. v keeps nothing of data. On an
+// error, which is [ErrEncoding], v may be partly filled.
+func Unmarshal(data []byte, v any) error {
+	if err := decMode.Unmarshal(data, v); err != nil {
+		return decodingError(err)
+	}
+	return nil
+}
+
+// decodingError is what the decoder's error is to callers.
+func decodingError(err error) error {
+	var depth *cbor.MaxNestedLevelError
+	var elements *cbor.MaxArrayElementsError
+	var pairs *cbor.MaxMapPairsError
+	var indefinite *cbor.IndefiniteLengthError
+	if errors.As(err, &depth) || errors.As(err, &elements) || errors.As(err, &pairs) || errors.As(err, &indefinite) {
+		return fmt.Errorf("%w: %w: %w", ErrEncoding, ErrBounds, err)
+	}
+	return fmt.Errorf("%w: %w", ErrEncoding, err)
+}

@@ -1,0 +1,222 @@
+package message
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Calls and their answers are written and read by hand for the same reason as a request's envelope, and held against the general codec
+// by a fuzz test too. What stands in them is left to whoever decodes it.
+
+// CallParts is a [Call] as it stands in a message.
+type CallParts struct {
+	// Endpoint is the endpoint's name, valid UTF-8; a part of the message.
+	Endpoint []byte
+	// Args are the arguments; a part of the message, checked by whoever decodes them. Nil where there are none.
+	Args RawMessage
+	// Handles are the storages that the arguments refer to.
+	Handles []Handle
+}
+
+// ParseCall decodes a [Call] as [UnmarshalPayload] would, but for what is inside of the arguments. Endpoint and Args are parts of
+// data, which must stay as it is while they are in use. Errors are [ErrEncoding].
+func ParseCall(data []byte) (CallParts, error) {
+	if p, ok := parsePlainCall(data); ok {
+		return p, nil
+	}
+	var c Call
+	if err := unmarshalEnvelope(data, 2, &c); err != nil {
+		return CallParts{}, err
+	}
+	return CallParts{Endpoint: []byte(c.Endpoint), Args: c.Args, Handles: c.Handles}, nil
+}
+
+// parsePlainCall reads a call as AppendCall writes it.
+func parsePlainCall(data []byte) (p CallParts, ok bool) {
+	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|3 || data[1] != 1 {
+		return CallParts{}, false
+	}
+	pairs := data[0] & 31
+	name, rest, ok := readText(data[2:])
+	if !ok {
+		return CallParts{}, false
+	}
+	p.Endpoint = name
+	if pairs--; pairs > 0 && len(rest) > 0 && rest[0] == 2 {
+		if p.Args, rest, ok = cutItem(rest[1:]); !ok {
+			return CallParts{}, false
+		}
+		pairs--
+	}
+	if pairs > 0 && len(rest) > 0 && rest[0] == 3 {
+		var handles []Handle
+		err := Unmarshal(rest[1:], &handles)
+		p.Handles = handles
+		return p, err == nil && pairs == 1
+	}
+	return p, pairs == 0 && len(rest) == 0
+}
+
+// AppendCallRequest appends a request whose body is the call, as [MarshalPayload] would encode the two, and returns the extended slice.
+// r.Body is not used; c.Args must be nil or one encoded item. Errors are [ErrEncoding].
+func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
+	if !utf8.ValidString(c.Endpoint) {
+		return b, fmt.Errorf("%w: the endpoint's name is not valid UTF-8", ErrEncoding)
+	}
+	r.Body = nil
+	at := len(b)
+	b = AppendRequest(b, r)
+	b[at]++ // one pair more: the body
+	pairs := byte(1)
+	if len(c.Args) > 0 {
+		pairs++
+	}
+	if len(c.Handles) > 0 {
+		pairs++
+	}
+	b = append(b, 3, cborMap<<5|pairs, 1)
+	b = append(appendHead(b, cborText, uint64(len(c.Endpoint))), c.Endpoint...)
+	if len(c.Args) > 0 {
+		b = append(append(b, 2), c.Args...)
+	}
+	return appendHandles(b, 3, c.Handles)
+}
+
+// appendHandles appends a pair of key and handles, if there are any.
+func appendHandles(b []byte, key byte, handles []Handle) ([]byte, error) {
+	if len(handles) == 0 {
+		return b, nil
+	}
+	item, err := Marshal(handles)
+	if err != nil {
+		return b, err
+	}
+	return append(append(b, key), item...), nil
+}
+
+// AppendReturned appends r, as [MarshalPayload] would encode it, and returns the extended slice. r.Value must be nil or one encoded
+// item. Errors are [ErrEncoding].
+func AppendReturned(b []byte, r *Returned) ([]byte, error) {
+	var pairs byte
+	for _, there := range [...]bool{len(r.Value) > 0, len(r.Handles) > 0, r.Object != nil, r.Cached} {
+		if there {
+			pairs++
+		}
+	}
+	b = append(b, cborMap<<5|pairs)
+	if len(r.Value) > 0 {
+		b = append(append(b, 1), r.Value...)
+	}
+	b, err := appendHandles(b, 2, r.Handles)
+	if err != nil {
+		return b, err
+	}
+	if r.Object != nil {
+		item, err := Marshal(r.Object)
+		if err != nil {
+			return b, err
+		}
+		b = append(append(b, 3), item...)
+	}
+	if r.Cached {
+		b = append(b, 4, cborTrue)
+	}
+	return b, nil
+}
+
+// ParseReturned decodes a [Returned] as [UnmarshalPayload] would, but for what is inside of the value. That is a part of data,
+// which must stay as it is while it is in use. Errors are [ErrEncoding].
+func ParseReturned(data []byte) (Returned, error) {
+	if r, ok := parsePlainReturned(data); ok {
+		return r, nil
+	}
+	var r Returned
+	err := unmarshalEnvelope(data, 1, &r)
+	return r, err
+}
+
+// parsePlainReturned reads an answer that has nothing but a value, and may say that it is cached.
+func parsePlainReturned(data []byte) (r Returned, ok bool) {
+	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|2 || data[1] != 1 {
+		return Returned{}, false
+	}
+	value, rest, ok := cutItem(data[2:])
+	if !ok {
+		return Returned{}, false
+	}
+	r.Value = value
+	if data[0] == cborMap<<5|1 {
+		return r, len(rest) == 0
+	}
+	r.Cached = true
+	return r, len(rest) == 2 && rest[0] == 4 && rest[1] == cborTrue
+}
+
+// readText reads a text string of definite length.
+func readText(b []byte) (text, rest []byte, ok bool) {
+	if len(b) == 0 || b[0]>>5 != cborText {
+		return nil, nil, false
+	}
+	n, rest, ok := readLength(b)
+	if !ok || n > uint64(len(rest)) || !utf8.Valid(rest[:n]) {
+		return nil, nil, false
+	}
+	return rest[:n:n], rest[n:], true
+}
+
+// readLength reads the argument of an item's head (RFC 8949 §3).
+func readLength(b []byte) (n uint64, rest []byte, ok bool) {
+	info := b[0] & 31
+	b = b[1:]
+	if info < 24 {
+		return uint64(info), b, true
+	}
+	if info > 27 || len(b) < 1<<(info-24) {
+		return 0, nil, false
+	}
+	switch info {
+	case 24:
+		return uint64(b[0]), b[1:], true
+	case 25:
+		return uint64(binary.BigEndian.Uint16(b)), b[2:], true
+	case 26:
+		return uint64(binary.BigEndian.Uint32(b)), b[4:], true
+	}
+	return binary.BigEndian.Uint64(b), b[8:], true
+}
+
+// cutItem splits off the first item. Only its heads are looked at: whoever decodes it checks the rest.
+func cutItem(data []byte) (item RawMessage, rest []byte, ok bool) {
+	rest = data
+	for left := uint64(1); left > 0; left-- {
+		if len(rest) == 0 {
+			return nil, nil, false
+		}
+		major := rest[0] >> 5
+		n, after, ok := readLength(rest)
+		if !ok {
+			return nil, nil, false
+		}
+		rest = after
+		switch major {
+		case cborBytes, cborText:
+			if n > uint64(len(rest)) {
+				return nil, nil, false
+			}
+			rest = rest[n:]
+		case cborArray, cborMap:
+			if n > uint64(len(rest)) { // each element has a byte at least
+				return nil, nil, false
+			}
+			if major == cborMap {
+				n *= 2
+			}
+			left += n
+		case cborTag:
+			left++
+		}
+	}
+	n := len(data) - len(rest)
+	return RawMessage(data[:n:n]), rest, true
+}

@@ -1,0 +1,125 @@
+package message
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var someHandles = []Handle{{Kind: "memfd", Bytes: 4096, File: 0}, {Kind: "cuda-ipc", Bytes: 1, Blob: []byte{1, 2}, File: -1}}
+
+// someCalls have every part that a call can have, and sizes on both sides of each length of a head.
+func someCalls() []Call {
+	calls := []Call{
+		{}, {Endpoint: "echo"}, {Endpoint: strings.Repeat("é", 12)}, {Endpoint: strings.Repeat("x", 70_000)},
+		{Endpoint: "a", Handles: someHandles}, {Endpoint: "a", Args: RawMessage{0xd9, 0xc3, 0x51, 0x01}, Handles: someHandles},
+	}
+	for _, v := range []any{
+		1, -1, 1 << 40, 1.5, true, nil, "text", []byte{}, make([]byte, 300), []any{}, []int{1, 2, 3}, map[string]any{"a": []any{1, "b", nil}},
+		strings.Repeat("y", 70_000), make([]int, 1000),
+	} {
+		args, err := Marshal(v)
+		if err != nil {
+			panic(err)
+		}
+		calls = append(calls, Call{Endpoint: "echo", Args: args})
+	}
+	return calls
+}
+
+func TestCallsAreWrittenAndReadAsByTheCodec(t *testing.T) {
+	for _, c := range someCalls() {
+		body, err := MarshalPayload(c)
+		require.NoError(t, err)
+		for _, r := range []Request{{Op: OpCall}, {Op: OpCall, Timeout: 1 << 33}} {
+			got, err := AppendCallRequest([]byte("before"), r, c)
+			require.NoError(t, err)
+			r.Body = body
+			require.Equal(t, AppendRequest([]byte("before"), r), got)
+		}
+		parts, ok := parsePlainCall(body)
+		require.True(t, ok)
+		require.Equal(t, c, Call{Endpoint: string(parts.Endpoint), Args: parts.Args, Handles: parts.Handles})
+	}
+	_, err := AppendCallRequest(nil, Request{}, Call{Endpoint: "\xff"})
+	require.ErrorIs(t, err, ErrEncoding)
+}
+
+func TestAnswersAreWrittenAndReadAsByTheCodec(t *testing.T) {
+	for _, c := range someCalls() {
+		for _, r := range []Returned{
+			{Value: c.Args}, {Value: c.Args, Cached: true}, {Value: c.Args, Handles: c.Handles},
+			{Value: c.Args, Handles: c.Handles, Object: &ObjectRef{ID: "o", Server: "s"}, Cached: true},
+		} {
+			want, err := MarshalPayload(r)
+			require.NoError(t, err)
+			got, err := AppendReturned([]byte("before"), &r)
+			require.NoError(t, err)
+			require.Equal(t, append([]byte("before"), want...), got)
+			back, err := ParseReturned(want)
+			require.NoError(t, err)
+			require.Equal(t, r, back)
+		}
+	}
+}
+
+// FuzzCall holds the hand-written reading of calls and answers against the general codec. What the first accepts the second does
+// too, with the same value, unless something inside of the argument is not valid; and what the first leaves alone is none of
+// its business.
+func FuzzCall(f *testing.F) {
+	for _, c := range someCalls() {
+		body, _ := MarshalPayload(c)
+		if len(body) < 1000 {
+			f.Add([]byte(body))
+		}
+		answer, _ := MarshalPayload(Returned{Value: c.Args, Cached: len(body)%2 == 0})
+		if len(answer) < 1000 {
+			f.Add([]byte(answer))
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		wellformed := payloadDecMode.Wellformed(data) == nil
+		if parts, ok := parsePlainCall(data); ok && wellformed {
+			var c Call
+			if UnmarshalPayload(data, &c) != nil {
+				refusedWithin(t, parts.Args)
+				return
+			}
+			require.Equal(t, c.Endpoint, string(parts.Endpoint))
+			require.Equal(t, string(c.Args), string(parts.Args))
+			require.Equal(t, c.Handles, parts.Handles)
+			back, err := AppendCallRequest(nil, Request{}, c)
+			require.NoError(t, err)
+			require.NotEmpty(t, back)
+		}
+		if r, ok := parsePlainReturned(data); ok && wellformed {
+			var want Returned
+			if UnmarshalPayload(data, &want) != nil {
+				refusedWithin(t, r.Value)
+				return
+			}
+			require.Equal(t, want, r)
+		}
+	})
+}
+
+// refusedWithin holds that the general codec refuses something inside of an argument or value, such as a tag of its own around what
+// does not belong there: whoever decodes that will be told.
+func refusedWithin(t *testing.T, raw RawMessage) {
+	t.Helper()
+	require.Error(t, UnmarshalPayload(raw, new(any)))
+}
+
+func TestAppendMarshal(t *testing.T) {
+	for _, v := range []any{1, "x", map[string]int{"b": 1, "a": 2}, make([]byte, 2*maxScratch), nil} {
+		want, err := Marshal(v)
+		require.NoError(t, err)
+		got, err := AppendMarshal([]byte{1, 2}, v)
+		require.NoError(t, err)
+		require.Equal(t, append([]byte{1, 2}, want...), got)
+	}
+	got, err := AppendMarshal([]byte{1}, func() {})
+	require.ErrorIs(t, err, ErrEncoding)
+	require.Equal(t, []byte{1}, got)
+}

@@ -1,0 +1,170 @@
+package message
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+var update = flag.Bool("update", false, "write the golden vectors anew")
+
+// sample is a message of this package with every field set, and the frame that carries it.
+type sample struct {
+	name  string
+	kind  wire.Kind
+	op    Op
+	files int
+	value any
+}
+
+func uuid(first byte) (u UUID) {
+	for i := range u {
+		u[i] = first + byte(i)
+	}
+	return u
+}
+
+func sampleManifest() Manifest {
+	digest := func(b byte) []byte {
+		d := make([]byte, digestBytes)
+		d[0], d[31] = b, b
+		return d
+	}
+	m, err := NewManifest([]Tensor{
+		{Name: "embed.weight", DType: 12, Storage: 0, ByteOffset: 0, Shape: []int64{3, 4}, Digest: digest(1)},
+		{Name: "embed.weight.T", DType: 12, Storage: 0, ByteOffset: 0, Shape: []int64{4, 3}, Strides: []int64{1, 4}, Digest: digest(2)},
+		{Name: "größe", DType: 9, Storage: 1, ByteOffset: 256, Shape: []int64{}, Digest: digest(3)},
+	}, []Storage{{Bytes: 4096, Device: uuid(0x10), Type: 1}, {Bytes: 2 << 20, Device: uuid(0x20), Type: 2}},
+		map[string]string{"format": "pt", "a": "b"})
+	if err != nil {
+		panic(err)
+	}
+	return *m
+}
+
+// samples are all messages, each once with all fields and, where that differs, once with none.
+func samples() []sample {
+	device := DeviceInfo{UUID: uuid(0x20), Type: 2, Index: 1, Name: "NVIDIA H200"}
+	origin := Origin{PID: 4242, UID: 1000, Label: "trainer", Source: "model.safetensors"}
+	holder := Holder{Session: 3, Leases: 2, PID: 4243, UID: 1000, Label: "worker", Since: 1_700_000_000_000_000_001}
+	version := VersionInfo{Version: 17, Bytes: 1 << 33, Tensors: 291, Current: true, PublishedAt: 1_700_000_000_000_000_000,
+		Origin: origin, Holders: []Holder{holder}, Devices: []DeviceInfo{device}}
+	model := ModelInfo{Name: "llama", Versions: []VersionInfo{version, {Version: 16, Bytes: 1, Tensors: 1}}, Withdrawn: true}
+	handles := []Handle{
+		{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0},
+		{Kind: "cuda-ipc", Device: uuid(0x20), Bytes: 2 << 20, Offset: 512, Blob: make([]byte, 64), File: -1},
+	}
+	loading := Loading{Name: "next", State: LoadRunning, Done: 1 << 20, Total: 1 << 33, StartedAt: 1_700_000_000_000_000_000,
+		UpdatedAt: 1_700_000_001_000_000_000, Source: "next.safetensors"}
+	failed := Loading{Name: "vad", State: LoadFailed, Error: &Error{Code: CodeOutOfMemory, Message: "out of memory", Type: "out of memory"}}
+	manifest := sampleManifest()
+	ping, _ := Marshal(Ping{Timestamp: 123456789})
+	data, _ := Marshal(map[string]int{"limit": 4096})
+	return append([]sample{
+		{"hello", wire.KindHello, 0, 0, &Hello{Protocol: 1, Oldest: 1, Features: []string{"cuda-fd", "watch"}, Server: "8c1f", Version: "0.1.0",
+			PID: 4242, Devices: []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}, device}, Label: "owner"}},
+		{"hello-least", wire.KindHello, 0, 0, &Hello{Protocol: 1, Oldest: 1}},
+		{"request", wire.KindRequest, OpPing, 0, &Request{Op: OpPing, Timeout: 5 * time.Second, Body: ping}},
+		{"request-least", wire.KindRequest, OpList, 0, &Request{Op: OpList}},
+		{"error", wire.KindError, 0, 0, &Error{Code: CodeNotFound, Message: "no model is named x", Type: "catalog.NotFound", Data: data}},
+		{"error-details", wire.KindError, 0, 0, &ErrorDetails{Classes: []ErrorClass{{Code: CodeUnsupported, Type: "unsupported"}, {Code: CodeClosed}},
+			Cause: &Error{Code: CodeOutOfMemory, Message: "out of memory", Type: "out of memory"}, Object: "a1", Server: "8c1f", Reason: "object_missing",
+			Detail: "destroyed by uid 0"}},
+		{"cancel", wire.KindCancel, 0, 0, &Cancel{Reason: "the caller left"}},
+		{"goodbye", wire.KindGoodbye, 0, 0, &Goodbye{Code: CodeUnavailable, Reason: "the owner stops"}},
+		{"empty", wire.KindGoodbye, 0, 0, &Goodbye{}},
+		{"ping", wire.KindRequest, OpPing, 0, &Ping{Timestamp: -1}},
+		{"pong", wire.KindResponse, OpPing, 0, &Pong{Timestamp: 1 << 62}},
+		{"acquire", wire.KindRequest, OpAcquire, 0, &Acquire{Name: "llama", Version: 17, Writable: true}},
+		{"acquired", wire.KindResponse, OpAcquire, 1, &Acquired{Lease: 9, Name: "llama", Version: 17, Manifest: manifest, Handles: handles}},
+		{"release", wire.KindRequest, OpRelease, 0, &Release{Leases: []uint64{9, 10, 1 << 63}}},
+		{"released", wire.KindResponse, OpRelease, 0, &Released{Count: 3}},
+		{"publish", wire.KindRequest, OpPublish, 1, &Publish{Name: "llama", Manifest: manifest, Handles: handles, Source: "step 17"}},
+		{"published", wire.KindResponse, OpPublish, 0, &Published{Version: 18}},
+		{"withdraw", wire.KindRequest, OpWithdraw, 0, &Withdraw{Name: "llama"}},
+		{"withdrawn", wire.KindResponse, OpWithdraw, 0, &Withdrawn{}},
+		{"list", wire.KindRequest, OpList, 0, &List{}},
+		{"listed", wire.KindResponse, OpList, 0, &Listed{Models: []ModelInfo{model, {Name: "vad"}}}},
+		{"listed-loading", wire.KindResponse, OpList, 0, &Listed{Models: []ModelInfo{}, Loading: []Loading{loading, {Name: "u", State: LoadWaiting}, failed}}},
+		{"info-result-loading", wire.KindResponse, OpInfo, 0, &InfoResult{Model: ModelInfo{Name: "next", Versions: []VersionInfo{}}, Loading: &loading}},
+		{"listed-withdrawn", wire.KindResponse, OpList, 0, &Listed{Models: []ModelInfo{{Name: "m", Versions: []VersionInfo{{Version: 2, Current: true}, {Version: 1, Withdrawn: true}}}}}},
+		{"info", wire.KindRequest, OpInfo, 0, &Info{Name: "llama", Version: 16, Manifest: true}},
+		{"info-result", wire.KindResponse, OpInfo, 0, &InfoResult{Model: model, Manifest: &manifest}},
+		{"watch", wire.KindRequest, OpWatch, 0, &Watch{Names: []string{"llama", "vad"}}},
+		{"watching", wire.KindResponse, OpWatch, 0, &Watching{}},
+		{"unwatch", wire.KindRequest, OpUnwatch, 0, &Unwatch{Watch: 5}},
+		{"unwatched", wire.KindResponse, OpUnwatch, 0, &Unwatched{}},
+		{"event", wire.KindEvent, OpWatch, 0, &Event{Seq: 77, Kind: EventPublished, Name: "llama", Version: 18}},
+	}, callSamples()...)
+}
+
+// vector is one line of testdata/index.json.
+type vector struct {
+	File    string `json:"file"`    // the message's bytes; the same name with .diag has them in diagnostic notation
+	Message string `json:"message"` // the rule in protocol.cddl
+	Frame   string `json:"frame"`   // the kind of frame that carries it
+	Op      string `json:"op,omitempty"`
+	Within  string `json:"within,omitempty"` // the message whose body it is
+	Bytes   int    `json:"bytes"`
+}
+
+// Golden vectors hold every other implementation to these bytes, and this one too: a change of theirs is a change of the
+// protocol. `go test -run Golden -update ./wire/message` writes them anew.
+func TestGolden(t *testing.T) {
+	var index []vector
+	for _, s := range samples() {
+		body, err := Marshal(s.value)
+		require.NoError(t, err)
+		diag, err := cbor.Diagnose(body)
+		require.NoError(t, err)
+		golden(t, s.name+".cbor", body)
+		golden(t, s.name+".diag", []byte(diag+"\n"))
+		v := vector{File: s.name + ".cbor", Message: ruleName(reflect.TypeOf(s.value).Elem().Name()), Frame: s.kind.String(), Bytes: len(body)}
+		if s.op != 0 {
+			v.Op = s.op.String()
+		}
+		if s.kind == wire.KindRequest && v.Message != "request" {
+			v.Within = "request"
+		}
+		if v.Message == "error-details" {
+			v.Within = "error"
+		}
+		index = append(index, v)
+
+		back := reflect.New(reflect.TypeOf(s.value).Elem())
+		require.NoError(t, Unmarshal(body, back.Interface()), s.name)
+		again, err := Marshal(back.Interface())
+		require.NoError(t, err)
+		require.Equal(t, body, again, s.name)
+	}
+	text, err := json.MarshalIndent(index, "", "  ")
+	require.NoError(t, err)
+	golden(t, "index.json", append(text, '\n'))
+
+	ping, err := MarshalRequest(OpPing, time.Second, Ping{Timestamp: 1})
+	require.NoError(t, err)
+	golden(t, "frame-request.bin", bytesOfFrame(wire.KindRequest, 0, 0x0102030405060708, ping))
+	golden(t, "frame-files.bin", bytesOfFrame(wire.KindFiles, 253, 7, nil))
+	golden(t, "frame-response-files.bin", bytesOfFrame(wire.KindResponse, 2, 7, []byte{0xa0}))
+}
+
+func golden(t *testing.T, name string, want []byte) {
+	t.Helper()
+	path := filepath.Join("../testdata", name)
+	if *update {
+		require.NoError(t, os.MkdirAll("../testdata", 0o755))
+		require.NoError(t, os.WriteFile(path, want, 0o644))
+	}
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, got, want, "%s differs: if the protocol is meant to change, run go test -run Golden -update", path)
+}

@@ -1,0 +1,159 @@
+package message
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// Agreement is what two hellos have in common.
+type Agreement struct {
+	// Peer is the other side's hello.
+	Peer Hello
+	// Protocol is the version that both speak from here on.
+	Protocol uint32
+	// Features are those that both named, sorted.
+	Features []string
+}
+
+// Has tells whether both sides have the feature.
+func (a *Agreement) Has(feature string) bool { return slices.Contains(a.Features, feature) }
+
+// ClientHandshake sends mine and waits for the server's hello. Zero Protocol and Oldest mean this package's. If the server
+// refuses, the error is its *[Error]; if it says goodbye instead, one with [CodeUnavailable]. The caller closes c on an error.
+func ClientHandshake(c *wire.Conn, mine Hello) (*Agreement, error) {
+	mine = mine.withDefaults()
+	if err := sendHello(c, mine); err != nil {
+		return nil, err
+	}
+	theirs, err := receiveHello(c)
+	if errors.Is(err, errGoodbye) {
+		err = &Error{Code: CodeUnavailable, Type: "unavailable", Message: "the server is stopping"}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	return agree(mine, theirs)
+}
+
+// ServerHandshake waits for the client's hello and answers with mine. Zero Protocol and Oldest mean this package's. A
+// client that sends anything else first, or speaks no common version, is told so and is an error. check, if not nil, may
+// refuse the client: its error is sent as it is if it is an *[Error], else as [CodePermissionDenied]. The caller closes c
+// on an error.
+func ServerHandshake(c *wire.Conn, mine Hello, check func(*Hello) error) (*Agreement, error) {
+	mine = mine.withDefaults()
+	theirs, err := receiveHello(c)
+	if err != nil {
+		if errors.Is(err, wire.ErrProtocol) || errors.Is(err, ErrEncoding) {
+			refuse(c, CodeProtocol, err)
+		}
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	a, err := agree(mine, theirs)
+	if err != nil {
+		refuse(c, CodeProtocol, err)
+		return nil, err
+	}
+	if check != nil {
+		if err := check(&theirs); err != nil {
+			refuse(c, CodePermissionDenied, err)
+			return nil, fmt.Errorf("handshake: %w", err)
+		}
+	}
+	return a, sendHello(c, mine)
+}
+
+func (h Hello) withDefaults() Hello {
+	if h.Protocol == 0 {
+		h.Protocol = Protocol
+	}
+	if h.Oldest == 0 {
+		h.Oldest = min(OldestProtocol, h.Protocol)
+	}
+	h.Features = slices.Clone(h.Features)
+	slices.Sort(h.Features)
+	return h
+}
+
+// agree finds what two hellos have in common, or why there is nothing.
+func agree(mine, theirs Hello) (*Agreement, error) {
+	version := min(mine.Protocol, theirs.Protocol)
+	if version < max(mine.Oldest, theirs.Oldest) {
+		return nil, fmt.Errorf("handshake: %w: this side speaks versions %d to %d, the peer %d to %d",
+			wire.ErrProtocol, mine.Oldest, mine.Protocol, theirs.Oldest, theirs.Protocol)
+	}
+	a := &Agreement{Peer: theirs, Protocol: version}
+	for _, f := range mine.Features {
+		if slices.Contains(theirs.Features, f) {
+			a.Features = append(a.Features, f)
+		}
+	}
+	return a, nil
+}
+
+func sendHello(c *wire.Conn, h Hello) error {
+	body, err := Marshal(h)
+	if err != nil {
+		return err
+	}
+	return c.Send(wire.KindHello, 0, body)
+}
+
+// errGoodbye is a peer that leaves without a hello. A server may do that when it stops.
+var errGoodbye = fmt.Errorf("%w: goodbye before the hello", wire.ErrProtocol)
+
+// receiveHello waits for the first frame, no longer than the limits say.
+func receiveHello(c *wire.Conn) (Hello, error) {
+	if c.Limits().HandshakeTimeout > 0 {
+		if err := c.SetReadDeadline(time.Now().Add(c.Limits().HandshakeTimeout)); err != nil {
+			return Hello{}, err
+		}
+	}
+	f, err := c.Receive()
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return Hello{}, fmt.Errorf("no hello within %v: %w", c.Limits().HandshakeTimeout, wire.ErrTimeout)
+	}
+	if err != nil {
+		return Hello{}, err
+	}
+	if f.Files != nil || f.Refused != nil {
+		f.Files.Close()
+		return Hello{}, fmt.Errorf("%w: %s frame with descriptors before the hello", wire.ErrProtocol, f.Kind)
+	}
+	switch {
+	case f.Kind == wire.KindError:
+		e := new(Error)
+		if err := Unmarshal(f.Body, e); err != nil {
+			return Hello{}, err
+		}
+		return Hello{}, e
+	case f.Kind == wire.KindGoodbye:
+		return Hello{}, errGoodbye
+	case f.Kind != wire.KindHello || f.ID != 0:
+		return Hello{}, fmt.Errorf("%w: the first frame is a %s of %d, not a hello", wire.ErrProtocol, f.Kind, f.ID)
+	}
+	var h Hello
+	if err := Unmarshal(f.Body, &h); err != nil {
+		return Hello{}, err
+	}
+	if h.Protocol == 0 || h.Oldest == 0 || h.Oldest > h.Protocol {
+		return Hello{}, fmt.Errorf("%w: hello with versions %d to %d", wire.ErrProtocol, h.Oldest, h.Protocol)
+	}
+	return h, c.SetReadDeadline(time.Time{})
+}
+
+// refuse tells the peer why the connection ends, if it still listens.
+func refuse(c *wire.Conn, code Code, err error) {
+	e := &Error{Code: code, Type: standard.classType(code), Message: CutText(err.Error(), MaxErrorMessage)}
+	var given *Error
+	if errors.As(err, &given) {
+		e = given
+	}
+	if body, err := Marshal(e); err == nil {
+		_ = c.Send(wire.KindError, 0, body) // the handshake has failed already
+	}
+}

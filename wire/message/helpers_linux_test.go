@@ -1,0 +1,73 @@
+package message
+
+import (
+	"io"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// openPipe returns a pair of connections that the test closes.
+func openPipe(t testing.TB, limits wire.Limits) (a, b *wire.Conn) {
+	t.Helper()
+	a, b, err := wire.Pipe(limits)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = a.Close()
+		_ = b.Close()
+	})
+	return a, b
+}
+
+// numberedFiles returns n memory files that hold their own number as text.
+func numberedFiles(t testing.TB, n int) []*os.File {
+	t.Helper()
+	files := make([]*os.File, n)
+	for i := range files {
+		fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+		require.NoError(t, err)
+		files[i] = os.NewFile(uintptr(fd), "test")
+		_, err = files[i].WriteString(strconv.Itoa(i))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = files[i].Close() })
+	}
+	return files
+}
+
+// requireNumbers checks that the descriptors are those of numberedFiles, in order, and closes them.
+func requireNumbers(t testing.TB, files *wire.Files, n int) {
+	t.Helper()
+	require.Equal(t, n, files.Len())
+	for i := range n {
+		f := files.Take(i)
+		require.NotNil(t, f)
+		text, err := io.ReadAll(io.NewSectionReader(f, 0, 100))
+		require.NoError(t, err)
+		require.Equal(t, strconv.Itoa(i), string(text))
+		require.NoError(t, f.Close())
+	}
+}
+
+// checkDescriptors checks, when the test has closed everything, that no descriptor is left of it. It must be called before anything else
+// of the test registers its cleanup.
+func checkDescriptors(t testing.TB) {
+	t.Helper()
+	a, b, err := wire.Pipe(wire.Limits{}) // the runtime opens the descriptors of its own that it keeps
+	require.NoError(t, err)
+	_ = a.Close()
+	_ = b.Close()
+	before := openDescriptors(t)
+	t.Cleanup(func() { require.Equal(t, before, openDescriptors(t), "descriptors") })
+}
+
+func openDescriptors(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(entries)
+}

@@ -1,0 +1,63 @@
+package message
+
+// Manifest lists the tensors of a state dict in columns: one column a property, so that ten thousand tensors are a handful
+// of CBOR items. All numbers in byte strings are little-endian. [NewManifest] fills it, [Manifest.Decode] checks it and
+// reads it; nothing in it may be used before that.
+type Manifest struct {
+	// Names are all tensors' names, one after the other.
+	Names string `cbor:"1,keyasint"`
+	// NameLengths has one uint32 a tensor: how many bytes of Names are its name.
+	NameLengths []byte `cbor:"2,keyasint"`
+	// DTypes has one byte a tensor: the number of its data type.
+	DTypes []byte `cbor:"3,keyasint"`
+	// Ranks has one byte a tensor: the number of its dimensions.
+	Ranks []byte `cbor:"4,keyasint"`
+	// Dims are all tensors' dimensions, one after the other: int64 each.
+	Dims []byte `cbor:"5,keyasint"`
+	// Storage has one uint32 a tensor: the index of its storage.
+	Storage []byte `cbor:"6,keyasint"`
+	// Offsets has one int64 a tensor: the byte offset of its first element in the storage.
+	Offsets []byte `cbor:"7,keyasint"`
+	// Strided are the indices of the tensors that are not contiguous, uint32 each, ascending.
+	Strided []byte `cbor:"8,keyasint,omitempty"`
+	// Strides are the strides, in elements, of the tensors in Strided, one after the other: int64 each.
+	Strides []byte `cbor:"9,keyasint,omitempty"`
+	// Digests has 32 bytes a tensor, the SHA-256 of its row-major bytes, or nothing at all.
+	Digests []byte `cbor:"10,keyasint,omitempty"`
+	// Storages are the storages.
+	Storages []Storage `cbor:"11,keyasint"`
+	// Metadata are free texts.
+	Metadata map[string]string `cbor:"12,keyasint,omitempty"`
+}
+
+// Len is how many tensors the manifest lists.
+func (m *Manifest) Len() int { return len(m.NameLengths) / 4 }
+
+// Storage is a run of bytes on one device that tensors lie in.
+type Storage struct {
+	_ struct{} `cbor:",toarray"`
+	// Bytes is its size.
+	Bytes uint64
+	// Device is the device that holds it.
+	Device UUID
+	// Type is DLPack's number for the kind of memory.
+	Type int32
+}
+
+// Tensor is one row of a [Manifest].
+type Tensor struct {
+	// Name is the tensor's name.
+	Name string
+	// DType is the number of the data type, not 0.
+	DType uint8
+	// Storage is an index into [Manifest.Storages].
+	Storage uint32
+	// ByteOffset is where the first element lies in the storage.
+	ByteOffset int64
+	// Shape are the dimensions.
+	Shape []int64
+	// Strides are in elements; nil for a contiguous row-major tensor, else as many as dimensions.
+	Strides []int64
+	// Digest is the SHA-256 of the row-major bytes, or nil.
+	Digest []byte
+}

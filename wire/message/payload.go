@@ -1,0 +1,156 @@
+package message
+
+import (
+	"fmt"
+
+	"github.com/fxamacker/cbor/v2"
+)
+
+// The tags by which tensors and state dicts stand in arguments and results (RFC 8949 §3.4; the numbers are of the range that
+// anyone may use).
+const (
+	// TagTensor marks a [TensorRef].
+	TagTensor = 50001
+	// TagStateDict marks a [StateDictRef].
+	TagStateDict = 50002
+)
+
+// TensorRef stands for a tensor in a payload.
+type TensorRef struct {
+	_ struct{} `cbor:",toarray"`
+	// Handle is the index of its storage among the message's handles.
+	Handle uint32
+	// DType is the number of the data type.
+	DType uint8
+	// ByteOffset is where the first element lies in the storage.
+	ByteOffset int64
+	// Shape are the dimensions.
+	Shape []int64
+	// Strides are in elements; empty for a contiguous row-major tensor.
+	Strides []int64
+}
+
+// StateDictRef stands for a state dict in a payload.
+type StateDictRef struct {
+	_ struct{} `cbor:",toarray"`
+	// Handles are the indices of the manifest's storages among the message's handles.
+	Handles []uint32
+	// Manifest describes the tensors.
+	Manifest Manifest
+}
+
+var (
+	payloadEncMode = mustPayloadEncMode()
+	payloadDecMode = mustPayloadDecMode(cbor.TagsAllowed, cbor.ExtraDecErrorNone)
+	plainDecMode   = mustPayloadDecMode(cbor.TagsForbidden, cbor.ExtraDecErrorNone)
+	strictDecMode  = mustPayloadDecMode(cbor.TagsForbidden, cbor.ExtraDecErrorUnknownField)
+)
+
+func mustPayloadEncMode() cbor.EncMode {
+	o := cbor.CoreDetEncOptions()
+	o.NilContainers = cbor.NilContainerAsEmpty
+	o.Time = cbor.TimeRFC3339NanoUTC
+	m, err := o.EncMode()
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return m
+}
+
+func mustPayloadDecMode(tags cbor.TagsMode, extra cbor.ExtraDecErrorCond) cbor.DecMode {
+	m, err := cbor.DecOptions{
+		DupMapKey:         cbor.DupMapKeyEnforcedAPF,
+		IndefLength:       cbor.IndefLengthForbidden,
+		TagsMd:            tags,
+		UTF8:              cbor.UTF8RejectInvalid,
+		FieldNameMatching: cbor.FieldNameMatchingCaseSensitive,
+		MaxNestedLevels:   MaxPayloadDepth,
+		MaxArrayElements:  MaxElements,
+		MaxMapPairs:       MaxPairs,
+		ExtraReturnErrors: extra,
+	}.DecMode()
+	if err != nil {
+		panic(err) // the options are constants
+	}
+	return m
+}
+
+// MaxPayloadDepth is how deep arrays, maps and tags may be nested in arguments and results.
+const MaxPayloadDepth = 64
+
+// MarshalPayload encodes a part of a payload deterministically. Unlike [Marshal] it lets raw parts hold the two tags.
+func MarshalPayload(v any) (RawMessage, error) {
+	b, err := payloadEncMode.Marshal(v)
+	if err != nil {
+		return nil, encodingError(err)
+	}
+	return b, nil
+}
+
+// UnmarshalPayload decodes a part of a payload with the strictness of [Unmarshal]. Raw parts may hold tags; whoever decodes those
+// checks them.
+func UnmarshalPayload(data []byte, v any) error {
+	if err := payloadDecMode.Unmarshal(data, v); err != nil {
+		return decodingError(err)
+	}
+	return checkPayloadTags(data)
+}
+
+// unmarshalEnvelope decodes a message in which tags may stand under one key only. That value is left to whoever decodes it.
+func unmarshalEnvelope(data []byte, free uint64, v any) error {
+	if err := payloadDecMode.Unmarshal(data, v); err != nil {
+		return decodingError(err)
+	}
+	return checkEnvelopeTags(data, free)
+}
+
+// UnmarshalPlain decodes a part of a payload that has no tags. It is [Unmarshal] with room for the depth of payloads.
+func UnmarshalPlain(data []byte, v any) error {
+	if err := plainDecMode.Unmarshal(data, v); err != nil {
+		return decodingError(err)
+	}
+	return nil
+}
+
+// CheckPayload refuses what no receiver would decode: a payload that is nested too deep, or has too long an array or map. A sender that
+// asks gets the reason instead of leaving it to every receiver.
+func CheckPayload(data []byte) error {
+	if err := payloadDecMode.Wellformed(data); err != nil {
+		return decodingError(err)
+	}
+	return nil
+}
+
+// UnmarshalStrict is [UnmarshalPlain] that also refuses map keys for which v has no field.
+func UnmarshalStrict(data []byte, v any) error {
+	if err := strictDecMode.Unmarshal(data, v); err != nil {
+		return decodingError(err)
+	}
+	return nil
+}
+
+// MarshalTagged encodes a [TensorRef] or [StateDictRef] with its tag.
+func MarshalTagged(tag uint64, ref any) (RawMessage, error) {
+	return MarshalPayload(cbor.Tag{Number: tag, Content: ref})
+}
+
+// UnmarshalTagged decodes what MarshalTagged wrote. Another tag, or none, is [ErrEncoding].
+func UnmarshalTagged(data []byte, tag uint64, ref any) error {
+	var raw cbor.RawTag
+	if err := UnmarshalPayload(data, &raw); err != nil {
+		return err
+	}
+	if raw.Number != tag {
+		return fmt.Errorf("%w: tag %d stands where %d belongs", ErrEncoding, raw.Number, tag)
+	}
+	return Unmarshal(raw.Content, ref)
+}
+
+// PayloadTag is the tag that data begins with; false where it begins with none.
+func PayloadTag(data []byte) (uint64, bool) {
+	if len(data) == 0 || data[0]>>5 != cborTag || payloadDecMode.Wellformed(data) != nil {
+		return 0, false
+	}
+	tag, _, ok := readLength(data)
+	return tag, ok
+}
