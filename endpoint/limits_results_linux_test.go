@@ -1,0 +1,120 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// boundedMemory gives its bytes back to the device when it is closed.
+type boundedMemory struct {
+	driver.Mapped
+	dev  *smallDevice
+	once sync.Once
+}
+
+func (m *boundedMemory) Device() driver.Device { return m.dev }
+
+func (m *boundedMemory) Close() error {
+	m.once.Do(func() {
+		m.dev.mu.Lock()
+		defer m.dev.mu.Unlock()
+		m.dev.left += m.Bytes()
+	})
+	return m.Mapped.Close()
+}
+
+func (d *smallDevice) OnRefused(f func(int64) bool) func() { return d.Reclaim.OnRefused(f) }
+
+func (d *smallDevice) take(n int64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n > d.left {
+		return false
+	}
+	d.left -= n
+	return true
+}
+
+func (d *smallDevice) Alloc(n int64) (driver.Memory, error) {
+	for !d.take(n) {
+		if !d.Again(n, driver.ErrOutOfMemory) {
+			return nil, driver.ErrOutOfMemory
+		}
+	}
+	mem, err := d.Device.Alloc(n)
+	if err != nil {
+		return nil, err
+	}
+	return &boundedMemory{Mapped: mem.(driver.Mapped), dev: d}, nil
+}
+
+// TestResultsGiveWayWhereMemoryIsRefused: an allocation that the device refuses is tried again without the results that nobody has (D8).
+func TestResultsGiveWayWhereMemoryIsRefused(t *testing.T) {
+	hostOnly(t, "has a device of its own")
+	real, err := host.Open()
+	require.NoError(t, err)
+	defer real.Close()
+	const size = 1 << 20
+	dev := &smallDevice{Device: real, left: 4*size + size/2}
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "zeros", func(_ context.Context, n int) (*tensor.Tensor, error) {
+		return tensor.Empty(dev, tensor.Uint8, tensor.Shape{size})
+	}))
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Registry: r, Logger: discard(), Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	ctx := context.Background()
+	var held *tensor.Tensor
+	for i := range 12 {
+		x, err := endpoint.Call[*tensor.Tensor](ctx, s, "zeros", i)
+		require.NoError(t, err, i)
+		if i == 0 {
+			held = x
+			continue
+		}
+		require.NoError(t, x.Close())
+	}
+	require.LessOrEqual(t, limitUse(t, s, "result_bytes").Used, int64(5*size))
+	require.NoError(t, held.Close())
+}
+
+// TestCachedResultsHaveABudget: by default a quarter of the smallest memory of the devices, and the server says so (D8).
+func TestCachedResultsHaveABudget(t *testing.T) {
+	hostOnly(t, "the device makes no difference to it")
+	drivertest.Leaks(t)
+	dev := testDevice(t)
+	budget, why := endpoint.MemoryBudget([]driver.Device{dev})
+	require.Positive(t, budget)
+	require.LessOrEqual(t, budget, dev.Info().TotalBytes/4)
+	require.Contains(t, why, "a quarter of ")
+	s := serve(t, endpoint.ServerOptions{Logger: discard()})
+	for _, name := range []string{"result_bytes", "task_result_bytes"} {
+		use := limitUse(t, s, name)
+		require.Equal(t, budget, use.All)
+		require.Equal(t, why, use.Reason)
+	}
+	var text bytes.Buffer
+	info, err := s.ServerInfo(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, endpoint.WriteMetrics(&text, info))
+	require.Contains(t, text.String(), fmt.Sprintf("sharedtensor_limit{limit=\"result_bytes\"} %d\n", budget))
+	for _, l := range info.Limits {
+		require.Contains(t, text.String(), "sharedtensor_limit_refused_total{limit=\""+l.Name+"\"} ")
+	}
+
+	set := serve(t, endpoint.ServerOptions{Logger: discard(), Results: endpoint.ResultOptions{Bytes: 5}, Tasks: endpoint.TaskOptions{Bytes: -1}})
+	require.EqualValues(t, 5, limitUse(t, set, "result_bytes").All)
+	require.Equal(t, "the owner asked for it", limitUse(t, set, "result_bytes").Reason)
+	require.Zero(t, limitUse(t, set, "task_result_bytes").All)
+}
