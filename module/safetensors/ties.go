@@ -111,14 +111,28 @@ func (m *Model) addTie(t Tie) error {
 	return nil
 }
 
-// TieByMetadata also takes for a tie every metadata entry from a name that is not stored to a name that is, which is how the Python
-// library's save_model leaves a note of what it dropped, and returns how many there were. Nothing in such a file tells those entries from
-// others, so this is for files that are known to be written that way.
+// TieByMetadata also takes the [Model.PossibleTies] for ties, and returns how many there were. It is for files that are known to be written
+// by the Python library's save_model.
 func (m *Model) TieByMetadata() int {
-	before := len(m.Ties)
-	for name, kept := range m.Metadata {
-		_ = m.addTie(Tie{Name: name, Kept: kept}) // what does not hold is no tie
+	ties := m.PossibleTies()
+	for _, t := range ties {
+		_ = m.addTie(t) // it holds, or it would not be possible
 	}
 	sortTies(m.Ties)
-	return len(m.Ties) - before
+	return len(ties)
+}
+
+// PossibleTies are the metadata entries from a name that is not stored to a name that is, sorted, without those that are Ties already. That is
+// how the Python library's save_model notes what it dropped, but nothing in a file tells such entries from others.
+func (m *Model) PossibleTies() []Tie {
+	var ties []Tie
+	for name, kept := range m.Metadata {
+		_, stored := m.byName[name]
+		_, tied := m.tied[name]
+		if _, target := m.byName[kept]; target && !stored && !tied {
+			ties = append(ties, Tie{Name: name, Kept: kept})
+		}
+	}
+	sortTies(ties)
+	return ties
 }

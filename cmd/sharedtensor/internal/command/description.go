@@ -21,8 +21,16 @@ type description struct {
 	Bytes    int64             `json:"bytes"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Tensors  []*tensorRow      `json:"tensors"`
+	// PossibleTies are metadata entries that would be tied tensors in a file of Python's save_model, and were not taken for any.
+	PossibleTies []possibleTie `json:"possible_ties,omitempty"`
 	// Loading is the next version, where the owner loads one or failed to.
 	Loading *endpoint.LoadInfo `json:"loading,omitempty"`
+}
+
+// possibleTie is a name in the metadata that stands for a tensor.
+type possibleTie struct {
+	Name   string `json:"name"`
+	TiedTo string `json:"tied_to"`
 }
 
 // tensorRow is one tensor of a description.
@@ -106,6 +114,11 @@ func (d *description) print(w io.Writer) error {
 			label = ""
 		}
 		fmt.Fprintf(w, "%-8s %s = %s\n", label, term.Printable(key), term.Printable(d.Metadata[key]))
+	}
+	if len(d.PossibleTies) > 0 {
+		first := d.PossibleTies[0]
+		fmt.Fprintf(w, "hint     %s may be tied to %s, as in files of Python's save_model (%s): --python-ties ties them\n",
+			term.Printable(first.Name), term.Printable(first.TiedTo), term.Count(len(d.PossibleTies), "such name"))
 	}
 	if len(d.Tensors) == 0 {
 		return nil

@@ -21,6 +21,7 @@ type getFlags struct {
 	owner   *cli.OwnerFlags
 	output  string
 	version uint64
+	ties    bool
 }
 
 func newGetCommand() *cobra.Command {
@@ -49,6 +50,7 @@ failure it stays what it was. A FILE of - is standard output.`,
 	c.ValidArgsFunction = cli.CompleteNames(o.owner, 1)
 	c.Flags().StringVarP(&o.output, "output", "o", "", "file to write")
 	c.Flags().Uint64Var(&o.version, "version", 0, "version to write; 0 is the newest")
+	c.Flags().BoolVar(&o.ties, "python-ties", false, "also note tied names in the metadata as Python's load_model expects them")
 	return c
 }
 
@@ -60,7 +62,7 @@ func get(c *cobra.Command, o getFlags, name string) error {
 	return withModel(c.Context(), o.owner, name, o.version, func(h *endpoint.Handle) error {
 		sd, start := h.StateDict(), time.Now()
 		meter := term.NewMeter(c.ErrOrStderr(), "writing", "wrote", o.output)
-		opts, said, err := module.SaveOptions{Progress: meter.Update}, c.OutOrStdout(), error(nil)
+		opts, said, err := module.SaveOptions{PythonTies: o.ties, Progress: meter.Update}, c.OutOrStdout(), error(nil)
 		if o.output == standardOutput {
 			said = c.ErrOrStderr()
 			err = module.SaveTo(c.Context(), c.OutOrStdout(), sd, opts)

@@ -22,6 +22,7 @@ type inspectFlags struct {
 	version      uint64
 	name         bool
 	digest, json bool
+	pythonTies   bool
 }
 
 func newInspectCommand() *cobra.Command {
@@ -53,6 +54,7 @@ far it is.`,
 	f.BoolVar(&o.digest, "digest", false, "compute the SHA-256 of each tensor's bytes")
 	f.BoolVar(&o.name, "name", false, "take the argument for a name, though a file is called so too")
 	f.Uint64Var(&o.version, "version", 0, "version of the name; 0 is the newest")
+	pythonTiesFlag(c, &o.pythonTies)
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	return c
 }
@@ -102,6 +104,9 @@ func describeFile(c *cobra.Command, o inspectFlags, path string) (_ *description
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
+	if o.pythonTies {
+		model.TieByMetadata()
+	}
 	layout, err := module.PlanLayout(model, 1)
 	if err != nil {
 		return nil, err
@@ -115,6 +120,9 @@ func describeFile(c *cobra.Command, o inspectFlags, path string) (_ *description
 		d.add(t)
 	}
 	d.Metadata = layout.Metadata
+	for _, t := range model.PossibleTies() {
+		d.PossibleTies = append(d.PossibleTies, possibleTie{t.Name, t.Kept})
+	}
 	if !o.digest {
 		return d, nil
 	}

@@ -142,3 +142,43 @@ func TestInspectOfNothing(t *testing.T) {
 	p.serve("e=" + path)
 	require.Contains(t, p.must("inspect", "e", "--json"), `"tensors": []`)
 }
+
+// TestPythonTies: a file of Python's save_model says in its metadata which names it dropped. Commands tie them where they are asked to, and
+// inspect says that they can be.
+func TestPythonTies(t *testing.T) {
+	p := newPlace(t)
+	h, err := safetensors.NewHeader([]safetensors.TensorInfo{{Name: "embed", DType: tensor.Uint8, Shape: tensor.Shape{3}}},
+		map[string]string{"head": "embed", "format": "pt"})
+	require.NoError(t, err)
+	path := p.file("python.safetensors")
+	require.NoError(t, safetensors.WriteFile(path, h, func(w io.Writer, _ safetensors.TensorInfo) error {
+		_, err := w.Write([]byte{1, 2, 3})
+		return err
+	}))
+	require.Contains(t, p.must("inspect", path), "hint     head may be tied to embed, as in files of Python's save_model (1 such name): --python-ties ties them\n")
+	d := p.described(path)
+	require.Len(t, d.Tensors, 1)
+	require.Equal(t, []possibleTie{{"head", "embed"}}, d.PossibleTies)
+	d = p.described(path, "--python-ties")
+	require.Len(t, d.Tensors, 2)
+	require.Empty(t, d.PossibleTies)
+
+	p.serve("--python-ties", "m="+path)
+	d = p.described("m")
+	require.Len(t, d.Tensors, 2)
+	require.Equal(t, "embed", d.Tensors[1].TiedTo)
+	copied := p.file("copied.safetensors")
+	p.must("publish", "untied="+path)
+	require.Len(t, p.described("untied").Tensors, 1)
+	p.must("publish", "--python-ties", "tied="+path)
+	require.Len(t, p.described("tied").Tensors, 2)
+	p.must("get", "tied", "-o", copied)
+	require.Equal(t, "embed", p.described(copied).Metadata["head"], "the metadata was there")
+	require.Len(t, p.described(copied).Tensors, 2)
+	own := p.model("own.safetensors", 1)
+	p.must("publish", "own="+own)
+	p.must("get", "own", "-o", copied)
+	require.NotContains(t, p.described(copied).Metadata, "layer.tied")
+	p.must("get", "own", "--python-ties", "-o", copied)
+	require.Equal(t, "layer.weight", p.described(copied).Metadata["layer.tied"])
+}

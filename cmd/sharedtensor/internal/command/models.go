@@ -19,7 +19,15 @@ import (
 )
 
 // modelArg is one NAME=PATH of the command line.
-type modelArg struct{ name, path string }
+type modelArg struct {
+	name, path string
+	pythonTies bool // see pythonTiesFlag
+}
+
+// pythonTiesFlag adds the flag that makes files be read as Python's save_model writes them.
+func pythonTiesFlag(c *cobra.Command, value *bool) {
+	c.Flags().BoolVar(value, "python-ties", false, "tie names that the metadata maps to a tensor, as files of Python's save_model do")
+}
 
 // source is where the model comes from, for people in any working directory.
 func (m modelArg) source() string {
@@ -30,7 +38,7 @@ func (m modelArg) source() string {
 }
 
 // parseModels reads arguments of the form NAME=PATH. Names must differ.
-func parseModels(c *cobra.Command, words []string) ([]modelArg, error) {
+func parseModels(c *cobra.Command, words []string, pythonTies bool) ([]modelArg, error) {
 	models := make([]modelArg, 0, len(words))
 	seen := map[string]bool{}
 	for _, word := range words {
@@ -47,7 +55,7 @@ func parseModels(c *cobra.Command, words []string) ([]modelArg, error) {
 			return nil, cli.UsageError(c, fmt.Errorf("%q: %w", word, err))
 		}
 		seen[name] = true
-		models = append(models, modelArg{name, path})
+		models = append(models, modelArg{name, path, pythonTies})
 	}
 	return models, nil
 }
@@ -86,7 +94,7 @@ func checkModels(models []modelArg) error {
 // loadModel loads a model onto the device, seals it, and tells its progress. The caller owns the state dict.
 func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Writer, also func(done, total int64)) (*module.StateDict, error) {
 	meter := term.NewMeter(stderr, "loading", "loaded", m.name)
-	sd, err := module.Load(ctx, dev, m.path, module.LoadOptions{Progress: func(done, total int64) {
+	sd, err := module.Load(ctx, dev, m.path, module.LoadOptions{PythonTies: m.pythonTies, Progress: func(done, total int64) {
 		meter.Update(done, total)
 		if also != nil {
 			also(done, total)

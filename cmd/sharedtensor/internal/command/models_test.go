@@ -11,10 +11,10 @@ import (
 )
 
 func TestParseModels(t *testing.T) {
-	models, err := parseModels(newServeCommand(), []string{"a=b", "org/x y=c=d.safetensors"})
+	models, err := parseModels(newServeCommand(), []string{"a=b", "org/x y=c=d.safetensors"}, false)
 	require.NoError(t, err)
-	require.Equal(t, []modelArg{{"a", "b"}, {"org/x y", "c=d.safetensors"}}, models)
-	_, err = parseModels(newServeCommand(), []string{"a\n=b"})
+	require.Equal(t, []modelArg{{name: "a", path: "b"}, {name: "org/x y", path: "c=d.safetensors"}}, models)
+	_, err = parseModels(newServeCommand(), []string{"a\n=b"}, false)
 	require.ErrorIs(t, err, cli.ErrUsage)
 }
 

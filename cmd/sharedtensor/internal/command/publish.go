@@ -15,8 +15,9 @@ import (
 
 // publishFlags are the flags of the command publish.
 type publishFlags struct {
-	owner  *cli.OwnerFlags
-	device string
+	owner      *cli.OwnerFlags
+	device     string
+	pythonTies bool
 }
 
 func newPublishCommand() *cobra.Command {
@@ -34,7 +35,7 @@ from then on. Readers of the version before stay on it.`,
 			if len(words) == 0 {
 				return cli.Usagef(c, "NAME=PATH is missing")
 			}
-			models, err := parseModels(c, words)
+			models, err := parseModels(c, words, o.pythonTies)
 			if err != nil {
 				return err
 			}
@@ -43,6 +44,7 @@ from then on. Readers of the version before stay on it.`,
 	}
 	o.owner = cli.AddOwnerFlags(c)
 	cli.DeviceFlag(c, &o.device)
+	pythonTiesFlag(c, &o.pythonTies)
 	return c
 }
 

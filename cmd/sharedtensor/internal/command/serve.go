@@ -40,6 +40,7 @@ type serveFlags struct {
 	uids           []uint
 	grace          time.Duration
 	level          string
+	pythonTies     bool
 }
 
 func newServeCommand() *cobra.Command {
@@ -53,7 +54,7 @@ func newServeCommand() *cobra.Command {
   sharedtensor serve --device cuda:0 llm=./llama-3`,
 		ValidArgsFunction: completeModels,
 		RunE: func(c *cobra.Command, words []string) error {
-			models, err := parseModels(c, words)
+			models, err := parseModels(c, words, o.pythonTies)
 			if err != nil {
 				return err
 			}
@@ -67,6 +68,7 @@ func newServeCommand() *cobra.Command {
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "how long requests in flight may take to end when the owner stops")
 	f.StringVar(&o.level, "log-level", "info", "what to log on standard error: debug, info, warn or error")
 	cli.DeviceFlag(c, &o.device)
+	pythonTiesFlag(c, &o.pythonTies)
 	_ = c.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
