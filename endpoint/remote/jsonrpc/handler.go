@@ -64,9 +64,7 @@ func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, e
 		body.Grow(int(min(n, 1<<20))) // what is really sent decides beyond that
 	}
 	_, err := body.ReadFrom(limited)
-	if err == nil {
-		reader.release() // else the deadline stays, and the rest of the body is not waited for
-	}
+	reader.release(err == nil)
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		w.WriteHeader(http.StatusRequestEntityTooLarge)

@@ -69,11 +69,7 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out publish
 		return out, err // before the peer sends it all
 	}
 	body := newStallReader(w, r.Body, c.env.Stall)
-	defer func() {
-		if err == nil {
-			body.release() // else the deadline stays, and the rest of the body is not waited for
-		}
-	}()
+	defer func() { body.release(err == nil) }()
 	source := "upload"
 	if id := gateway.IdentityFrom(ctx); id.Name != "" {
 		source = "upload of " + id.Name
@@ -154,16 +150,18 @@ func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUpload, err)
 	}
-	sd, err := allocate(c.dev, layout)
+	sd, populated, err := allocate(c.dev, layout)
 	if err != nil {
 		return nil, err
 	}
+	defer populated()
 	for _, p := range layout.Tensors {
 		if err == nil && p.TiedTo == "" {
 			err = fill(ctx, sd, p, r)
 		}
 	}
 	if err != nil {
+		populated()
 		return nil, errors.Join(err, sd.Close())
 	}
 	return sd, nil
@@ -183,19 +181,23 @@ func fill(ctx context.Context, sd *module.StateDict, p module.Placement, r io.Re
 	return nil
 }
 
-// allocate makes the slab of a layout and the state dict over it, whose elements are not written yet.
-func allocate(dev driver.Device, layout *module.Layout) (*module.StateDict, error) {
+// allocate makes the slab of a layout and the state dict over it, whose elements are not written yet. The caller calls populated, as often as it
+// likes, before it closes the state dict.
+func allocate(dev driver.Device, layout *module.Layout) (_ *module.StateDict, populated func(), err error) {
 	if layout.SlabBytes == 0 {
 		// Tensors without elements have no memory, and a storage has some.
 		layout.SlabBytes = max(dev.Info().Granularity, module.Alignment)
 	}
 	mem, err := dev.Alloc(layout.SlabBytes)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	storage := tensor.NewStorage(mem)
 	sd, err := module.FromManifest(layout.Manifest(dev.Info()), []*tensor.Storage{storage})
-	return sd, errors.Join(err, storage.Close()) // the state dict has its own reference
+	if err != nil {
+		return nil, nil, errors.Join(err, storage.Close())
+	}
+	return sd, sync.OnceFunc(populateAhead(mem)), storage.Close() // the state dict has its own reference
 }
 
 // readHeader reads the beginning of a file and checks it, and that the file can be as long as it is said to be.

@@ -41,6 +41,8 @@ func Main(m *testing.M, components func() []gateway.Component) {
 	switch os.Getenv(programEnv) {
 	case "owner":
 		os.Exit(report(ownerMain(os.Args[1:])))
+	case "floor":
+		os.Exit(report(floorMain()))
 	case "gateway":
 		os.Exit(report(gatewayMain(os.Args[1:], components())))
 	}

@@ -1,0 +1,136 @@
+package remotetest
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// Floor is a process with the least that could be done instead of a gateway: raw TCP, and net/http with JSON. Figures are ratios to it.
+type Floor struct {
+	*Process
+	// TCP takes a direction ('<' for bytes from the floor, '>' for bytes to it) and a length of 8 bytes, little-endian; to '>' it answers with one
+	// byte when it has all. HTTP answers POST /add {"id": …, "params": {"a": …, "b": …}} with {"id": …, "result": a+b}.
+	TCP, HTTP string
+}
+
+// StartFloor starts a floor on free ports.
+func StartFloor(t testing.TB) *Floor {
+	t.Helper()
+	p, line := start(t, "floor")
+	words := strings.Fields(line)
+	if len(words) != 2 {
+		t.Fatalf("the floor did not begin; it wrote:\n%s", p.log)
+	}
+	return &Floor{p, words[0], words[1]}
+}
+
+func floorMain() error {
+	raw, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	web, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	go serveRaw(raw)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /add", addJSON)
+	go func() { _ = http.Serve(web, mux) }()
+	fmt.Println(raw.Addr(), web.Addr())
+	ctx, stop := untilTerminated()
+	defer stop()
+	<-ctx.Done()
+	return nil
+}
+
+func addJSON(w http.ResponseWriter, r *http.Request) {
+	var in struct {
+		ID     json.RawMessage `json:"id"`
+		Params struct{ A, B int }
+	}
+	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{"jsonrpc": "2.0", "id": in.ID, "result": in.Params.A + in.Params.B})
+}
+
+func serveRaw(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			piece := make([]byte, 1<<20)
+			for transfer(conn, piece) == nil {
+			}
+		}()
+	}
+}
+
+func transfer(conn net.Conn, piece []byte) error {
+	var head [9]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return err
+	}
+	left := int(binary.LittleEndian.Uint64(head[1:]))
+	for left > 0 {
+		n := min(left, len(piece))
+		var err error
+		if head[0] == '<' {
+			n, err = conn.Write(piece[:n])
+		} else {
+			n, err = conn.Read(piece[:n])
+		}
+		if err != nil {
+			return err
+		}
+		left -= n
+	}
+	if head[0] == '>' {
+		_, err := conn.Write([]byte{1})
+		return err
+	}
+	return nil
+}
+
+// Down takes n bytes from the floor over conn, Up sends data to it.
+func Down(conn net.Conn, n int, piece []byte) error {
+	if _, err := conn.Write(binary.LittleEndian.AppendUint64([]byte{'<'}, uint64(n))); err != nil {
+		return err
+	}
+	for n > 0 {
+		read, err := conn.Read(piece[:min(n, len(piece))])
+		if err != nil {
+			return err
+		}
+		n -= read
+	}
+	return nil
+}
+
+// Up sends data to the floor over conn and waits until it is there.
+func Up(conn net.Conn, data []byte) error {
+	if _, err := conn.Write(binary.LittleEndian.AppendUint64([]byte{'>'}, uint64(len(data)))); err != nil {
+		return err
+	}
+	for rest := data; len(rest) > 0; {
+		n := min(len(rest), 1<<20)
+		if _, err := conn.Write(rest[:n]); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	_, err := io.ReadFull(conn, make([]byte, 1))
+	return err
+}
