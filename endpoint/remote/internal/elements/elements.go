@@ -21,8 +21,15 @@ func Borrow(t *tensor.Tensor, host driver.Device) (mem.Buffer, error) {
 		t.Close()
 		return nil, err
 	}
+	if len(data) <= copyUpTo {
+		defer t.Close()
+		return mem.SliceBuffer(append([]byte(nil), data...)), nil
+	}
 	return bulk.Borrow(data, func() { t.Close() }), nil
 }
+
+// copyUpTo is the size up to which a copy costs less than knowing when the tensor was sent.
+const copyUpTo = 16 << 10
 
 // OnHost takes t and returns a contiguous tensor in host memory with its elements, owned: t itself where it is that.
 func OnHost(t *tensor.Tensor, host driver.Device) (*tensor.Tensor, error) {
