@@ -127,11 +127,9 @@ func (c *Client) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor
 
 // ComputeTimed is Compute of a certain function, which tells where the time went.
 func (c *Client) ComputeTimed(ctx context.Context, model string, in *tensor.Tensor) (*Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.opts.Budget)
-	defer cancel()
 	var result *Result
 	attempts := 0
-	err := c.opts.Retry.do(ctx, c.opts.Timeout, !c.opts.NotIdempotent, func(ctx context.Context) (safe bool, err error) {
+	err := c.opts.Retry.do(ctx, limits{c.opts.Timeout, c.opts.Budget}, !c.opts.NotIdempotent, func(ctx context.Context) (safe bool, err error) {
 		attempts++
 		result, safe, err = c.attempt(ctx, model, in)
 		c.counter.attempt(result, err)
@@ -216,8 +214,14 @@ func (c *Client) serverKnows(ctx context.Context) (bool, error) {
 func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buffer mem.Buffer, knows bool) (*Result, metadata.MD, error) {
 	request := &bulk.Message{Head: head, Field: dataField}
 	var trailer metadata.MD
-	remote := new(peer.Peer)
-	options := append(callOptions[:len(callOptions):len(callOptions)], grpc.Trailer(&trailer), grpc.Peer(remote))
+	var remote peer.Peer
+	options := callOptions
+	if c.opts.NotIdempotent { // else nobody asks whether the function was run
+		options = append(options[:len(options):len(options)], grpc.Trailer(&trailer))
+	}
+	if c.opts.Compression != "" {
+		options = append(options[:len(options):len(options)], grpc.Peer(&remote))
+	}
 	data := mem.BufferSlice{buffer}
 	if compression := choose(c.opts.Compression); compression != "" && knows && (c.opts.CompressLocal || !c.local.Load()) {
 		head.Metadata[keyAcceptCompression] = c.opts.Compression

@@ -58,18 +58,29 @@ func retriable(err error) bool {
 	return false
 }
 
-// do calls f until it succeeds. Each attempt has timeout, all together the budget; safe says of an error that the function surely was
+// limits bound a call in time: one attempt, and all together.
+type limits struct{ timeout, budget time.Duration }
+
+// do calls f until it succeeds, within the limits; safe says of an error that the function surely was
 // not run, which is the only case for another attempt where the call is not idempotent.
-func (r Retry) do(ctx context.Context, timeout time.Duration, idempotent bool, f func(ctx context.Context) (safe bool, err error)) error {
+func (r Retry) do(ctx context.Context, l limits, idempotent bool, f func(ctx context.Context) (safe bool, err error)) error {
+	end := time.Now().Add(l.budget)
+	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
+		end = deadline
+	}
 	for n := 0; ; n++ {
-		attempt, cancel := context.WithTimeout(ctx, timeout)
+		last := time.Now().Add(l.timeout)
+		if end.Before(last) {
+			last = end
+		}
+		attempt, cancel := context.WithDeadline(ctx, last)
 		safe, err := f(attempt)
 		cancel()
 		if err == nil || ctx.Err() != nil || n+1 >= r.Attempts || !retriable(err) || !idempotent && !safe {
 			return err
 		}
 		pause := r.pause(n)
-		if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= pause {
+		if time.Until(end) <= pause {
 			return err // the budget does not reach for another one: this error says more than a deadline
 		}
 		timer := time.NewTimer(pause)

@@ -23,7 +23,7 @@ func Borrow(t *tensor.Tensor, host driver.Device) (mem.Buffer, error) {
 	}
 	if len(data) <= copyUpTo {
 		defer t.Close()
-		return mem.SliceBuffer(append([]byte(nil), data...)), nil
+		return mem.Copy(data, mem.DefaultBufferPool()), nil
 	}
 	return bulk.Borrow(data, func() { t.Close() }), nil
 }

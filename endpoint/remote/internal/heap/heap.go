@@ -18,7 +18,7 @@ type Device struct {
 }
 
 // pooledFrom is the size from which on memory is used again. Smaller pieces are cheaper to allocate than to clear.
-const pooledFrom = 64 << 10
+const pooledFrom = 2 << 10
 
 // Info implements driver.Device. The memory is not shared, so the device has no UUID.
 func (d *Device) Info() driver.Info {
