@@ -2,6 +2,7 @@ package jsonrpc
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 
@@ -88,7 +89,7 @@ func safetensorsFile(sd *module.StateDict) (*content, error) {
 	dropped, metadata := tiedNames(sd)
 	var list []safetensors.TensorInfo
 	for name, t := range sd.All() {
-		if !dropped[name] {
+		if _, tied := dropped[name]; !tied {
 			list = append(list, safetensors.TensorInfo{Name: name, DType: t.DType(), Shape: t.Shape()})
 		}
 	}
@@ -114,28 +115,34 @@ func safetensorsFile(sd *module.StateDict) (*content, error) {
 	return c, nil
 }
 
-// tiedNames are the names that the file does not store, and the metadata that says whose elements they are. The kept name is the one that the
-// metadata names already, else the first in alphabetical order. A name that the metadata has for something else is stored in full.
-func tiedNames(sd *module.StateDict) (dropped map[string]bool, metadata map[string]string) {
-	dropped, metadata = map[string]bool{}, map[string]string{}
-	for k, v := range sd.Metadata {
-		metadata[k] = v
+// tiedNames are the names that the file does not store, and its metadata, which says whose elements they have. The kept name is the one that
+// the metadata names already, else the first in alphabetical order: what package module would write.
+func tiedNames(sd *module.StateDict) (dropped, metadata map[string]string) {
+	dropped, metadata = map[string]string{}, map[string]string{}
+	maps.Copy(metadata, sd.Metadata)
+	recorded := map[string]string{}
+	if ties, err := safetensors.ParseTies(metadata[safetensors.TiedKey]); err == nil {
+		for _, t := range ties {
+			recorded[t.Name] = t.Kept
+		}
 	}
+	delete(metadata, safetensors.TiedKey)
 	for _, group := range sd.Aliases() {
-		group = slices.Sorted(slices.Values(group))
-		kept := group[0]
+		kept := slices.Min(group)
 		for _, name := range group {
-			if other, says := sd.Metadata[name]; says && slices.Contains(group, other) {
-				kept = other
+			if said := recorded[name]; said != name && slices.Contains(group, said) {
+				kept = said
 				break
 			}
 		}
 		for _, name := range group {
-			if says, taken := sd.Metadata[name]; name == kept || taken && says != kept {
-				continue
+			if name != kept {
+				dropped[name] = kept
 			}
-			dropped[name], metadata[name] = true, kept
 		}
+	}
+	if len(dropped) > 0 {
+		metadata[safetensors.TiedKey] = safetensors.EncodeTies(dropped)
 	}
 	if len(metadata) == 0 {
 		metadata = nil

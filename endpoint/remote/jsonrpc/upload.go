@@ -145,6 +145,9 @@ func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *
 	for _, t := range header.Tensors {
 		model.Tensors = append(model.Tensors, safetensors.ModelTensor{TensorInfo: t})
 	}
+	if model.Ties, err = tiesOf(header); err != nil {
+		return nil, err
+	}
 	info := c.dev.Info()
 	layout, err := module.PlanLayout(model, info.Granularity)
 	if err != nil {
@@ -165,6 +168,28 @@ func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *
 		return nil, errors.Join(err, sd.Close())
 	}
 	return sd, nil
+}
+
+// tiesOf are the tied names that a header records. Each has to be a new name for a tensor that the file stores.
+func tiesOf(header *safetensors.Header) ([]safetensors.Tie, error) {
+	text, recorded := header.Metadata[safetensors.TiedKey]
+	if !recorded {
+		return nil, nil
+	}
+	ties, err := safetensors.ParseTies(text)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUpload, err)
+	}
+	stored := make(map[string]bool, len(header.Tensors))
+	for i := range header.Tensors {
+		stored[header.Tensors[i].Name] = true
+	}
+	for _, t := range ties {
+		if stored[t.Name] || !stored[t.Kept] {
+			return nil, fmt.Errorf("%w: %w: %q tied to %q", errUpload, safetensors.ErrTies, t.Name, t.Kept)
+		}
+	}
+	return ties, nil
 }
 
 func fill(ctx context.Context, sd *module.StateDict, p module.Placement, r io.Reader) error {
