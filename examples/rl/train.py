@@ -23,11 +23,16 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-import agents
-import numpy as np
+# The nets are small: a second thread of the linear algebra would only take the processor from the workers. Read when
+# numpy is imported.
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 
-import sharedtensor as st
-from sharedtensor import memory
+import agents  # noqa: E402
+import numpy as np  # noqa: E402
+
+import sharedtensor as st  # noqa: E402
+from sharedtensor import memory  # noqa: E402
 
 KEYS = ("observations", "next", "actions", "log_probs", "ends")
 

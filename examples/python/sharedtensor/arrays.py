@@ -26,7 +26,13 @@ def numpy_view(mapping: Mapping, spec: TensorSpec, *, raw: bool = False) -> np.n
     With `raw` the elements are unsigned integers of the same size, packed types the bytes that hold them.
     """
     dtype = spec.dtype.bits_numpy if raw else spec.dtype.numpy
-    return _ndarray(mapping, spec, dtype, np.asarray(_Bytes(mapping)))
+    return _ndarray(mapping, spec, dtype, flat(mapping))
+
+
+def flat(mapping: Mapping) -> np.ndarray[Any, Any]:
+    """Returns all bytes of a mapping as an array, which keeps it alive; read-only for good unless the memory is
+    writable."""
+    return np.asarray(_Bytes(mapping))
 
 
 class _Bytes:
@@ -62,6 +68,8 @@ def _ndarray(
         return np.ndarray((spec.nbytes,), dtype, buffer, spec.offset)
     if not spec.numel:
         return np.ndarray(spec.shape, dtype, buffer, 0)
+    if spec.contiguous:
+        return np.ndarray(spec.shape, dtype, buffer, spec.offset)
     strides = tuple(stride * dtype.itemsize for stride in spec.strides)
     return np.ndarray(spec.shape, dtype, buffer, spec.offset, strides)
 

@@ -458,7 +458,11 @@ class Inspection:
 
     def __init__(self, answer: messages.InfoResult) -> None:
         self.model = answer.model
-        self.specs, self.metadata = manifest.unpack(answer.manifest) if answer.manifest is not None else ([], {})
+        self.specs: list[manifest.TensorSpec] = []
+        self.metadata: dict[str, str] = {}
+        if answer.manifest is not None:
+            table, self.metadata = manifest.unpack(answer.manifest)
+            self.specs = list(table.values())
 
     def __repr__(self) -> str:
         return f"{catalog.Models(messages.Listed(models=[self.model]))!r}\n\n{self._tensors()}"

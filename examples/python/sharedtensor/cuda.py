@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -357,7 +356,7 @@ def publish(
             kept.append(slab)
             handle, fd = _export_slab(slab, session, len(files))
             for spec in plan.specs:
-                specs[spec.name] = replace(spec, storage=len(storages))
+                specs[spec.name] = spec._replace(storage=len(storages))
             storages.append(messages.Storage(nbytes=slab.nbytes, device=handle.device, type=_type(place)))
             handles.append(handle)
             files.append(fd)

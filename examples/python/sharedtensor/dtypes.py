@@ -43,6 +43,7 @@ class DType(Enum):
         self.number = number
         self.title = title
         self.bits = bits
+        self._numpy: np.dtype[Any] | None = None  # the hash of an enum's member is slow
 
     def __str__(self) -> str:
         return self.title
@@ -89,7 +90,9 @@ class DType(Enum):
     def numpy(self) -> np.dtype[Any]:
         """numpy's type. Raises CapabilityError for those that need ml_dtypes where that is not installed, and for
         packed ones."""
-        return _numpy_of(self)
+        if self._numpy is None:
+            self._numpy = _numpy_of(self)
+        return self._numpy
 
     @property
     def bits_numpy(self) -> np.dtype[Any]:
@@ -107,7 +110,6 @@ _BY_NUMBER = {d.number: d for d in DType}
 _BY_NAME = {d.title: d for d in DType}
 
 
-@functools.cache
 def _numpy_of(dtype: DType) -> np.dtype[Any]:
     if dtype.packed:
         raise CapabilityError(f"numpy has no packed type {dtype}: raw(name) gives the bytes that hold the elements")

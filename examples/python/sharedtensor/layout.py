@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping as MappingABC
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Layout:
             if key not in done:
                 array = np.ascontiguousarray(numpy_view(slab, spec, raw=True)).reshape(-1)
                 done[key] = hashlib.sha256(array.view(np.uint8).data).digest()
-            specs.append(replace(spec, digest=done[key]))
+            specs.append(spec._replace(digest=done[key]))
         return specs
 
 

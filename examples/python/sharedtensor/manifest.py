@@ -6,9 +6,11 @@ storages can hold before anything is made of it.
 
 from __future__ import annotations
 
+import itertools
+import math
 import struct
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from . import messages
 from .dtypes import DType
@@ -16,12 +18,12 @@ from .errors import InvalidArgumentError, ProtocolError
 
 MAX_TENSORS = 1 << 20
 MAX_RANK = 64
+_TOO_MANY = 1 << 63
 ALIGNMENT = 256
 """Tensors begin at multiples of this within a slab."""
 
 
-@dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """Where a tensor is and what it looks like.
 
     :ivar offset: bytes from the start of the storage to the first element.
@@ -55,14 +57,13 @@ class TensorSpec:
 
 def count(shape: Sequence[int]) -> int:
     """Returns how many elements a shape has; 1 for that of a scalar."""
-    n = 1
-    for dim in shape:
-        n *= dim
-    return n
+    return math.prod(shape)
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Returns the strides of row-major order, in elements."""
+    if len(shape) < 2:
+        return (1,) * len(shape)
     strides = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
         strides[i] = strides[i + 1] * max(shape[i + 1], 1)
@@ -101,7 +102,47 @@ def check_name(name: str) -> str:
     return name
 
 
-def unpack(m: messages.Manifest) -> tuple[list[TensorSpec], dict[str, str]]:
+class SpecTable(Mapping[str, TensorSpec]):
+    """The tensors of a manifest by their names, in its order. The columns have been checked; a TensorSpec is made
+    when one is asked for."""
+
+    def __init__(
+        self,
+        names: list[str],
+        m: messages.Manifest,
+        shapes: list[tuple[int, ...]],
+        storages: Sequence[int],
+        offsets: Sequence[int],
+        strides: dict[int, tuple[int, ...]],
+    ) -> None:
+        self._index = {name: i for i, name in enumerate(names)}
+        if len(self._index) != len(names):
+            raise ProtocolError("a manifest has the same name twice")
+        self._dtypes, self._digests = m.dtypes, m.digests
+        self._shapes, self._storages, self._offsets, self._strides = shapes, storages, offsets, strides
+
+    def __getitem__(self, name: str) -> TensorSpec:
+        i = self._index[name]
+        shape = self._shapes[i]
+        strides = self._strides.get(i)
+        return TensorSpec(
+            name,
+            DType.of_number(self._dtypes[i]),
+            shape,
+            contiguous_strides(shape) if strides is None else strides,
+            self._storages[i],
+            self._offsets[i],
+            self._digests[32 * i : 32 * i + 32],
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+
+def unpack(m: messages.Manifest) -> tuple[SpecTable, dict[str, str]]:
     """Reads the columns. Returns the tensors in their order, and the metadata. Raises ProtocolError for columns that
     cannot be."""
     lengths = _numbers("I", m.name_lengths, "name-lengths")
@@ -113,27 +154,23 @@ def unpack(m: messages.Manifest) -> tuple[list[TensorSpec], dict[str, str]]:
     if m.digests and len(m.digests) != 32 * n:
         raise ProtocolError("a manifest has digests of some tensors only")
     names = _split_names(m.names, lengths)
-    dims = _split_dims(_numbers("q", m.dims, "dims"), m.ranks)
+    shapes, counts = _split_dims(_numbers("q", m.dims, "dims"), m.ranks)
     storages, offsets = _numbers("I", m.storage, "storage"), _numbers("q", m.offsets, "offsets")
-    strides = _split_strides(m, dims)
-    specs = []
-    for i, name in enumerate(names):
-        dtype = DType.of_number(m.dtypes[i])
-        given = strides.get(i)
-        spec = TensorSpec(
-            name,
-            dtype,
-            dims[i],
-            given if given is not None else contiguous_strides(dims[i]),
-            storages[i],
-            offsets[i],
-            m.digests[32 * i : 32 * i + 32],
-        )
-        if spec.storage >= len(m.storages):
-            raise ProtocolError(f"the tensor {spec.name!r} is in storage {spec.storage} of {len(m.storages)}")
-        check_place(spec, m.storages[spec.storage].nbytes)
-        specs.append(spec)
-    return specs, m.metadata
+    strides = _split_strides(m, shapes)
+    bits = {number: DType.of_number(number).bits for number in set(m.dtypes)}
+    sizes = [storage.nbytes for storage in m.storages]
+    for i, storage in enumerate(storages):
+        if storage >= len(sizes):
+            raise ProtocolError(f"the tensor {names[i]!r} is in storage {storage} of {len(sizes)}")
+        # Of a contiguous tensor the last byte is known by how many elements there are; those with strides are looked at
+        # below.
+        end = offsets[i] + (counts[i] * bits[m.dtypes[i]] + 7) // 8
+        if i not in strides and (offsets[i] < 0 or end > sizes[storage]):
+            raise ProtocolError(f"the tensor {names[i]!r} reaches out of its storage")
+    table = SpecTable(names, m, shapes, storages, offsets, strides)
+    for i in strides:
+        check_place(table[names[i]], sizes[storages[i]])
+    return table, m.metadata
 
 
 def _numbers(code: str, column: bytes, what: str) -> tuple[int, ...]:
@@ -147,30 +184,33 @@ def _split_names(text: str, lengths: Sequence[int]) -> list[str]:
     data = text.encode()
     if sum(lengths) != len(data):
         raise ProtocolError("the names of a manifest do not have the lengths that it says")
-    names, at = [], 0
-    for length in lengths:
-        try:
-            names.append(data[at : at + length].decode())
-        except UnicodeDecodeError:
-            raise ProtocolError("a name of a manifest begins or ends within a character") from None
-        at += length
-    if len(set(names)) != len(names):
-        raise ProtocolError("a manifest has the same name twice")
-    return names
+    ends = list(itertools.accumulate(lengths))
+    if len(data) == len(text):  # every character is one byte
+        return [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    try:
+        return [data[end - length : end].decode() for end, length in zip(ends, lengths, strict=True)]
+    except UnicodeDecodeError:
+        raise ProtocolError("a name of a manifest begins or ends within a character") from None
 
 
-def _split_dims(dims: Sequence[int], ranks: bytes) -> list[tuple[int, ...]]:
+def _split_dims(dims: Sequence[int], ranks: bytes) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Returns the shape of each tensor and how many elements it has."""
     if sum(ranks) != len(dims) or (ranks and max(ranks) > MAX_RANK):
         raise ProtocolError("the dimensions of a manifest do not fit its ranks")
+    if dims and min(dims) < 0:
+        raise ProtocolError("a manifest has a negative dimension")
     shapes: list[tuple[int, ...]] = []
+    counts: list[int] = []
     at = 0
     for rank in ranks:
         shape = tuple(dims[at : at + rank])
-        if any(dim < 0 for dim in shape) or count([dim for dim in shape if dim]) >= 1 << 63:
+        at += rank
+        elements = math.prod(shape)
+        if elements >= _TOO_MANY or (not elements and math.prod(dim for dim in shape if dim) >= _TOO_MANY):
             raise ProtocolError(f"a manifest has a tensor of shape {shape}")
         shapes.append(shape)
-        at += rank
-    return shapes
+        counts.append(elements)
+    return shapes, counts
 
 
 def _split_strides(m: messages.Manifest, dims: list[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:

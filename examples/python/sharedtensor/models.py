@@ -27,9 +27,15 @@ class StateDict(Mapping[str, Array]):
     """
 
     def __init__(
-        self, specs: Sequence[TensorSpec], metadata: Mapping[str, str], mappings: Sequence[Any], framework: Framework
+        self,
+        specs: Sequence[TensorSpec] | Mapping[str, TensorSpec],
+        metadata: Mapping[str, str],
+        mappings: Sequence[Any],
+        framework: Framework,
     ) -> None:
-        self._specs = {spec.name: spec for spec in specs}
+        self._specs: Mapping[str, TensorSpec] = (
+            specs if isinstance(specs, Mapping) else {spec.name: spec for spec in specs}
+        )
         self._mappings: Sequence[Any] | None = list(mappings)
         self._framework = framework
         self._made: dict[tuple[Any, ...], Array] = {}
@@ -39,7 +45,7 @@ class StateDict(Mapping[str, Array]):
 
     def __getitem__(self, name: str) -> Array:
         spec = self._specs[name]
-        key = (spec.storage, spec.offset, spec.dtype, spec.shape, spec.strides)
+        key = (spec.storage, spec.offset, spec.dtype.number, spec.shape, spec.strides)
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = self._make(spec)
@@ -150,7 +156,7 @@ class Model(StateDict):
         name: str,
         version: int,
         lease: Lease,
-        specs: Sequence[TensorSpec],
+        specs: Sequence[TensorSpec] | Mapping[str, TensorSpec],
         metadata: Mapping[str, str],
         mappings: Sequence[Any],
         framework: Framework,

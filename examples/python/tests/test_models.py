@@ -185,7 +185,7 @@ def test_digests_are_those_of_the_bytes() -> None:
     assert specs["x"].digest == specs["t"].digest == hashlib.sha256(x.tobytes()).digest()
     assert specs["bf"].digest == hashlib.sha256(x.astype(np.float16)[::2].tobytes()).digest()
     packed = pack(list(specs.values()), [Storage(nbytes=slab.nbytes, device=bytes(16), type=1)], {})
-    assert [s.digest for s in unpack(packed)[0]] == [s.digest for s in specs.values()]
+    assert [s.digest for s in unpack(packed)[0].values()] == [s.digest for s in specs.values()]
 
 
 def test_what_cannot_be_shared_is_named(client: st.Client) -> None:

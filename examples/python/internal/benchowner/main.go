@@ -1,0 +1,65 @@
+// Command benchowner has the function that bench.py calls: it looks at one element of a tensor, so that what is measured is the call.
+//
+//	benchowner SOCKET
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+type firstArgs struct {
+	X *tensor.Tensor `json:"x"`
+}
+
+// first is the first element of a tensor.
+func first(_ context.Context, in firstArgs) (float32, error) {
+	if in.X == nil {
+		return 0, fmt.Errorf("%w: x is missing", driver.ErrInvalid)
+	}
+	values, err := tensor.Data[float32](in.X)
+	if err != nil || len(values) == 0 {
+		return 0, err
+	}
+	return values[0], nil
+}
+
+func main() {
+	if len(os.Args) != 2 {
+		log.Fatal("usage: benchowner SOCKET")
+	}
+	if err := own(os.Args[1]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func own(socket string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	dev, err := host.Open()
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	registry := endpoint.NewRegistry()
+	if err := endpoint.Register(registry, "first", first, endpoint.NoCache()); err != nil {
+		return err
+	}
+	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: registry})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	go server.Serve()
+	<-ctx.Done()
+	return nil
+}
