@@ -40,7 +40,9 @@ type messageField struct {
 }
 
 // eventsOf are the bodies of the events of each operation that has some.
-var eventsOf = map[Op]string{OpWatch: "event", OpTaskWatch: "task-event", OpObjectWatch: "object-gone", OpStream: "stream-item"}
+var eventsOf = map[Op]string{
+	OpAcquire: "event", OpWatch: "event", OpTaskWatch: "task-event", OpObjectWatch: "object-gone", OpStream: "stream-item",
+}
 
 var (
 	mapRule      = regexp.MustCompile(`(?ms)^([a-z0-9-]+) = \{\n(.*?)^\}`)
@@ -49,7 +51,7 @@ var (
 	operationRow = regexp.MustCompile(`(?m)^\| (\d+) \| ([a-z ]+) \|([a-z -]*)\|([a-z, -]*)\|[^|]*\|$`)
 )
 
-// TestFieldsAreThoseOfTheSchema keeps fields.json equal to the schema and the prose. `go test -run TestFields -update ./wire/message` writes it.
+// TestFieldsAreThoseOfTheSchema keeps fields.json equal to the schema and the prose. `go test ./wire/message -run TestFields -update` writes it.
 func TestFieldsAreThoseOfTheSchema(t *testing.T) {
 	schema, err := os.ReadFile("../protocol.cddl")
 	require.NoError(t, err)
