@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -49,9 +50,16 @@ func TestCallArgs(t *testing.T) {
 	}
 }
 
+// negativeZero is a number that a float writes and that an integer reads: -0 and 0 are the same argument.
+var negativeZero = regexp.MustCompile(`-0($|[\],}])`)
+
+func withoutNegativeZero(text []byte) string {
+	return negativeZero.ReplaceAllString(string(text), "0$1")
+}
+
 // FuzzParseJSON: an error, or a value that means the same when it is written and read again.
 func FuzzParseJSON(f *testing.F) {
-	for _, text := range []string{"1", "-0", "1e3", `{"a": [1.5, null, "x"]}`, "18446744073709551615", "[", "1 1", "\xff", `"\ud800"`, "[1e400]", "[1e20]"} {
+	for _, text := range []string{"1", "-0", "-0.0", `{"a": [-0.0, -0.0]}`, "1e3", `{"a": [1.5, null, "x"]}`, "18446744073709551615", "[", "1 1", "\xff", `"\ud800"`, "[1e400]", "[1e20]"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -68,7 +76,7 @@ func FuzzParseJSON(f *testing.F) {
 		}
 		once, err := json.Marshal(w)
 		require.NoError(t, err)
-		require.Equal(t, string(again), string(once))
+		require.Equal(t, withoutNegativeZero(again), withoutNegativeZero(once))
 	})
 }
 
