@@ -108,17 +108,6 @@ func roundUp(n, unit int64) (rounded int64, ok bool) {
 	return n + unit - rest, true
 }
 
-// DataBytes is the number of bytes to be read from the files.
-func (l *Layout) DataBytes() int64 {
-	var sum int64
-	for i := range l.Tensors {
-		if l.Tensors[i].TiedTo == "" {
-			sum += l.Tensors[i].Bytes
-		}
-	}
-	return sum
-}
-
 // Manifest describes the state dict that the layout becomes on a device.
 func (l *Layout) Manifest(device driver.Info) *Manifest {
 	m := &Manifest{Tensors: make([]TensorSpec, len(l.Tensors)), Metadata: l.Metadata}
@@ -129,32 +118,4 @@ func (l *Layout) Manifest(device driver.Info) *Manifest {
 		m.Tensors[i] = TensorSpec{Name: l.Tensors[i].Name, Spec: l.Tensors[i].Spec}
 	}
 	return m
-}
-
-// extent is a run of bytes that is as long in a file as in the slab.
-type extent struct {
-	file     int
-	src, dst int64
-	bytes    int64
-}
-
-// extents returns what has to be copied, in the order of the slab. Neighbours in file and slab become one extent: a model
-// whose tensors are all multiples of Alignment is one extent a file.
-func (l *Layout) extents() []extent {
-	var all []extent
-	for i := range l.Tensors {
-		p := &l.Tensors[i]
-		if p.TiedTo != "" || p.Bytes == 0 {
-			continue
-		}
-		if n := len(all) - 1; n >= 0 {
-			last := &all[n]
-			if last.file == p.File && last.src+last.bytes == p.FileOffset && last.dst+last.bytes == p.Spec.ByteOffset {
-				last.bytes += p.Bytes
-				continue
-			}
-		}
-		all = append(all, extent{file: p.File, src: p.FileOffset, dst: p.Spec.ByteOffset, bytes: p.Bytes})
-	}
-	return all
 }

@@ -1,6 +1,7 @@
 package module
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,16 @@ type LoadOptions struct {
 	// PythonTies makes [Load] take metadata entries for ties as the Python library's save_model writes them, see
 	// [safetensors.Model.TieByMetadata]. Without it only ties that are recorded as such are made ([safetensors.TiedKey]).
 	PythonTies bool
+	// Only, if not nil, selects the tensors to load by name. Nothing else is read, and no memory is taken for it. A tied name can be
+	// selected without the stored one.
+	Only func(name string) bool
+	// DType, if not nil, says which type a tensor is to have; it is asked once a stored tensor, and tied names follow. The elements are
+	// converted as by [tensor.Tensor.To] while they are read. A conversion that there is not fails with [tensor.ErrDType] before memory is
+	// taken.
+	DType func(name string, stored tensor.DType) tensor.DType
+	// Device, if not nil, says where a tensor goes; nil stands for the device of the call. It is asked once a stored tensor, and tied
+	// names follow. There is one slab a device.
+	Device func(name string) driver.Device
 }
 
 // Load reads a safetensors model (see [safetensors.Open] for what path may be) into one new slab of memory on dev and
@@ -34,51 +45,57 @@ func Load(ctx context.Context, dev driver.Device, path string, opts LoadOptions)
 	if err != nil {
 		return nil, err
 	}
-	if opts.PythonTies {
-		model.TieByMetadata()
-	}
-	sd, err := LoadModel(ctx, dev, model, opts)
+	sd, err := loadTied(ctx, dev, model, opts)
 	// Nothing was written to these files, so closing them cannot lose anything.
 	_ = model.Close()
 	return sd, err
 }
 
+// LoadFrom is [Load] of a safetensors file of size bytes that r reads. It borrows r, and reads parts of it at the same time.
+func LoadFrom(ctx context.Context, dev driver.Device, r io.ReaderAt, size int64, opts LoadOptions) (*StateDict, error) {
+	model, err := safetensors.NewModel("safetensors", r, size)
+	if err != nil {
+		return nil, err
+	}
+	return loadTied(ctx, dev, model, opts)
+}
+
+// Decode is [Load] of the bytes of a safetensors file, which it borrows. [Encode] is the way back.
+func Decode(ctx context.Context, dev driver.Device, data []byte, opts LoadOptions) (*StateDict, error) {
+	return LoadFrom(ctx, dev, bytes.NewReader(data), int64(len(data)), opts)
+}
+
+func loadTied(ctx context.Context, dev driver.Device, model *safetensors.Model, opts LoadOptions) (*StateDict, error) {
+	if opts.PythonTies {
+		model.TieByMetadata()
+	}
+	return LoadModel(ctx, dev, model, opts)
+}
+
 // LoadModel is [Load] for a model that is open already, with the ties that it has. It borrows the model.
-func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model, opts LoadOptions) (_ *StateDict, err error) {
-	layout, err := PlanLayout(model, dev.Info().Granularity)
+func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model, opts LoadOptions) (*StateDict, error) {
+	s, err := selectTensors(model, opts)
 	if err != nil {
 		return nil, err
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
-	if len(layout.Tensors) == 0 {
-		sd := NewStateDict()
-		sd.Metadata = layout.Metadata
-		return sd, nil
-	}
-	mem, err := dev.Alloc(layout.SlabBytes)
+	sd, err := New(dev, s.specs)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
-	slab := tensor.NewStorage(mem)
-	// The tensors hold references of their own; without any, this frees the memory.
-	defer func() {
-		if closeErr := slab.Close(); err == nil {
-			err = closeErr
-		}
-	}()
-	c := copier{model: model, mem: mem, progress: opts.Progress, total: layout.DataBytes()}
-	if err := c.copy(ctx, layout.extents()); err != nil {
-		return nil, err
+	sd.Metadata = s.metadata
+	if err := s.fill(ctx, sd, &copier{model: model, progress: opts.Progress}); err != nil {
+		return nil, errors.Join(err, sd.Close())
 	}
-	return FromManifest(layout.Manifest(dev.Info()), []*tensor.Storage{slab})
+	return sd, nil
 }
 
 // copier brings extents of a model's files into memory.
 type copier struct {
 	model       *safetensors.Model
-	mem         driver.Memory
+	mem         driver.Memory // where it is at work
 	progress    func(done, total int64)
 	done, total int64
 }
@@ -93,7 +110,6 @@ func (c *copier) advance(n int64) {
 
 // copy copies the extents, the memory's own way if it has one.
 func (c *copier) copy(ctx context.Context, extents []extent) error {
-	c.advance(0)
 	loader, ok := c.mem.(driver.Loader)
 	if !ok {
 		return c.copyWindows(ctx, extents)

@@ -16,37 +16,81 @@ type NamedSpec struct {
 	DType tensor.DType
 	// Shape is the size of each dimension; it is borrowed.
 	Shape tensor.Shape
-	// TiedTo is the name of an earlier tensor whose bytes this one has, of the same type and shape; empty for a tensor with its own.
+	// TiedTo is the name of an earlier tensor whose bytes this one has, of the same type, shape and device; empty for a tensor with its own.
 	TiedTo string
+	// Device is where the tensor goes; nil for the device of the call.
+	Device driver.Device
 }
 
-// New returns an owned state dict with tensors of the given descriptions, in their order, all in one slab of new, zeroed memory on dev: one
-// allocation, one descriptor and one mapping whatever their number. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] for a tie that does
-// not hold, [ErrTooLarge], those of [tensor.Spec.Validate] and those of the device. Nothing is allocated before all descriptions were checked.
+// New returns an owned state dict with tensors of the given descriptions, in their order, all in one slab of new, zeroed memory a device: one
+// allocation, one descriptor and one mapping whatever their number. Tensors are on dev where their description names no device. Errors are
+// [ErrName], [ErrDuplicateName], [ErrManifest] for a tie that does not hold, [ErrTooLarge], those of [tensor.Spec.Validate] and those of the
+// devices. Nothing is allocated before all descriptions were checked. The devices must outlive the state dict.
 func New(dev driver.Device, specs []NamedSpec) (_ *StateDict, err error) {
-	layout, err := planSlab(specs, dev.Info().Granularity)
-	if err != nil {
-		return nil, err
+	slabs := byDevice(dev, specs)
+	manifest := &Manifest{Tensors: make([]TensorSpec, len(specs))}
+	for i, s := range slabs {
+		layout, err := planSlab(s.specs, s.device.Info().Granularity)
+		if err != nil {
+			return nil, err
+		}
+		part := layout.Manifest(s.device.Info())
+		manifest.Storages = append(manifest.Storages, part.Storages...)
+		for j, t := range part.Tensors {
+			t.Storage = uint32(i)
+			manifest.Tensors[s.position[j]] = t
+		}
 	}
-	manifest := layout.Manifest(dev.Info())
 	if err := manifest.Validate(); err != nil {
 		return nil, err
 	}
 	if len(specs) == 0 {
 		return NewStateDict(), nil
 	}
-	mem, err := dev.Alloc(layout.SlabBytes)
-	if err != nil {
-		return nil, fmt.Errorf("slab of %d tensors: %w", len(specs), err)
-	}
-	slab := tensor.NewStorage(mem)
+	var storages []*tensor.Storage
 	// The tensors hold references of their own; without any, this frees the memory.
 	defer func() {
-		if closeErr := slab.Close(); err == nil {
-			err = closeErr
+		for _, s := range storages {
+			if closeErr := s.Close(); err == nil {
+				err = closeErr
+			}
 		}
 	}()
-	return FromManifest(manifest, []*tensor.Storage{slab})
+	for i, s := range slabs {
+		mem, err := s.device.Alloc(manifest.Storages[i].Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("slab of %d tensors: %w", len(s.specs), err)
+		}
+		storages = append(storages, tensor.NewStorage(mem))
+	}
+	return FromManifest(manifest, storages)
+}
+
+// deviceSlab is what one device gets.
+type deviceSlab struct {
+	device   driver.Device
+	specs    []NamedSpec
+	position []int // of each spec in the whole list
+}
+
+// byDevice divides the descriptions among the devices, in the order in which those occur.
+func byDevice(dev driver.Device, specs []NamedSpec) (slabs []*deviceSlab) {
+	at := map[driver.Device]int{}
+	for i, s := range specs {
+		on := dev
+		if s.Device != nil {
+			on = s.Device
+		}
+		n, known := at[on]
+		if !known {
+			n = len(slabs)
+			at[on] = n
+			slabs = append(slabs, &deviceSlab{device: on})
+		}
+		slabs[n].specs = append(slabs[n].specs, s)
+		slabs[n].position = append(slabs[n].position, i)
+	}
+	return slabs
 }
 
 // EmptyLike returns an owned state dict on dev with the names, types, shapes, ties and metadata of sd, row-major and zeroed, in one slab. It
@@ -83,7 +127,7 @@ func planSlab(specs []NamedSpec, granularity int64) (*Layout, error) {
 		if s.TiedTo != "" {
 			kept, known := at[s.TiedTo]
 			if !known || l.Tensors[kept].Spec.DType != s.DType || !l.Tensors[kept].Spec.Shape.Equal(s.Shape) {
-				return nil, fmt.Errorf("tensor %s: %w: no earlier tensor %s of this type and shape", quote(s.Name), ErrManifest, quote(s.TiedTo))
+				return nil, fmt.Errorf("tensor %s: %w: no earlier tensor %s of this type and shape on its device", quote(s.Name), ErrManifest, quote(s.TiedTo))
 			}
 			p.Spec.ByteOffset = l.Tensors[kept].Spec.ByteOffset
 		} else if p.Spec.ByteOffset, end, err = l.place(end, p.Bytes); err != nil {

@@ -1,6 +1,7 @@
 package module
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -42,6 +43,19 @@ func SaveTo(ctx context.Context, w io.Writer, sd *StateDict, opts SaveOptions) e
 		return err
 	}
 	return safetensors.Write(w, h, source)
+}
+
+// Encode returns the state dict as the bytes of a safetensors file, as [Save] writes it. [Decode] is the way back.
+func Encode(ctx context.Context, sd *StateDict, opts SaveOptions) ([]byte, error) {
+	h, source, err := sd.file(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	file := bytes.NewBuffer(make([]byte, 0, h.FileBytes))
+	if err := safetensors.Write(file, h, source); err != nil {
+		return nil, err
+	}
+	return file.Bytes(), nil
 }
 
 // file is the header of the state dict's file, and what writes its tensors. It tells the beginning of the progress.

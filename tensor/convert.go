@@ -63,13 +63,9 @@ func toFloats(out []float32, raw []byte, dt DType) {
 			out[i] = math.Float32frombits(le.Uint32(raw[4*i:]))
 		}
 	case BFloat16:
-		for i := range out {
-			out[i] = BF16(le.Uint16(raw[2*i:])).Float32()
-		}
+		fromHalves(out, raw, bf16Quads, BF16.Float32)
 	case Float16:
-		for i := range out {
-			out[i] = F16(le.Uint16(raw[2*i:])).Float32()
-		}
+		fromHalves(out, raw, f16Quads, F16.Float32)
 	case Float6E2M3FN, Float6E3M2FN, Float4E2M1FN:
 		codes := make([]byte, len(out))
 		unpack(codes, raw, int64(dt.BitSize()))

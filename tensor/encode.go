@@ -19,6 +19,20 @@ func NewF8E4M3FNUZ(f float32) F8E4M3FNUZ { return F8E4M3FNUZ(encoderE4M3FNUZ.cod
 // NewF8E5M2FNUZ rounds to the nearest F8E5M2FNUZ, ties to the even one. From 61440 on it is NaN; what rounds to zero is the only zero.
 func NewF8E5M2FNUZ(f float32) F8E5M2FNUZ { return F8E5M2FNUZ(encoderE5M2FNUZ.code(f)) }
 
+// NewF8E8M0FNU rounds to a power of two as PyTorch does: to the nearest, from 1.5 times one on to the next. The sign is lost, 0 becomes the
+// least, 2^-127, and what is larger than that and less than the next becomes the next. From 1.5 times 2^127 on, and for what is no
+// number, it is NaN.
+func NewF8E8M0FNU(f float32) F8E8M0FNU {
+	bits := math.Float32bits(f) &^ (1 << 31)
+	switch {
+	case bits >= 0xFF<<23:
+		return 0xFF
+	case bits <= 0x400000: // 2^-127, which is subnormal as a float32
+		return 0
+	}
+	return F8E8M0FNU((bits + 0x400000) >> 23)
+}
+
 // minifloatEncoder rounds to a float of at most 8 bits.
 type minifloatEncoder struct {
 	// values are those of the codes from 0 on, rising, and behind the largest what the next code would be: who is nearer to that is out
@@ -126,23 +140,34 @@ func (e *minifloatEncoder) signOf(f float32) byte {
 	return 0
 }
 
-// smallEncoder is the encoder of a type of at most 8 bits; nil for others.
-func smallEncoder(d DType) *minifloatEncoder {
+// scaleCodes is the table of E8M0, as minifloatEncoder has it.
+var scaleCodes = sync.OnceValue(func() *[1 << 16]byte {
+	t := new([1 << 16]byte)
+	for upper := range t {
+		t[upper] = byte(NewF8E8M0FNU(math.Float32frombits(uint32(upper) << 16)))
+	}
+	return t
+})
+
+// smallCodes is the table of codes of a type of at most 8 bits, see minifloatEncoder; nil for others.
+func smallCodes(d DType) *[1 << 16]byte {
 	switch d {
 	case Float8E4M3FN:
-		return encoderE4M3FN
+		return encoderE4M3FN.table()
 	case Float8E5M2:
-		return encoderE5M2
+		return encoderE5M2.table()
+	case Float8E8M0FNU:
+		return scaleCodes()
 	case Float8E4M3FNUZ:
-		return encoderE4M3FNUZ
+		return encoderE4M3FNUZ.table()
 	case Float8E5M2FNUZ:
-		return encoderE5M2FNUZ
+		return encoderE5M2FNUZ.table()
 	case Float6E2M3FN:
-		return encoderE2M3FN
+		return encoderE2M3FN.table()
 	case Float6E3M2FN:
-		return encoderE3M2FN
+		return encoderE3M2FN.table()
 	case Float4E2M1FN:
-		return encoderE2M1FN
+		return encoderE2M1FN.table()
 	}
 	return nil
 }
@@ -156,15 +181,11 @@ func fromFloats(raw []byte, values []float32, dt DType) {
 			le.PutUint32(raw[4*i:], math.Float32bits(v))
 		}
 	case BFloat16:
-		for i, v := range values {
-			le.PutUint16(raw[2*i:], uint16(NewBF16(v)))
-		}
+		toHalves(raw, values, bf16Pairs, NewBF16)
 	case Float16:
-		for i, v := range values {
-			le.PutUint16(raw[2*i:], uint16(NewF16(v)))
-		}
+		toHalves(raw, values, f16Pairs, NewF16)
 	default:
-		codes, bits := smallEncoder(dt).table(), dt.BitSize()
+		codes, bits := smallCodes(dt), dt.BitSize()
 		if bits == 8 {
 			for i, v := range values {
 				raw[i] = codes[tableIndex(v)]

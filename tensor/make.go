@@ -14,7 +14,7 @@ func Zeros(dev driver.Device, dt DType, shape Shape) (*Tensor, error) { return E
 // Full returns an owned tensor of new memory on dev, row-major, whose elements are all value, converted as by [Tensor.To]. Errors are those
 // of [Empty] and [Tensor.Fill].
 func Full(dev driver.Device, dt DType, shape Shape, value float64) (*Tensor, error) {
-	if err := convertible(Float64, dt); err != nil {
+	if err := CheckConversion(Float64, dt); err != nil {
 		return nil, err
 	}
 	return made(Empty(dev, dt, shape))(func(t *Tensor) error { return t.Fill(value) })
@@ -23,7 +23,7 @@ func Full(dev driver.Device, dt DType, shape Shape, value float64) (*Tensor, err
 // Arange returns an owned vector on dev of start, start+step and so on up to but not including end. Errors are [ErrShape] for a step of 0
 // or away from end, or more elements than a count can be; and those of [Empty] and [Tensor.Fill].
 func Arange(dev driver.Device, dt DType, start, end, step float64) (*Tensor, error) {
-	if err := convertible(Float64, dt); err != nil {
+	if err := CheckConversion(Float64, dt); err != nil {
 		return nil, err
 	}
 	count := math.Ceil((end - start) / step)
@@ -54,7 +54,7 @@ func (t *Tensor) Fill(value float64) error { return t.fillBy(func(int64) float64
 
 // fillBy sets element i, in row-major order, to value(i).
 func (t *Tensor) fillBy(value func(i int64) float64) error {
-	if err := convertible(Float64, t.spec.DType); err != nil {
+	if err := CheckConversion(Float64, t.spec.DType); err != nil {
 		return err
 	}
 	return t.writing(func(to access) error {

@@ -13,13 +13,13 @@ import (
 // To returns an owned, contiguous tensor of new memory on dev with the elements of t as another data type; nil means the device of t. With
 // the same type it is Copy. Floats round to the nearest, ties to even; what a small float cannot hold becomes what its New function says, and
 // the largest for the finite ones. A float becomes an integer by cutting off its fraction, at most the largest and least the integer has, and
-// 0 for NaN; integers keep their lowest bits; Bool is whether the element is not 0. Complex numbers convert to complex ones only, and nothing
-// converts to Float8E8M0FNU: both are [ErrDType]. Other errors are those of Copy.
+// 0 for NaN; integers keep their lowest bits; Bool is whether the element is not 0. Complex numbers convert to complex ones only, else
+// the error is [ErrDType]. Other errors are those of Copy.
 func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 	if dt == t.spec.DType {
 		return t.Copy(dev)
 	}
-	if err := convertible(t.spec.DType, dt); err != nil {
+	if err := CheckConversion(t.spec.DType, dt); err != nil {
 		return nil, err
 	}
 	if err := t.copyable(); err != nil {
@@ -41,10 +41,9 @@ func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 	return c, nil
 }
 
-func convertible(from, to DType) error {
-	switch {
-	case !to.Valid() || to == Float8E8M0FNU,
-		from.IsComplex() && !to.IsComplex():
+// CheckConversion is nil where elements of one type convert to another, as by [Tensor.To], and [ErrDType] where they do not.
+func CheckConversion(from, to DType) error {
+	if !from.Valid() || !to.Valid() || from.IsComplex() && !to.IsComplex() {
 		return fmt.Errorf("%w: %v does not convert to %v", ErrDType, from, to)
 	}
 	return nil
@@ -54,25 +53,36 @@ func convertible(from, to DType) error {
 func (t *Tensor) convertFrom(src *Tensor) error {
 	return src.reading(func(from access) error {
 		r, err := newReader(from)
-		if err != nil || t.elements == 0 {
+		if err != nil {
 			return err
 		}
-		return t.writing(func(to access) error {
-			c := newConverter(src.spec.DType, t.spec.DType)
-			w := newWriter(to)
-			for left := t.elements; left > 0; {
-				n := int(min(left, convertPiece))
-				raw := c.piece(n)
-				if _, err := io.ReadFull(r, raw); err != nil {
-					return err
-				}
-				if _, err := w.Write(c.convert(n)); err != nil {
-					return err
-				}
-				left -= int64(n)
+		return t.FillFromAs(r, src.spec.DType)
+	})
+}
+
+// FillFromAs is [Tensor.FillFrom] for elements of another type, of a file or stream: it reads exactly as many bytes as they have, packed where the
+// type is, and converts them as [Tensor.To] does. Errors are [ErrDType] and those of FillFrom.
+func (t *Tensor) FillFromAs(r io.Reader, dt DType) error {
+	if dt == t.spec.DType {
+		return t.FillFrom(r)
+	}
+	if err := CheckConversion(dt, t.spec.DType); err != nil {
+		return err
+	}
+	return t.writing(func(to access) error {
+		defer t.storage.written()
+		c, w := newConverter(dt, t.spec.DType), newWriter(to)
+		for left := t.elements; left > 0; {
+			n := int(min(left, convertPiece))
+			if err := fill(r, c.piece(n)); err != nil {
+				return err
 			}
-			return nil
-		})
+			if _, err := w.Write(c.convert(n)); err != nil {
+				return err
+			}
+			left -= int64(n)
+		}
+		return nil
 	})
 }
 
@@ -82,7 +92,7 @@ func (t *Tensor) FillFloat32s(values []float32) error {
 	if int64(len(values)) != t.elements {
 		return fmt.Errorf("%w: %d values for shape %v", ErrShape, len(values), t.spec.Shape)
 	}
-	if err := convertible(Float32, t.spec.DType); err != nil {
+	if err := CheckConversion(Float32, t.spec.DType); err != nil {
 		return err
 	}
 	return t.writing(func(to access) error {
@@ -174,7 +184,7 @@ func (c *converter) convertScalars(n int) []byte {
 		unpack(c.codes[:n], c.in, int64(c.from.BitSize()))
 		in, width = c.codes, 1
 	}
-	if small := smallEncoder(c.to); small != nil || c.to == BFloat16 || c.to == Float16 || c.to == Float32 {
+	if c.to.IsFloat() && c.to.BitSize() <= 8 || c.to == BFloat16 || c.to == Float16 || c.to == Float32 {
 		floats := make([]float32, n)
 		for i := range floats {
 			floats[i] = readScalar(c.from, in[i*width:]).float32()

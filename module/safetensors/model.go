@@ -50,11 +50,29 @@ type File struct {
 	// Header is the file's header.
 	Header *Header
 
-	f *os.File
+	source io.ReaderAt
+	f      *os.File // nil for a reader that somebody else closes
 }
 
-// Source is the open file, borrowed, for readers that can do more with a file than with an io.ReaderAt.
-func (f *File) Source() *os.File { return f.f }
+// Source is what the file is read from, borrowed: an [os.File] where the model was opened by a path.
+func (f *File) Source() io.ReaderAt { return f.source }
+
+// NewModel is [Open] for one file of size bytes that r reads, such as a [bytes.Reader]. It borrows r, which must be readable until the last use
+// of the model. path is what errors call it. Errors are those of [ReadHeader], and [ErrTies].
+func NewModel(path string, r io.ReaderAt, size int64) (*Model, error) {
+	h, err := ReadHeader(r, size)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	m := &Model{Path: path, Files: []*File{{Path: path, Header: h, source: r}}}
+	if err := m.merge(); err != nil {
+		return nil, err
+	}
+	if err := m.tie(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
 
 // Open opens a model: a safetensors file, an index (a name that ends in .json), or a directory with one of the two. Of a
 // directory with both model.safetensors and an index the former is taken, as Transformers does. All headers are read and
@@ -159,7 +177,7 @@ func (m *Model) openFile(path string) error {
 		f.Close()
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	m.Files = append(m.Files, &File{Path: path, Header: h, f: f})
+	m.Files = append(m.Files, &File{Path: path, Header: h, source: f, f: f})
 	return nil
 }
 
@@ -263,7 +281,7 @@ func (m *Model) Bytes() int64 {
 // Reader reads the bytes of t, which is one of m.Tensors, as long as the model is open.
 func (m *Model) Reader(t ModelTensor) *io.SectionReader {
 	f := m.Files[t.File]
-	return io.NewSectionReader(f.f, f.Header.DataOffset+t.Begin, t.Bytes())
+	return io.NewSectionReader(f.source, f.Header.DataOffset+t.Begin, t.Bytes())
 }
 
 // Close closes the files. Headers and the lists of tensors stay usable. A second Close is nil.

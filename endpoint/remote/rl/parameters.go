@@ -88,7 +88,7 @@ func openParameters(ctx context.Context, js jetstream.JetStream, o Options) (jet
 // their digest when they are read.
 func (r *run) upload(ctx context.Context, name string, sd *module.StateDict) (int64, error) {
 	out, in := io.Pipe()
-	go func() { in.CloseWithError(writeStateDict(ctx, in, sd)) }()
+	go func() { in.CloseWithError(module.SaveTo(ctx, in, sd, module.SaveOptions{})) }()
 	defer out.Close()
 	meta := jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: objectChunk}}
 	info, err := r.objects.Put(ctx, meta, &fullReader{r: out})
@@ -149,5 +149,5 @@ func (r *run) download(ctx context.Context, p pointer) (*module.StateDict, error
 	if _, err := io.Copy(&text, object); err != nil {
 		return nil, err
 	}
-	return readStateDict(ctx, r.opts.Device, text.Bytes())
+	return module.Decode(ctx, r.opts.Device, text.Bytes(), module.LoadOptions{})
 }
