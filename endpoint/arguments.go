@@ -47,10 +47,16 @@ func (s *Server) newArguments(a *arguments, d *definition, in *message.CallParts
 	return s.decodeArguments(a, d, in.Args, storages)
 }
 
-// decodeArguments decodes the arguments of a call into a; none at all are an empty map. It takes the storages.
+// noFields is the encoding of a struct without fields, nothing that of no value at all.
+var noFields, nothing = message.RawMessage{0xa0}, message.RawMessage{0xf6}
+
+// decodeArguments decodes the arguments of a call into a; none at all are a struct or map without fields. It takes the storages.
 func (s *Server) decodeArguments(a *arguments, d *definition, raw message.RawMessage, storages []*tensor.Storage) (err error) {
 	if len(raw) == 0 {
-		raw = message.RawMessage{0xa0}
+		raw = nothing
+		if keyed(d.in) {
+			raw = noFields
+		}
 	}
 	decoded := false
 	defer func() {
@@ -66,6 +72,14 @@ func (s *Server) decodeArguments(a *arguments, d *definition, raw message.RawMes
 	a.raw, a.storages, a.value, a.made = raw, storages, value, made
 	decoded = true
 	return nil
+}
+
+// keyed reports whether values of t may be maps of names.
+func keyed(t reflect.Type) bool {
+	for t.Kind() == reflect.Pointer && !isTensor(t) {
+		t = t.Elem()
+	}
+	return t.Kind() == reflect.Struct || t.Kind() == reflect.Map || t.Kind() == reflect.Interface
 }
 
 // claim is true for the first who asks.

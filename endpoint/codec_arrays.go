@@ -1,7 +1,6 @@
 package endpoint
 
 import (
-	"fmt"
 	"reflect"
 	"sync"
 
@@ -50,7 +49,7 @@ func decodeBytes(raw message.RawMessage, v reflect.Value) error {
 		return err
 	}
 	if len(b) != v.Len() {
-		return fmt.Errorf("%w: %d bytes for an array of %d", message.ErrEncoding, len(b), v.Len())
+		return mismatch(raw, v.Type())
 	}
 	reflect.Copy(v, reflect.ValueOf(b))
 	return nil

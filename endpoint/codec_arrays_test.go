@@ -12,11 +12,11 @@ import (
 // TestArraysAreNeitherCutNorPadded decodes lists into arrays of another length: they are refused, with the field's name. (D26)
 func TestArraysAreNeitherCutNorPadded(t *testing.T) {
 	type point struct {
-		At   [3]int
-		ID   [4]byte
-		When time.Time
+		At   [3]int    `cbor:",omitempty"`
+		ID   [4]byte   `cbor:",omitempty"`
+		When time.Time `cbor:",omitempty"`
 		Next *point
-		Rows [][2]float64
+		Rows [][2]float64 `cbor:",omitempty"`
 	}
 	decode := func(value any, out any) error {
 		raw, err := message.MarshalPayload(value)

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -31,11 +32,22 @@ func decodePayload(value message.RawMessage, storages []*tensor.Storage, out any
 			reflect.ValueOf(out).Elem().SetZero() // it may hold what was closed
 		}
 	}()
-	if err := d.decode(value, reflect.ValueOf(out).Elem()); err != nil {
+	if err := d.decodeTop(value, reflect.ValueOf(out).Elem()); err != nil {
 		return nil, err
 	}
 	decoded = true
 	return d.made, nil
+}
+
+// decodeTop decodes the value as a whole. Nothing at all is an argument without fields, and no other argument that needs a value.
+func (d *decoder) decodeTop(raw message.RawMessage, v reflect.Value) error {
+	if t := v.Type(); d.strict && isNull(raw) && !nullable(t) {
+		if t.Kind() != reflect.Struct {
+			return mismatch(raw, t)
+		}
+		raw = noFields
+	}
+	return d.decode(raw, v)
 }
 
 func closeAll(list []interface{ Close() error }) {
@@ -47,17 +59,7 @@ func closeAll(list []interface{ Close() error }) {
 func (d *decoder) decode(raw message.RawMessage, v reflect.Value) error {
 	t := v.Type()
 	if !mayHold(t) && !holdsArray(t) {
-		if d.strict {
-			err := message.UnmarshalStrict(raw, v.Addr().Interface())
-			if err == nil {
-				return nil
-			}
-			if named := unknownField(raw, t); named != nil {
-				return named
-			}
-			return err
-		}
-		return message.UnmarshalPlain(raw, v.Addr().Interface())
+		return d.decodePlain(raw, v)
 	}
 	if isNull(raw) {
 		v.SetZero()
@@ -98,6 +100,30 @@ func (d *decoder) decode(raw message.RawMessage, v reflect.Value) error {
 	return d.decodeStruct(raw, v)
 }
 
+// decodePlain decodes what holds neither tensors nor arrays. The library does it, and where it refuses, the reason is looked for.
+func (d *decoder) decodePlain(raw message.RawMessage, v reflect.Value) error {
+	decode := message.UnmarshalPlain
+	if d.strict {
+		decode = message.UnmarshalStrict
+	}
+	err := decode(raw, v.Addr().Interface())
+	if err == nil && d.strict {
+		return missing(raw, v.Type())
+	}
+	if err == nil || errors.Is(err, message.ErrBounds) {
+		return err
+	}
+	if why := explain(raw, v.Type()); why != nil {
+		return why
+	}
+	if d.strict {
+		if why := unknownField(raw, v.Type()); why != nil {
+			return why
+		}
+	}
+	return err
+}
+
 // unknownField names a field that a struct without tensors does not have, if there is one: the cbor library says only that there is.
 func unknownField(raw message.RawMessage, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
@@ -107,21 +133,26 @@ func unknownField(raw message.RawMessage, t reflect.Type) error {
 	if t.Kind() != reflect.Struct || message.UnmarshalPlain(raw, &parts) != nil {
 		return nil
 	}
+	if err := unknown(parts, t); err != nil {
+		return err
+	}
 	for _, f := range fieldsOf(t) {
 		if part, ok := parts[f.name]; ok {
 			if err := unknownField(part, f.typ); err != nil {
-				return err
+				return inField(f.name, err)
 			}
-			delete(parts, f.name)
 		}
 	}
-	return unknown(parts, t)
+	return nil
 }
 
-// unknown refuses what is left of a struct's parts.
+// unknown refuses parts that a struct has no fields for.
 func unknown(parts map[string]message.RawMessage, t reflect.Type) error {
+	known := requirementsFor(t).fields
 	for name := range parts {
-		return fmt.Errorf("%w: %s has no field %s", message.ErrEncoding, t, shown(name))
+		if _, ok := known[name]; !ok {
+			return unfit("there is no field %s; expected %s", shown(name), expected(t))
+		}
 	}
 	return nil
 }
@@ -129,18 +160,16 @@ func unknown(parts map[string]message.RawMessage, t reflect.Type) error {
 func isNull(raw message.RawMessage) bool { return len(raw) == 1 && (raw[0] == 0xf6 || raw[0] == 0xf7) }
 
 func (d *decoder) decodeList(raw message.RawMessage, v reflect.Value) error {
-	var list []message.RawMessage
-	if err := message.UnmarshalPayload(raw, &list); err != nil {
+	list, err := listOf(raw, v.Type())
+	if err != nil {
 		return err
 	}
 	if v.Kind() == reflect.Slice {
 		v.Set(reflect.MakeSlice(v.Type(), len(list), len(list)))
-	} else if v.Len() != len(list) {
-		return fmt.Errorf("%w: a list of %d for an array of %d", message.ErrEncoding, len(list), v.Len())
 	}
 	for i, raw := range list {
 		if err := d.decode(raw, v.Index(i)); err != nil {
-			return fmt.Errorf("[%d]: %w", i, err)
+			return inElement(i, err)
 		}
 	}
 	return nil
@@ -148,6 +177,9 @@ func (d *decoder) decodeList(raw message.RawMessage, v reflect.Value) error {
 
 func (d *decoder) decodeMap(raw message.RawMessage, v reflect.Value) error {
 	t := v.Type()
+	if raw[0]>>5 != 5 {
+		return mismatch(raw, t)
+	}
 	parts := reflect.New(reflect.MapOf(t.Key(), reflect.TypeFor[message.RawMessage]()))
 	if err := message.UnmarshalPayload(raw, parts.Interface()); err != nil {
 		return err
@@ -156,7 +188,7 @@ func (d *decoder) decodeMap(raw message.RawMessage, v reflect.Value) error {
 	for it := parts.Elem().MapRange(); it.Next(); {
 		value := reflect.New(t.Elem()).Elem()
 		if err := d.decode(it.Value().Interface().(message.RawMessage), value); err != nil {
-			return fmt.Errorf("[%v]: %w", it.Key(), err)
+			return inKey(it.Key(), err)
 		}
 		v.SetMapIndex(it.Key(), value)
 	}
@@ -164,22 +196,27 @@ func (d *decoder) decodeMap(raw message.RawMessage, v reflect.Value) error {
 }
 
 func (d *decoder) decodeStruct(raw message.RawMessage, v reflect.Value) error {
-	var parts map[string]message.RawMessage
-	if err := message.UnmarshalPayload(raw, &parts); err != nil {
+	t := v.Type()
+	parts, err := partsOf(raw, t)
+	if err != nil {
 		return err
 	}
-	for _, f := range fieldsOf(v.Type()) {
-		raw, ok := parts[f.name]
-		if !ok {
-			continue
-		}
-		delete(parts, f.name)
-		if err := d.decode(raw, f.make(v)); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+	if d.strict {
+		if err := unknown(parts, t); err != nil {
+			return err
 		}
 	}
-	if d.strict {
-		return unknown(parts, v.Type())
+	for _, f := range fieldsOf(t) {
+		raw, ok := parts[f.name]
+		switch absent := !ok || isNull(raw) && !nullable(f.typ); {
+		case absent && d.strict && !requirementsFor(t).fields[f.name].optional:
+			return inField(f.name, noValue(f.typ))
+		case absent:
+			continue
+		}
+		if err := d.decode(raw, f.make(v)); err != nil {
+			return inField(f.name, err)
+		}
 	}
 	return nil
 }
@@ -231,6 +268,9 @@ func (d *decoder) storage(i uint32) (*tensor.Storage, error) {
 }
 
 func (d *decoder) decodeTensor(raw message.RawMessage) (*tensor.Tensor, error) {
+	if tag, ok := message.PayloadTag(raw); !ok || tag != message.TagTensor {
+		return nil, mismatch(raw, tensorType)
+	}
 	var ref message.TensorRef
 	if err := message.UnmarshalTagged(raw, message.TagTensor, &ref); err != nil {
 		return nil, err
@@ -252,6 +292,9 @@ func (d *decoder) decodeTensor(raw message.RawMessage) (*tensor.Tensor, error) {
 }
 
 func (d *decoder) decodeStateDict(raw message.RawMessage) (*module.StateDict, error) {
+	if tag, ok := message.PayloadTag(raw); !ok || tag != message.TagStateDict {
+		return nil, mismatch(raw, stateDictType)
+	}
 	var ref message.StateDictRef
 	if err := message.UnmarshalTagged(raw, message.TagStateDict, &ref); err != nil {
 		return nil, err

@@ -50,14 +50,14 @@ type (
 		secret int
 	}
 	tree struct {
-		Value *tensor.Tensor  `json:"value"`
-		Kids  []*tree         `json:"kids,omitempty"`
-		ByID  map[int64]*tree `json:"by_id,omitempty"`
-		Pair  [2]*tensor.Tensor
-		Any   any `json:"any"`
-		SD    *module.StateDict
-		At    time.Time
-		Raw   []byte
+		Value *tensor.Tensor    `json:"value,omitempty"`
+		Kids  []*tree           `json:"kids,omitempty"`
+		ByID  map[int64]*tree   `json:"by_id,omitempty"`
+		Pair  [2]*tensor.Tensor `cbor:",omitempty"`
+		Any   any               `json:"any,omitempty"`
+		SD    *module.StateDict `cbor:",omitempty"`
+		At    time.Time         `cbor:",omitempty"`
+		Raw   []byte            `cbor:",omitempty"`
 	}
 	plainKinds struct {
 		B   bool

@@ -28,7 +28,8 @@
 // A [Registry] has Go functions under names ([Register], [RegisterStream]); a server with one runs them for its clients
 // ([Caller].Call, or typed [Call], [Stub] and [Stream]). Arguments and results are scalars, strings, bytes, times, slices, arrays, maps,
 // structs, tensors and state dicts, nested freely; fields have the names that `cbor` or `json` tags give them, and one that the
-// argument does not have is refused. Nil slices and maps without tensors arrive empty. Tensors are not copied, in either direction, wherever
+// argument does not have is refused, and so is one without a value, unless it is optional: a pointer, or omitempty in its tag (tensors are
+// pointers and need the tag). Nil slices and maps without tensors arrive empty. Tensors are not copied, in either direction, wherever
 // in a value they stand: the other process maps the same memory. What cannot be shared in place is refused, with the reason.
 //
 // The function borrows the tensors of its argument: the endpoint closes them when the function has returned. They are mapped read-only

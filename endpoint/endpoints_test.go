@@ -59,12 +59,12 @@ func (g *gates) wait(ctx context.Context, name string) error {
 }
 
 type gateIn struct {
-	Gate string `json:"gate"`
-	N    int    `json:"n"`
+	Gate string `json:"gate,omitempty"`
+	N    int    `json:"n,omitempty"`
 }
 
 type modelIn struct {
-	Size  int    `json:"size"`
+	Size  int    `json:"size,omitempty"`
 	Label string `json:"label,omitempty"`
 }
 
@@ -199,8 +199,8 @@ func moreEndpoints(r *endpoint.Registry, dev driver.Device, counts *counters) {
 	}))
 	serialized(r, must)
 	must(endpoint.Register(r, "bytes", func(_ context.Context, in struct {
-		N    int
-		Data []byte
+		N    int    `cbor:",omitempty"`
+		Data []byte `cbor:",omitempty"`
 	}) ([]byte, error) {
 		counts.add("bytes")
 		return make([]byte, in.N), nil

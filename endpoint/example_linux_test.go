@@ -81,7 +81,7 @@ func Example() {
 	fmt.Println(err)
 	// Output:
 	// tensor([10., 20., 30.])
-	// call "scale": owner: endpoint "scale": argument: bad encoding: endpoint_test.scaleArgs has no field "times"
+	// call "scale": owner: endpoint "scale": argument: there is no field "times"; expected a map with the fields x, by
 }
 
 // A model is built in the background once, whoever asks for it, and lives as long as somebody has a reference to it.

@@ -14,8 +14,8 @@ type FieldInfo struct {
 	Name string `json:"name"`
 	// Type is its Go type, for people.
 	Type string `json:"type"`
-	// Optional tells that it may be left out: the type is a pointer, or the tag says omitempty or omitzero. Other fields that are left out are
-	// zero in the function, which may not like them.
+	// Optional tells that it may be left out: the type is a pointer, or the tag says omitempty or omitzero. An
+	// argument in which another field is left out is refused.
 	Optional bool `json:"optional,omitempty"`
 	// Fields are those of the struct that the field is or holds, down to a certain depth.
 	Fields []FieldInfo `json:"fields,omitempty"`

@@ -3,6 +3,7 @@ package message
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/fxamacker/cbor/v2"
 )
@@ -94,5 +95,21 @@ func decodingError(err error) error {
 	if errors.As(err, &depth) || errors.As(err, &elements) || errors.As(err, &pairs) || errors.As(err, &indefinite) {
 		return fmt.Errorf("%w: %w: %w", ErrEncoding, ErrBounds, err)
 	}
+	var kind *cbor.UnmarshalTypeError
+	if errors.As(err, &kind) {
+		return fmt.Errorf("%w: %s", ErrEncoding, misfit(kind))
+	}
 	return fmt.Errorf("%w: %w", ErrEncoding, err)
+}
+
+// misfit says which item does not fit where. The types of Go that the codec speaks of mean nothing to a peer in another language.
+func misfit(e *cbor.UnmarshalTypeError) string {
+	text := "an item of type " + e.CBORType
+	if i := strings.LastIndexByte(e.StructFieldName, '.'); i >= 0 {
+		text += " under the key " + e.StructFieldName[i+1:]
+	}
+	if !strings.Contains(e.GoType, ".") {
+		text += ", where " + e.GoType + " belongs"
+	}
+	return text
 }
