@@ -28,9 +28,9 @@ const (
 )
 
 // NewError is an error with a code, a word that the program chooses and that programs on both sides know, and a sentence for people. A code of
-// more than 64 bytes is cut.
+// more than 64 bytes is cut, a text of more than 4096.
 func NewError(code, text string) *Error {
-	return &Error{code: message.CutText(code, maxErrorCode), message: text}
+	return &Error{code: message.CutText(code, maxErrorCode), message: message.CutText(text, message.MaxErrorMessage)}
 }
 
 // WithData returns a copy of the error with a value that goes along, encoded as arguments are, at most 28,608 bytes; it cannot hold tensors. A

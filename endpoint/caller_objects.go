@@ -59,16 +59,20 @@ func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectRel
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	var got message.ObjectsReleased
-	ask := call{op: message.OpObjectRelease, body: message.ReleaseObjects{IDs: ids}}
-	if err := c.to.request(ctx, ask, &got); err != nil {
-		return nil, err
+	all := make([]message.ObjectReleased, 0, len(ids))
+	for part := range slices.Chunk(ids, message.MaxReleases) {
+		var got message.ObjectsReleased
+		ask := call{op: message.OpObjectRelease, body: message.ReleaseObjects{IDs: part}}
+		if err := c.to.request(ctx, ask, &got); err != nil {
+			return nil, err
+		}
+		if len(got.Objects) != len(part) {
+			return nil, fmt.Errorf("%w: %d answers for %d objects", ErrProtocol, len(got.Objects), len(part))
+		}
+		c.to.given(got.Objects)
+		all = append(all, got.Objects...)
 	}
-	if len(got.Objects) != len(ids) {
-		return nil, fmt.Errorf("%w: %d answers for %d objects", ErrProtocol, len(got.Objects), len(ids))
-	}
-	c.to.given(got.Objects)
-	return got.Objects, nil
+	return all, nil
 }
 
 // ObjectInfo describes a managed object. One that the server does not have is a [*StaleError].

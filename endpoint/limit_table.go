@@ -22,6 +22,7 @@ const (
 	limitClients       limitName = "clients"
 	limitSubscriptions limitName = "leases"
 	limitObjects       limitName = "references"
+	limitReleases      limitName = "releases"
 	limitTasks         limitName = "tasks"
 	limitVersions      limitName = "versions"
 	limitStorages      limitName = "storages"
@@ -59,6 +60,7 @@ func init() {
 		{limitClients, "connections", "", "16,384, or 1/8 of RLIMIT_NOFILE", "error 20 in answer to the hello", "TestTooManyClientsAreToldSo", useClients},
 		{limitSubscriptions, "leases and watched names", "65,536", "", errorLimit, "TestSubscriptionsAreLimited", useSubscriptions},
 		{limitObjects, "references to managed objects", "65,536", "", errorLimit, "TestObjectsOfOneClientAreLimited", useObjects},
+		{limitReleases, "objects of one `release object`", "4,096", "", errorLimit, "TestHowManyObjectsARequestReleasesIsBounded", fixedUse(message.MaxReleases)},
 		{limitTasks, "tasks that have not ended", "3/4 of the capacity", "1,000", "error 5, type `capacity`", "TestTasksOfOneClientAreLimited", useTasks},
 		{limitVersions, "versions", "1,024", "8,192", errorLimit, "TestWhatOneClientPublishesIsBounded", useVersions},
 		{limitStorages, "storages", "4,096", "16,384, or 3/16 of RLIMIT_NOFILE", errorLimit, "TestWhatAllClientsPublishIsBounded", useStorages},

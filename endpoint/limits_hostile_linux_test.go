@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -90,7 +91,7 @@ func TestTextsOfPeersAreCutAndCopied(t *testing.T) {
 	const large = 16 << 20
 	before := heapInUse()
 	p := rawPeer(t, s.Socket())
-	_, err := message.ClientHandshake(p.conn, message.Hello{Label: "\x1b[31m" + strings.Repeat("l", large)})
+	_, err := message.ClientHandshake(p.conn, message.Hello{Label: "\x1b[31m" + strings.Repeat("l", 60<<10)})
 	require.NoError(t, err)
 	in, file := offer(t, true)
 	in.Source = "\x1b]0;" + strings.Repeat("s", large)
@@ -108,4 +109,23 @@ func TestTextsOfPeersAreCutAndCopied(t *testing.T) {
 	require.NoError(t, s.Withdraw("n"))
 
 	p.refused(message.CodeInvalidArgument, message.OpTaskWatch, message.WatchTasks{Endpoint: strings.Repeat("e", 1<<20)})
+}
+
+// TestHowManyObjectsARequestReleasesIsBounded: each has a row of the answer. A client asks in parts.
+func TestHowManyObjectsARequestReleasesIsBounded(t *testing.T) {
+	s := hostileOwner(t)
+	p := politePeer(t, s.Socket())
+	ids := make([]string, message.MaxReleases+1)
+	for i := range ids {
+		ids[i] = "x"
+	}
+	require.Contains(t, p.refused(message.CodeResourceExhausted, message.OpObjectRelease, message.ReleaseObjects{IDs: ids}), "at most 4096")
+	require.EqualValues(t, 1, limitUse(t, s, "releases").Refused)
+
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{testDevice(t)}})
+	require.NoError(t, err)
+	defer c.Close()
+	rows, err := c.ReleaseEach(context.Background(), ids...)
+	require.NoError(t, err)
+	require.Len(t, rows, len(ids))
 }

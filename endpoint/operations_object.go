@@ -70,8 +70,11 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 	if len(in.Tokens) > 0 && len(in.Tokens) != len(in.IDs) {
 		return reply{}, fmt.Errorf("%w: %d tokens for %d objects", ErrInvalid, len(in.Tokens), len(in.IDs))
 	}
+	if len(in.IDs) > message.MaxReleases {
+		return reply{}, over(limitReleases, "a request releases at most %d references, this one names %d", message.MaxReleases, len(in.IDs))
+	}
 	s := r.session.server
-	var out message.ObjectsReleased
+	out := message.ObjectsReleased{Objects: make([]message.ObjectReleased, 0, len(in.IDs))}
 	for i, id := range in.IDs {
 		row := message.ObjectReleased{ID: id}
 		var token uint64

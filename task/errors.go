@@ -42,7 +42,8 @@ type Error struct {
 	Name string
 	// State is Failed or Cancelled.
 	State State
-	// Err is what the function returned, or the cause of the cancellation.
+	// Err is what the function returned, or the cause of the cancellation. Of an error with a text of more than [MaxErrorBytes] it is what
+	// is short: the beginning of the text, and the errors wrapped in it.
 	Err error
 }
 

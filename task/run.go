@@ -66,6 +66,7 @@ func (m *Manager[V]) end(t *Task[V], v V, err error) {
 	if made {
 		cost, err = m.costOf(v)
 	}
+	err = shortened(err)
 	m.mu.Lock()
 	if made && (err != nil || t.cause != nil) { // there is a result that the task does not keep
 		m.garbage = append(m.garbage, v)

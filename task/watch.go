@@ -16,7 +16,7 @@ func Report(ctx context.Context, done, total int64, message string) {
 		return
 	}
 	if len(message) > MaxMessageBytes {
-		message = message[:MaxMessageBytes]
+		message = strings.Clone(message[:MaxMessageBytes]) // a part of a text would keep all of it in memory
 	}
 	var left leftover
 	works.Lock()

@@ -154,6 +154,10 @@ var emptyMap = []byte{0xa0}
 // for longer than [Limits.FrameTimeout] is [ErrTimeout]. Any error but that of a deadline is final: descriptors that came are closed, and Receive returns the same error again.
 func (c *Conn) Receive() (Frame, error) { return c.reader.receive() }
 
+// ReceiveFirst is Receive for the first frame of a connection, which is a hello if all is well: one with more than [MaxHello] bytes, or with
+// descriptors, is refused with [ErrProtocol] before memory is allocated.
+func (c *Conn) ReceiveFirst() (Frame, error) { return c.reader.receiveFirst() }
+
 // Buffered tells that Receive would return without waiting for the peer, because a whole frame, or what ended the
 // connection, is there.
 func (c *Conn) Buffered() bool { return c.reader.buffered() }

@@ -66,6 +66,8 @@ type reader struct {
 	large   []byte
 	have    int
 	refused bool // large is only where the body is read to, to be forgotten
+
+	greeting bool // the hello is awaited: until it is there, frames are small and have no descriptors
 }
 
 // begin sets the limits.
@@ -77,6 +79,18 @@ func (r *reader) begin(limits *Limits) {
 	if limits.BodyBudget != nil {
 		r.bodies = limits.BodyBudget.Account()
 	}
+}
+
+// receiveFirst is receive for the first frame, which is a hello if all is well.
+func (r *reader) receiveFirst() (Frame, error) {
+	set := func(greeting bool) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.greeting = greeting
+	}
+	set(true)
+	defer set(false)
+	return r.receive()
 }
 
 func (r *reader) receive() (Frame, error) {
@@ -193,6 +207,10 @@ func (r *reader) frameHeader() (header, error) {
 	r.start += HeaderBytes
 	if err := h.check(r.limits); err != nil {
 		return header{}, err
+	}
+	if r.greeting && (h.files > 0 || h.length > MaxHello) {
+		return header{}, fmt.Errorf("%w: the first frame is a %s with %d bytes and %d descriptors; a hello has at most %d bytes and no descriptors",
+			ErrProtocol, h.kind, h.length, h.files, MaxHello)
 	}
 	if r.announced > 0 && h.id != r.aheadID {
 		return header{}, fmt.Errorf("%w: descriptors were sent ahead for %d, but a %s frame of %d follows", ErrProtocol, r.aheadID, h.kind, h.id)

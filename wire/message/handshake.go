@@ -113,17 +113,14 @@ func receiveHello(c *wire.Conn) (Hello, error) {
 			return Hello{}, err
 		}
 	}
-	f, err := c.Receive()
+	f, err := c.ReceiveFirst()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return Hello{}, fmt.Errorf("no hello within %v: %w", c.Limits().HandshakeTimeout, wire.ErrTimeout)
 	}
 	if err != nil {
 		return Hello{}, err
 	}
-	if f.Files != nil || f.Refused != nil {
-		f.Files.Close()
-		return Hello{}, fmt.Errorf("%w: %s frame with descriptors before the hello", wire.ErrProtocol, f.Kind)
-	}
+	defer f.Charge.Release() // nothing of it is kept that is large
 	switch {
 	case f.Kind == wire.KindError:
 		e := new(Error)

@@ -3,6 +3,7 @@ package message
 import (
 	"errors"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -89,12 +90,15 @@ func TestHandshakeRefusal(t *testing.T) {
 func TestHandshakeWithSomethingElse(t *testing.T) {
 	checkDescriptors(t)
 	for name, send := range map[string]func(c *wire.Conn) error{
-		"request":         func(c *wire.Conn) error { return c.Send(wire.KindRequest, 1, AppendRequest(nil, Request{Op: OpPing})) },
-		"hello with id":   func(c *wire.Conn) error { return c.Send(wire.KindHello, 1, encoded(t, Hello{Protocol: 1, Oldest: 1})) },
-		"empty hello":     func(c *wire.Conn) error { return c.Send(wire.KindHello, 0, nil) },
-		"goodbye":         func(c *wire.Conn) error { return c.Send(wire.KindGoodbye, 0, nil) },
-		"bad hello":       func(c *wire.Conn) error { return c.Send(wire.KindHello, 0, []byte{0x80}) },
-		"versions":        func(c *wire.Conn) error { return c.Send(wire.KindHello, 0, encoded(t, Hello{Protocol: 1, Oldest: 2})) },
+		"request":       func(c *wire.Conn) error { return c.Send(wire.KindRequest, 1, AppendRequest(nil, Request{Op: OpPing})) },
+		"hello with id": func(c *wire.Conn) error { return c.Send(wire.KindHello, 1, encoded(t, Hello{Protocol: 1, Oldest: 1})) },
+		"empty hello":   func(c *wire.Conn) error { return c.Send(wire.KindHello, 0, nil) },
+		"goodbye":       func(c *wire.Conn) error { return c.Send(wire.KindGoodbye, 0, nil) },
+		"bad hello":     func(c *wire.Conn) error { return c.Send(wire.KindHello, 0, []byte{0x80}) },
+		"versions":      func(c *wire.Conn) error { return c.Send(wire.KindHello, 0, encoded(t, Hello{Protocol: 1, Oldest: 2})) },
+		"large": func(c *wire.Conn) error {
+			return c.Send(wire.KindHello, 0, encoded(t, Hello{Protocol: 1, Oldest: 1, Label: strings.Repeat("l", wire.MaxHello)}))
+		},
 		"with descriptor": func(c *wire.Conn) error { return c.Send(wire.KindHello, 0, nil, numberedFiles(t, 1)...) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -70,6 +70,9 @@ type ObjectsListed struct {
 	Next uint64 `cbor:"2,keyasint,omitempty"`
 }
 
+// MaxReleases is how many objects one [ReleaseObjects] names at most, since each has a row of the answer.
+const MaxReleases = 4096
+
 // ReleaseObjects gives one reference back for each id; an id may stand more than once.
 type ReleaseObjects struct {
 	// IDs are the objects.

@@ -56,6 +56,7 @@ var Table = []Row{
 	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors"}},
 	{Package: "module/catalog", Ours: []string{"module"}},
 	{Package: "endpoint", Ours: []string{"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics"}},
+	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
 	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},
 	{Package: "endpoint/bin", Ours: belowEndpoint, Theirs: []string{xsys}},

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/host"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(roleEnv) != "" {
+		os.Exit(childMain())
+	}
+	os.Exit(m.Run())
+}
+
+// TestOwnersWithstandAttacks is the program, shortened, on owners that take the machine's memory for 1 GiB: the attacks may make
+// them grow by so much and no more, and clients that behave are served meanwhile (D3, D4, D5, D6, D8, D9, D17).
+func TestOwnersWithstandAttacks(t *testing.T) {
+	dev, err := host.Open()
+	require.NoError(t, err)
+	require.NoError(t, dev.Close())
+	if testing.Short() {
+		t.Skip("attacks for about a minute")
+	}
+	p := plan{Scale: 0.25, Hold: time.Second, Memory: 1 << 30}
+	for _, a := range attacks {
+		t.Run(a.name, func(t *testing.T) {
+			row, err := p.measure(context.Background(), a)
+			require.NoError(t, err)
+			if row.Skipped != "" {
+				t.Skip(row.Skipped)
+			}
+			require.False(t, row.Ended, row.Failure)
+			require.LessOrEqual(t, (row.Peak-row.Before.Memory)>>20, a.peak, "peak, in MiB: %v", row.Heard)
+			require.LessOrEqual(t, (row.After.Memory-row.Before.Memory)>>20, a.kept, "kept, in MiB: %v", row.Heard)
+			require.NotNil(t, row.Honest)
+			require.Positive(t, row.Honest.Served, "%v", row.Honest.Errors)
+			require.Empty(t, row.Honest.Errors)
+			if strings.HasPrefix(a.name, "results") {
+				require.Equal(t, []string{"40 × response"}, row.Heard, "what nobody holds gives way where the system refuses memory")
+			}
+			t.Logf("%+v to %d to %+v; %s", row.Before, row.Peak, row.After, row.Heard)
+		})
+	}
+}
+
+func TestUsageIsRefused(t *testing.T) {
+	for _, args := range [][]string{{"x"}, {"-scale", "0"}, {"-scale", "2"}, {"-hold", "-1s"}, {"-only", "nonsense"}, {"-nonsense"}} {
+		require.Equal(t, 2, run(context.Background(), args, new(bytes.Buffer)), args)
+	}
+}
+
+// TestReport: as JSON for programs, as a table for people, which shows what could not be measured too.
+func TestReport(t *testing.T) {
+	rows := []measured{
+		{Attack: "a", Before: state{Memory: 3 << 20}, Peak: 5 << 20, After: state{Memory: 4 << 20, Heap: 1 << 20}, Heard: []string{"2 × error 20"},
+			Honest: &honest{P50: 0.5, Visits: 3, Served: 2, Errors: []string{"list: no"}}},
+		{Attack: "b", Ended: true, Failure: "the owner ended"},
+		{Attack: "c", Skipped: "no control group"},
+	}
+	var out bytes.Buffer
+	printTable(&out, rows)
+	for _, want := range []string{"3 MiB", "5 MiB", "4 MiB", "1 MiB", "0.50 ms", "2 of 3", "attacker: 2 × error 20", "list: no", "ended", "not here", "no control group"} {
+		require.Contains(t, out.String(), want)
+	}
+	text, err := json.Marshal(rows)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"p50_ms":0.5`)
+}

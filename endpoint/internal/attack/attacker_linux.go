@@ -1,0 +1,117 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// attacker is the process that attacks.
+type attacker struct {
+	assignment
+	heard
+	ends time.Time // of the time for which it holds on
+
+	mu    sync.Mutex
+	conns []*raw
+}
+
+// attackerMain is the main function of an attacker. It reports twice: when it has the owner where it wants it, and what it heard. What it has stays
+// open until a line, or the end of the input, comes after that.
+func attackerMain(a assignment, say func(report), next func() bool) error {
+	chosen, err := choose(a.Attack)
+	if err != nil {
+		return err
+	}
+	at := &attacker{assignment: a, ends: time.Now().Add(a.Hold)}
+	if err := chosen[0].run(at); err != nil {
+		return err
+	}
+	say(report{Ready: true})
+	time.Sleep(time.Until(at.ends))
+	var all sync.WaitGroup
+	for _, c := range at.conns {
+		all.Go(func() { at.drain(c, 500*time.Millisecond) })
+	}
+	all.Wait()
+	say(report{Heard: at.lines()})
+	next()
+	return nil
+}
+
+// many is how many of so many there are at this scale, at least two.
+func (a *attacker) many(n int) int { return max(2, int(float64(n)*a.Scale)) }
+
+// each runs an attack on so many connections at once, each of which has introduced itself. What ends a connection is part of what is heard.
+func (a *attacker) each(n int, attack func(i int, c *raw) error) {
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			c, err := dial(a.Socket)
+			if err != nil {
+				a.noteError(err)
+				return
+			}
+			a.mu.Lock()
+			a.conns = append(a.conns, c)
+			a.mu.Unlock()
+			if err = c.introduce("attacker"); err == nil {
+				err = attack(i, c)
+			}
+			a.noteError(err)
+		})
+	}
+	all.Wait()
+}
+
+// holding reports whether the attacker still holds on.
+func (a *attacker) holding() bool { return time.Now().Before(a.ends) }
+
+// memory is a memfd of so many bytes, without any in it, sealed as publications must be, and the handle that describes it.
+func memory(bytes int64) (fd int, h message.Handle, err error) {
+	if fd, err = unix.MemfdCreate("attack", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+		return -1, h, err
+	}
+	if err = unix.Ftruncate(fd, bytes); err != nil {
+		return -1, h, err
+	}
+	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE); err != nil {
+		return -1, h, err
+	}
+	dev, err := host.Open()
+	if err != nil {
+		return -1, h, err
+	}
+	defer dev.Close()
+	return fd, message.Handle{Kind: "memfd", Device: message.UUID(dev.Info().UUID), Bytes: uint64(bytes), File: 0}, nil
+}
+
+// publication publishes n tensors of 4 bytes with names of so many bytes, all of them the same bytes of the same memory.
+func publication(name string, h message.Handle, n, nameBytes int) message.Publish {
+	m := message.Manifest{
+		NameLengths: make([]byte, 4*n), DTypes: make([]byte, n), Ranks: make([]byte, n), Dims: make([]byte, 8*n),
+		Storage: make([]byte, 4*n), Offsets: make([]byte, 8*n),
+		Storages: []message.Storage{{Bytes: h.Bytes, Device: h.Device, Type: 1}},
+	}
+	names := make([]byte, 0, n*nameBytes)
+	for i := range n {
+		names = fmt.Appendf(names, "%0*d", nameBytes, i)
+		binary.LittleEndian.PutUint32(m.NameLengths[4*i:], uint32(nameBytes))
+		m.DTypes[i], m.Ranks[i] = 12, 1
+		binary.LittleEndian.PutUint64(m.Dims[8*i:], 1)
+	}
+	m.Names = string(names)
+	return message.Publish{Name: name, Manifest: m, Handles: []message.Handle{h}}
+}
+
+// argument is a call with one value.
+func argument(endpoint string, value any) (message.Call, error) {
+	args, err := message.MarshalPayload(value)
+	return message.Call{Endpoint: endpoint, Args: args}, err
+}

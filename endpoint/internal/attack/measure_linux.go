@@ -1,0 +1,212 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// state is what an owner has, in bytes: memory, which is what only it has and what the files in memory have that it has open, and of
+// that the heap that is in use.
+type state struct {
+	Memory int64 `json:"memory"`
+	Heap   int64 `json:"heap"`
+}
+
+// measured is one attack. Sizes are bytes.
+type measured struct {
+	Attack  string   `json:"attack"`
+	What    string   `json:"what"`
+	Before  state    `json:"before"`
+	Peak    int64    `json:"peak_memory"`
+	After   state    `json:"after"`
+	Seconds float64  `json:"seconds"`
+	Honest  *honest  `json:"honest,omitempty"`
+	Heard   []string `json:"attacker_heard,omitempty"`
+	// Ended tells that the owner did not survive, Skipped why the attack was not possible here.
+	Ended   bool   `json:"owner_ended,omitempty"`
+	Skipped string `json:"skipped,omitempty"`
+	Failure string `json:"failure,omitempty"`
+}
+
+// Limits on how long children may take.
+const (
+	startLimit  = 20 * time.Second
+	attackLimit = 3 * time.Minute
+)
+
+// measure does one attack on an owner of its own.
+func (p *plan) measure(ctx context.Context, a attack) (row measured, err error) {
+	row = measured{Attack: a.name, What: a.what}
+	dir, err := os.MkdirTemp("", "attack")
+	if err != nil {
+		return row, err
+	}
+	defer os.RemoveAll(dir)
+	role := assignment{
+		Role: "owner", Socket: filepath.Join(dir, "s.sock"), Attack: a.name, Scale: p.Scale, Hold: p.Hold,
+		Files: a.files, Address: a.address, Memory: p.Memory,
+	}
+	if a.group > 0 {
+		g, err := newGroup(a.group)
+		if err != nil {
+			row.Skipped = err.Error()
+			return row, nil
+		}
+		defer g.remove()
+		role.Group = string(g)
+	}
+	owner, err := startChild(p.Owner, role)
+	if err != nil {
+		return row, err
+	}
+	defer owner.kill()
+	if _, err := owner.hear(startLimit); err != nil {
+		return row, err
+	}
+	role.Role = "honest"
+	good, err := startChild("", role)
+	if err != nil {
+		return row, err
+	}
+	defer good.kill()
+	if _, err := good.hear(startLimit); err != nil {
+		return row, err
+	}
+	return row, p.attack(ctx, role, owner, good, &row)
+}
+
+// attack runs the attacker, and fills in the row.
+func (p *plan) attack(ctx context.Context, role assignment, owner, good *process, row *measured) error {
+	var err error
+	if row.Before, err = owner.state(); err != nil {
+		return err
+	}
+	peak := watchPeak(owner.cmd.Process.Pid)
+	defer peak()
+	if _, err := good.in.Write([]byte("go\n")); err != nil {
+		return err
+	}
+	role.Role = "attacker"
+	bad, err := startChild("", role)
+	if err != nil {
+		return err
+	}
+	defer bad.kill()
+	stop := context.AfterFunc(ctx, func() { _ = bad.cmd.Process.Kill() })
+	defer stop()
+	start := time.Now()
+	if _, err := bad.hear(attackLimit); err != nil && !owner.gone() {
+		return err
+	}
+	row.Seconds = time.Since(start).Seconds()
+	if last, err := bad.hear(attackLimit); err == nil {
+		row.Heard = last.Heard
+	} else if !owner.gone() {
+		return err
+	}
+	if seen, err := good.ask("stop", attackLimit); err == nil {
+		row.Honest = seen.Honest
+	}
+	bad.kill()
+	time.Sleep(p.Hold / 2) // until what was left is closed
+	row.Peak = peak()
+	if row.After, err = owner.state(); err != nil {
+		row.Ended, row.Failure = true, err.Error()
+	}
+	return nil
+}
+
+// gone reports whether the process has ended.
+func (p *process) gone() bool { return p.cmd.Process.Signal(unix.Signal(0)) != nil }
+
+// state asks an owner what it has.
+func (p *process) state() (state, error) {
+	r, err := p.ask("heap", startLimit)
+	return state{Memory: resident(p.cmd.Process.Pid), Heap: r.Heap}, err
+}
+
+// resident is the memory of a process: anonymous memory, and what has been written or allocated of each file in memory that it has a descriptor of,
+// whether it has it mapped or not; 0 when it has ended.
+func resident(pid int) (sum int64) {
+	folder := fmt.Sprintf("/proc/%d/fd", pid)
+	open, err := os.ReadDir(folder)
+	if err != nil {
+		return 0
+	}
+	seen := map[uint64]bool{}
+	for _, f := range open {
+		path := filepath.Join(folder, f.Name())
+		var st unix.Stat_t
+		if target, err := os.Readlink(path); err != nil || !strings.HasPrefix(target, "/memfd:") || unix.Stat(path, &st) != nil || seen[st.Ino] {
+			continue
+		}
+		seen[st.Ino] = true
+		sum += st.Blocks * 512
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(text) {
+		f := bytes.Fields(line)
+		if len(f) > 1 && string(f[0]) == "RssAnon:" {
+			n, _ := strconv.ParseInt(string(f[1]), 10, 64) // the kernel's own
+			sum += n << 10
+		}
+	}
+	return sum
+}
+
+// watchPeak samples the memory of a process until the function that it returns is called, which says what the most was.
+func watchPeak(pid int) (end func() int64) {
+	stop, peak := make(chan struct{}), make(chan int64, 1)
+	go func() {
+		var most int64
+		for {
+			most = max(most, resident(pid))
+			select {
+			case <-stop:
+				peak <- most
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}()
+	return sync.OnceValue(func() int64 {
+		close(stop)
+		return <-peak
+	})
+}
+
+// group is the folder of a control group for memory.
+type group string
+
+// newGroup makes one with a limit, where this process may.
+func newGroup(bytes uint64) (group, error) {
+	name := fmt.Sprintf("attack-%d", os.Getpid())
+	var errs error
+	for _, kind := range [][2]string{{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, {"/sys/fs/cgroup", "memory.max"}} {
+		g := group(filepath.Join(kind[0], name))
+		err := os.Mkdir(string(g), 0o755)
+		if err == nil {
+			if err = os.WriteFile(filepath.Join(string(g), kind[1]), []byte(strconv.FormatUint(bytes, 10)), 0); err == nil {
+				return g, nil
+			}
+			g.remove()
+		}
+		errs = errors.Join(errs, err)
+	}
+	return "", fmt.Errorf("no control group can be made: %w", errs)
+}
+
+func (g group) remove() { _ = os.Remove(string(g)) } // one that is not empty yet stays, and costs nothing
