@@ -154,7 +154,8 @@ func (zeros) Read(p []byte) (int, error) {
 // Zero sets all elements to the zero bits. Errors are those of FillFrom.
 func (t *Tensor) Zero() error { return t.FillFrom(zeros{}) }
 
-// CopyFrom copies the elements of src, which has the same data type and shape and may be on another device and strided. Where
+// CopyFrom copies the elements of src, which has the same data type and may be on another device and strided. Its shape is that of t, or
+// one that [Tensor.Expand] makes that of t: then its elements are repeated. Where
 // both overlap in one memory, also one that is mapped twice, src is copied to the host whole first. It borrows src. Errors are [ErrDType], [ErrShape] and
 // those of FillFrom.
 func (t *Tensor) CopyFrom(src *Tensor) error {
@@ -162,7 +163,11 @@ func (t *Tensor) CopyFrom(src *Tensor) error {
 		return fmt.Errorf("%w: a copy from %v to %v", ErrDType, src.spec.DType, t.spec.DType)
 	}
 	if !t.spec.Shape.Equal(src.spec.Shape) {
-		return fmt.Errorf("%w: a copy from %v to %v", ErrShape, src.spec.Shape, t.spec.Shape)
+		repeated, err := src.Expand(t.spec.Shape)
+		if err != nil {
+			return fmt.Errorf("copy: %w", err)
+		}
+		return errors.Join(t.CopyFrom(repeated), repeated.Close())
 	}
 	return src.reading(func(from access) error {
 		return t.writing(func(to access) error { return to.copyFrom(from) })
