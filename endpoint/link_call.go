@@ -44,7 +44,7 @@ func (l *link) sendCall(ctx context.Context, id uint64, body []byte, c *call) er
 		} else {
 			callsBack(ctx)
 		}
-		return p.lend(ctx, wire.KindRequest, id, body, c.storages)
+		return p.lend(wire.Frame{Kind: wire.KindRequest, ID: id, Body: body, Context: ctx}, c.storages)
 	}
 	return l.conn.SendContext(ctx, wire.KindRequest, id, body, c.files...)
 }

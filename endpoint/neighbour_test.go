@@ -120,7 +120,7 @@ func TestANeighbourCalls(t *testing.T) {
 	files := drivertest.OpenFiles()
 	b, err := endpoint.Call[*tensor.Tensor](ctx, s, "plain model", modelIn{Size: 4})
 	require.NoError(t, err)
-	require.Same(t, a.Storage(), b.Storage(), "one result for both")
+	require.Same(t, a.Storage().Memory(), b.Storage().Memory(), "one result for both")
 	require.EqualValues(t, 1, counts.get("model"))
 	require.NoError(t, a.Close())
 	require.Equal(t, []float32{4, 4, 4, 4}, values(t, b))

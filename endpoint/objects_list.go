@@ -31,18 +31,6 @@ func (o *objects) info(id string, session uint64) (message.ObjectInfo, error) {
 	return obj.describeLocked(session), nil
 }
 
-// holds tells whether there is such an object, and whether the session has the reference to it.
-func (o *objects) holds(id string, token, session uint64) (there, held bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	obj := o.byID[id]
-	if obj == nil {
-		return false, false
-	}
-	_, held = slices.BinarySearch(obj.refs[session].tokens, token)
-	return true, held
-}
-
 // describeLocked is what the books know of an object. The holders have numbers only: see complete.
 func (obj *object) describeLocked(session uint64) message.ObjectInfo {
 	info := message.ObjectInfo{

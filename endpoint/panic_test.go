@@ -39,7 +39,7 @@ func (*binaryMine) UnmarshalBinary([]byte) error { panic("it went off") }
 // loaded is a value with a tensor and a mine behind it.
 type loaded struct {
 	X    *tensor.Tensor `json:"x,omitempty"`
-	Mine mine           `json:"z"`
+	Mine mine           `json:"z,omitempty"`
 }
 
 // trap is how a caller sets off a mine in another process: its own encoding is plain.

@@ -58,31 +58,32 @@ func (*pipe) Peer() wire.Credentials {
 // Send implements connection. It does not wait: what is on its way is bounded by what may be in flight. Descriptors stay behind: their memory
 // is lent.
 func (p *pipe) Send(kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
-	return p.lend(nil, kind, id, body, nil)
+	return p.lend(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
 
 // SendContext implements connection.
 func (p *pipe) SendContext(_ context.Context, kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
-	return p.lend(nil, kind, id, body, nil)
+	return p.lend(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
 
 // SendLater implements connection.
 func (p *pipe) SendLater(kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
-	return p.lend(nil, kind, id, body, nil)
+	return p.lend(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
 
-// lend is Send of a frame with storages, which it borrows: the frame has references of its own. ctx goes with the frame; nil for none.
-func (p *pipe) lend(ctx context.Context, kind wire.Kind, id uint64, body []byte, storages []*tensor.Storage) error {
+// lend is Send of a frame with storages. It borrows the frame's body and the storages: what is sent has a copy and references. The frame's
+// context, if any, goes along.
+func (p *pipe) lend(frame wire.Frame, storages []*tensor.Storage) error {
 	switch {
-	case int64(len(body)) > p.bytes:
-		return fmt.Errorf("send %s frame of %d bytes, the limit is %d: %w", kind, len(body), p.bytes, wire.ErrTooLarge)
+	case int64(len(frame.Body)) > p.bytes:
+		return fmt.Errorf("send %s frame of %d bytes, the limit is %d: %w", frame.Kind, len(frame.Body), p.bytes, wire.ErrTooLarge)
 	case len(storages) > p.items:
-		return fmt.Errorf("send %s frame with %d storages, the limit is %d: %w", kind, len(storages), p.items, wire.ErrTooLarge)
+		return fmt.Errorf("send %s frame with %d storages, the limit is %d: %w", frame.Kind, len(storages), p.items, wire.ErrTooLarge)
 	}
-	if body == nil {
-		body = []byte{0xa0}
+	if frame.Body == nil {
+		frame.Body = []byte{0xa0}
 	}
-	frame := wire.Frame{Kind: kind, ID: id, Body: append([]byte(nil), body...), Context: ctx}
+	frame.Body = append([]byte(nil), frame.Body...)
 	if len(storages) > 0 {
 		lent := make([]io.Closer, len(storages))
 		for i, s := range storages {
@@ -92,7 +93,7 @@ func (p *pipe) lend(ctx context.Context, kind wire.Kind, id uint64, body []byte,
 	}
 	if err := p.out.put(frame); err != nil {
 		frame.Files.Close()
-		return fmt.Errorf("send %s frame: %w", kind, err)
+		return fmt.Errorf("send %s frame: %w", frame.Kind, err)
 	}
 	return nil
 }

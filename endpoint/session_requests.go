@@ -309,7 +309,7 @@ func (h *heldAnswer) grow(bytes int) error {
 
 func (h *heldAnswer) release() { h.of.Give(h.n) }
 
-// lends tells whether the client is in this process, so that memory is lent to it.
+// lends reports whether the client is in this process, so that memory is lent to it.
 func (ses *session) lends() bool {
 	_, ok := ses.conn.(*pipe)
 	return ok
@@ -318,7 +318,7 @@ func (ses *session) lends() bool {
 // send sends a frame with what goes beside it, all of which it borrows: descriptors to another process, storages within this one.
 func (ses *session) send(send sender, kind wire.Kind, id uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
 	if p, ok := ses.conn.(*pipe); ok {
-		return p.lend(nil, kind, id, body, storages)
+		return p.lend(wire.Frame{Kind: kind, ID: id, Body: body}, storages)
 	}
 	return send(kind, id, body, files...)
 }

@@ -15,11 +15,28 @@ const maxWrapped = 64
 // shortError stands for an error with a long text, which a task would keep for as long as it is kept itself.
 type shortError struct {
 	text    string
+	kind    string  // the type of the error, which programs and people are told
 	wrapped []error // those with short texts
 }
 
-func (e *shortError) Error() string   { return e.text }
+func (e *shortError) Error() string { return e.text }
+
+// TypeName returns the name of the type of the error that it stands for.
+func (e *shortError) TypeName() string { return e.kind }
+
 func (e *shortError) Unwrap() []error { return e.wrapped }
+
+// kindOf returns the type of an error, below what fmt.Errorf wraps around it.
+func kindOf(err error) string {
+	for {
+		kind := fmt.Sprintf("%T", err)
+		next := errors.Unwrap(err)
+		if next == nil || !strings.HasPrefix(kind, "*fmt.") {
+			return kind
+		}
+		err = next
+	}
+}
 
 // shortened is what a task keeps of an error. Where the text is long that is its beginning, and each error wrapped in it whose own text is short,
 // so that errors.Is and errors.As still find those.
@@ -28,7 +45,7 @@ func shortened(err error) error {
 	if !ok || len(text) <= MaxErrorBytes {
 		return err
 	}
-	short := &shortError{text: fmt.Sprintf("%s… (%d bytes left out)", strings.ToValidUTF8(strings.Clone(text[:MaxErrorBytes]), "?"), len(text)-MaxErrorBytes)}
+	short := &shortError{kind: kindOf(err), text: fmt.Sprintf("%s… (%d bytes left out)", strings.ToValidUTF8(strings.Clone(text[:MaxErrorBytes]), "?"), len(text)-MaxErrorBytes)}
 	if errors.Is(err, ErrPanic) { // as a panic with a long value is, which wraps nothing
 		short.wrapped = append(short.wrapped, ErrPanic)
 	}

@@ -24,7 +24,7 @@ type BuildArgs struct {
 	// HiddenSize is the width of each layer.
 	HiddenSize int64 `json:"hidden_size"`
 	// Layers is how many there are.
-	Layers int `json:"layers"`
+	Layers int `json:"layers,omitempty"`
 	// PaceMS is how many milliseconds each layer takes at least. It stands for the work that a real model is.
 	PaceMS int `json:"pace_ms,omitempty"`
 }
@@ -36,7 +36,7 @@ type TransformArgs struct {
 	// Scale is what each element is multiplied by.
 	Scale float32 `json:"scale"`
 	// Shift is what is added to it then.
-	Shift float32 `json:"shift"`
+	Shift float32 `json:"shift,omitempty"`
 }
 
 // NormArgs says which norm to compute, in how many steps.

@@ -98,9 +98,12 @@ func (t *CodeTable) classType(code Code) string {
 	return strings.ToLower(code.String())
 }
 
-// typeName is the Go type of an error, below what only wraps another.
+// typeName is the Go type of an error, below what only wraps another, or what an error that stands for another says.
 func typeName(err error) string {
 	for {
+		if named, ok := err.(interface{ TypeName() string }); ok {
+			return named.TypeName()
+		}
 		next, ok := err.(interface{ Unwrap() error })
 		if !ok || next.Unwrap() == nil || !strings.HasPrefix(reflect.TypeOf(err).String(), "*fmt.") {
 			return reflect.TypeOf(err).String()

@@ -1,7 +1,6 @@
 package message
 
 import (
-	"io"
 	"os"
 	"strconv"
 	"testing"
@@ -37,20 +36,6 @@ func numberedFiles(t testing.TB, n int) []*os.File {
 		t.Cleanup(func() { _ = files[i].Close() })
 	}
 	return files
-}
-
-// requireNumbers checks that the descriptors are those of numberedFiles, in order, and closes them.
-func requireNumbers(t testing.TB, files *wire.Files, n int) {
-	t.Helper()
-	require.Equal(t, n, files.Len())
-	for i := range n {
-		f := files.Take(i)
-		require.NotNil(t, f)
-		text, err := io.ReadAll(io.NewSectionReader(f, 0, 100))
-		require.NoError(t, err)
-		require.Equal(t, strconv.Itoa(i), string(text))
-		require.NoError(t, f.Close())
-	}
 }
 
 // checkDescriptors checks, when the test has closed everything, that no descriptor is left of it. It must be called before anything else

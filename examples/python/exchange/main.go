@@ -33,7 +33,7 @@ func main() {
 		log.Fatal(err)
 	}
 	fmt.Println("to python: version", must(client.Publish(ctx, "from-go", model)))
-	fmt.Scanln() // holds both until its input ends
+	_, _ = fmt.Scanln() // holds both until its input ends
 }
 
 func must[T any](value T, err error) T {

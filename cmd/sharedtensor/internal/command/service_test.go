@@ -97,23 +97,23 @@ func TestCallErrors(t *testing.T) {
 	p.service()
 	file := p.model("m.safetensors", 1)
 	for line, want := range map[string]string{
-		"call transfor":                       `"transfor": endpoint is not registered on ` + p.socket() + "; it has build_model, spectral_norm, transform",
-		"submit nothing":                      "it has build_model",
-		"invalidate nothing":                  "it has build_model",
-		"endpoints nothing":                   "it has build_model",
-		"call transform y=1":                  `no field "y"; transform takes x=tensor scale=float32 shift=float32`,
-		"call transform x=1":                  "transform takes x=tensor",
-		"submit build_model hidden_size=a":    "build_model takes hidden_size=int64 layers=int [pace_ms=int]",
-		"call build_model hidden_size=0":      "a model of 0 layers of 0",
-		"call transform x=@nope:x":            `"nope" is no file here, and no published name`,
-		"call transform x=@no.safetensors:x":  "no.safetensors: file does not exist",
-		"call transform x=@base:nope":         `base has no tensor "nope"`,
-		"call transform x=@" + file + ":nope": `m.safetensors has no tensor "nope"`,
-		"call transform x=@base":              "transform takes x=tensor",
-		"submit spectral_norm steps=1":        "stream",
-		"wait nope":                           "task was not found",
-		"cancel nope":                         "task was not found",
-		"release nope":                        `"nope": handle is stale`,
+		"call transfor":                                        `"transfor": endpoint is not registered on ` + p.socket() + "; it has build_model, spectral_norm, transform",
+		"submit nothing":                                       "it has build_model",
+		"invalidate nothing":                                   "it has build_model",
+		"endpoints nothing":                                    "it has build_model",
+		"call transform y=1":                                   `no field "y"; expected a map with the fields x, scale, shift; transform takes x=tensor scale=float32 [shift=float32]`,
+		"call transform x=1":                                   "transform takes x=tensor",
+		"submit build_model hidden_size=a":                     "build_model takes hidden_size=int64 [layers=int] [pace_ms=int]",
+		"call build_model hidden_size=0":                       "a model of 0 layers of 0",
+		"call transform x=@nope:x":                             `"nope" is no file here, and no published name`,
+		"call transform x=@no.safetensors:x":                   "no.safetensors: file does not exist",
+		"call transform x=@base:nope":                          `base has no tensor "nope"`,
+		"call transform x=@" + file + ":nope":                  `m.safetensors has no tensor "nope"`,
+		"call transform x=@base":                               "transform takes x=tensor",
+		"submit spectral_norm a=@base:layers.0.weight steps=1": "stream",
+		"wait nope":                                            "task was not found",
+		"cancel nope":                                          "task was not found",
+		"release nope":                                         `"nope": handle is stale`,
 	} {
 		require.Contains(t, p.fails(cli.ExitFailure, strings.Fields(line)...), want, line)
 	}
@@ -295,17 +295,17 @@ func TestEndpoints(t *testing.T) {
 	p := newPlace(t)
 	p.service()
 	require.Equal(t, strings.Join([]string{
-		"NAME           TAKES                                       RETURNS           OPTIONS",
-		"build_model    hidden_size=int64 layers=int [pace_ms=int]  statedict         task, managed, cached by model:{hidden_size}",
-		"spectral_norm  a=tensor steps=int                          service.Estimate  stream",
-		"transform      x=tensor scale=float32 shift=float32        tensor            timeout 1m00s",
+		"NAME           TAKES                                         RETURNS           OPTIONS",
+		"build_model    hidden_size=int64 [layers=int] [pace_ms=int]  statedict         task, managed, cached by model:{hidden_size}",
+		"spectral_norm  a=tensor steps=int                            service.Estimate  stream",
+		"transform      x=tensor scale=float32 [shift=float32]        tensor            timeout 1m00s",
 		"",
 	}, "\n"), p.must("endpoints"))
 	var list []endpoint.EndpointInfo
 	require.NoError(t, json.Unmarshal([]byte(p.must("endpoints", "transform", "--json")), &list))
 	require.Len(t, list, 1)
 	require.Equal(t, time.Minute, list[0].Timeout)
-	require.Equal(t, []endpoint.FieldInfo{{Name: "x", Type: "*tensor.Tensor"}, {Name: "scale", Type: "float32"}, {Name: "shift", Type: "float32"}},
+	require.Equal(t, []endpoint.FieldInfo{{Name: "x", Type: "*tensor.Tensor"}, {Name: "scale", Type: "float32"}, {Name: "shift", Type: "float32", Optional: true}},
 		list[0].InFields)
 	require.Equal(t, strings.Join([]string{
 		"FIELD          TYPE              NOTE",

@@ -95,7 +95,7 @@ func TestSocketActivation(t *testing.T) {
 	require.NoError(t, err)
 	defer f.Close()
 
-	early := p.start(p.command("get", "m", "-o", p.file("copy.safetensors"), "--socket", socket))
+	early := p.start(p.command("get", "m", "--wait", "-o", p.file("copy.safetensors"), "--socket", socket))
 	owner := p.activated(f, "1", "serve", "m="+path)
 	require.Contains(t, owner.line(), "on "+socket)
 	require.Equal(t, cli.ExitOK, early.exit(), "a client that came before the owner is served: %s", early.stderr)

@@ -59,7 +59,7 @@ func own(socket string) error {
 		return err
 	}
 	defer server.Close()
-	go server.Serve()
+	go func() { _ = server.Serve() }()
 	<-ctx.Done()
 	return nil
 }
