@@ -155,8 +155,6 @@ func (c *raw) read(b []byte) error {
 	return nil
 }
 
-func (c *raw) close() { _ = unix.Close(c.fd) }
-
 // describe says what came, without numbers and lengths that differ from one to the next.
 func describe(kind wire.Kind, body []byte) string {
 	if kind != wire.KindError {
