@@ -37,13 +37,13 @@ func TestFilesOfPyTorch(t *testing.T) {
 	for name, want := range map[string]string{
 		"float32.pt":   "tensor([[0., 1., 2.],\n        [3., 4., 5.]])",
 		"view.pt":      "tensor([[ 8, 14],\n        [ 9, 15],\n        [10, 16]])",
-		"bfloat16.pt":  "tensor([ 1.5000, -2.0000], dtype=bfloat16)",
+		"bfloat16.pt":  "tensor([ 1.5000, -2.0000], dtype=torch.bfloat16)",
 		"bool.pt":      "tensor([ True, False,  True])",
-		"complex64.pt": "tensor([1.+2.j, 3.-4.j], dtype=complex64)",
-		"scalar.pt":    "tensor(7, dtype=uint8)",
+		"complex64.pt": "tensor([1.+2.j, 3.-4.j])",
+		"scalar.pt":    "tensor(7, dtype=torch.uint8)",
 		"empty.pt":     "tensor([], size=(0, 3))",
 		"parameter.pt": "tensor([1., 1.])",
-		"protocol4.pt": "tensor([1., 1., 1.], dtype=float64)",
+		"protocol4.pt": "tensor([1., 1., 1.], dtype=torch.float64)",
 	} {
 		t.Run(name, func(t *testing.T) {
 			file, err := read(t, name)
