@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,7 @@ func TestArgumentsThatDoNotFit(t *testing.T) {
 		{fields{"x": x, "steps": 1, "model": x}, "field model: expected a state dict, got a tensor"},
 		{fields{"x": x, "steps": 300}, "field steps: the number 300 does not fit an integer (int8)"},
 		{fields{"x": x, "steps": "many"}, `field steps: expected an integer (int8), got the text "many"`},
+		{fields{"x": x, "steps": strings.Repeat("y", 100)}, `got the text "` + strings.Repeat("y", 29) + `…"`},
 		{fields{"x": x, "steps": x}, "field steps: expected an integer (int8), got a tensor"},
 		{fields{"x": x, "steps": 1, "layers": []any{layer, fields{"name": 7, "rate": 1}}}, "field layers[1].name: expected a text, got the number 7"},
 		{fields{"x": x, "steps": 1, "layers": []any{layer, fields{"name": "b"}}}, "field layers[1].rate: it is missing; expected a number (float32)"},

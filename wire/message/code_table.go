@@ -300,8 +300,8 @@ func (r *remoteError) Error() string { return r.err.Error() }
 
 func (r *remoteError) Unwrap() []error { return append([]error{r.err}, r.also...) }
 
-// CutText is a text of at most max bytes, which must be 64 or more: a longer one is cut and says how much was left out. The result is
-// UTF-8 whatever the text was.
+// CutText is a text of at most max bytes, which must be 8 or more: a longer one is cut and, where max is 64 or more, says how much
+// was left out. The result is UTF-8 whatever the text was.
 func CutText(text string, max int) string {
 	if len(text) <= max && utf8.ValidString(text) {
 		return text
@@ -309,9 +309,16 @@ func CutText(text string, max int) string {
 	if len(text) <= max {
 		return strings.ToValidUTF8(text, "?")
 	}
-	n := max - len("… (9223372036854775807 bytes left out)")
+	n := max - len("…")
+	if max >= 64 {
+		n = max - len("… (9223372036854775807 bytes left out)")
+	}
 	for i := 1; i < utf8.UTFMax && !utf8.RuneStart(text[n]); i++ {
 		n--
 	}
-	return fmt.Sprintf("%s… (%d bytes left out)", strings.ToValidUTF8(text[:n], "?"), len(text)-n)
+	cut := strings.ToValidUTF8(text[:n], "?") + "…"
+	if max < 64 {
+		return cut
+	}
+	return fmt.Sprintf("%s (%d bytes left out)", cut, len(text)-n)
 }

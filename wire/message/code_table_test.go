@@ -160,4 +160,11 @@ func TestTextIsCut(t *testing.T) {
 		require.Equal(t, fmt.Sprintf(" (%d bytes left out)", len(text)-len(kept)), left)
 		require.True(t, strings.HasPrefix(text, kept))
 	}
+	for max := 8; max < 64; max++ { // too few for the note of what was left out
+		cut := CutText("a\xff"+strings.Repeat("€", 100), max)
+		require.LessOrEqual(t, len(cut), max)
+		require.Greater(t, len(cut), max-6)
+		require.True(t, utf8.ValidString(cut))
+		require.True(t, strings.HasSuffix(cut, "€…"))
+	}
 }

@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command chaos looks for what no test of one subject finds. An owner and some clients, each a process, do random operations for a
 // while: clients publish, acquire, watch, call, submit, hold and give back, many at once, with contexts that often end near the
 // answer. Meanwhile processes are killed, stopped, drained and started again. Every element of every tensor that anybody gets is
