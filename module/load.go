@@ -98,11 +98,13 @@ type copier struct {
 	mem         driver.Memory // where it is at work
 	progress    func(done, total int64)
 	done, total int64
+	ahead       *readAhead // of the extents at work; nil where there is none
 }
 
 // advance reports n more bytes.
 func (c *copier) advance(n int64) {
 	c.done += n
+	c.ahead.advance(n)
 	if c.progress != nil {
 		c.progress(c.done, c.total)
 	}
@@ -110,6 +112,11 @@ func (c *copier) advance(n int64) {
 
 // copy copies the extents, the memory's own way if it has one.
 func (c *copier) copy(ctx context.Context, extents []extent) error {
+	c.ahead = startReadAhead(c.model.Files, extents)
+	defer func() {
+		c.ahead.stop()
+		c.ahead = nil
+	}()
 	loader, ok := c.mem.(driver.Loader)
 	if !ok {
 		return c.copyWindows(ctx, extents)
