@@ -38,11 +38,8 @@ func (c *Client) introduction() message.Hello {
 // describe lists the devices for the peer.
 func (s deviceSet) describe() []message.DeviceInfo {
 	list := make([]message.DeviceInfo, 0, len(s))
-	for uuid, dev := range s {
-		info := dev.Info()
-		list = append(list, message.DeviceInfo{
-			UUID: message.UUID(uuid), Type: int32(info.Type), Index: int32(info.Index), Name: info.Name,
-		})
+	for _, dev := range s {
+		list = append(list, encodeDevice(dev.Info()))
 	}
 	return list
 }

@@ -29,6 +29,8 @@ type VersionInfo struct {
 	Bytes int64 `json:"bytes"`
 	// Tensors is how many names it has.
 	Tensors int `json:"tensors"`
+	// Devices are those that its memory is on, as the owner numbers them, each once.
+	Devices []DeviceInfo `json:"devices"`
 	// Withdrawn tells that its name was withdrawn since, so that nobody can acquire it any more. The name may have been published again.
 	Withdrawn bool `json:"withdrawn,omitempty"`
 	// PublishedAt is when it was published.
@@ -80,6 +82,9 @@ func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 		PublishedAt: v.PublishedAt.UnixNano(),
 		Origin:      message.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
 	}
+	for _, d := range v.Devices {
+		version.Devices = append(version.Devices, encodeDevice(d))
+	}
 	for _, h := range v.Holders {
 		version.Holders = append(version.Holders, message.Holder{
 			Session: h.ID, Leases: uint64(h.Leases), PID: h.PID, UID: h.UID, Label: h.Label, Since: h.Since.UnixNano(),
@@ -98,7 +103,7 @@ func decodeInfo(in message.ModelInfo) ModelInfo {
 		version := VersionInfo{
 			Version: v.Version, Bytes: clampBytes(v.Bytes), Tensors: int(clampBytes(v.Tensors)), Withdrawn: v.Withdrawn, PublishedAt: time.Unix(0, v.PublishedAt),
 			Source: v.Origin.Source, Publisher: Process{PID: v.Origin.PID, UID: v.Origin.UID, Label: v.Origin.Label},
-			Holders: []Holder{},
+			Devices: decodeDevices(v.Devices), Holders: []Holder{},
 		}
 		for _, h := range v.Holders {
 			version.Holders = append(version.Holders, Holder{

@@ -3,7 +3,6 @@ package endpoint
 import (
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -46,12 +45,7 @@ func decodeObject(in message.ObjectInfo) ObjectInfo {
 	out := ObjectInfo{
 		ID: in.ID, ServerID: in.Server, Endpoint: in.Endpoint, CacheKey: in.CacheKey, Refs: in.Refs, Mine: in.Mine, Bytes: in.Bytes,
 		CreatedAt: fromNanos(in.CreatedAt), LastAccessedAt: fromNanos(in.AccessedAt),
-		Devices: []DeviceInfo{}, Holders: []ObjectHolder{}, Sessions: int(in.Sessions),
-	}
-	for _, d := range in.Devices {
-		out.Devices = append(out.Devices, DeviceInfo{
-			UUID: driver.UUID(d.UUID).String(), Type: driver.DeviceType(d.Type).String(), Index: int(d.Index), Name: d.Name,
-		})
+		Devices: decodeDevices(in.Devices), Holders: []ObjectHolder{}, Sessions: int(in.Sessions),
 	}
 	for _, h := range in.Holders {
 		out.Holders = append(out.Holders, ObjectHolder{

@@ -117,6 +117,22 @@ type DeviceInfo struct {
 	Name string `json:"name,omitempty"`
 }
 
+// encodeDevice is a device as it crosses.
+func encodeDevice(d driver.Info) message.DeviceInfo {
+	return message.DeviceInfo{UUID: message.UUID(d.UUID), Type: int32(d.Type), Index: int32(d.Index), Name: d.Name}
+}
+
+// decodeDevices is what a client makes of devices.
+func decodeDevices(in []message.DeviceInfo) []DeviceInfo {
+	out := make([]DeviceInfo, 0, len(in))
+	for _, d := range in {
+		out = append(out, DeviceInfo{
+			UUID: driver.UUID(d.UUID).String(), Type: driver.DeviceType(d.Type).String(), Index: int(d.Index), Name: d.Name,
+		})
+	}
+	return out
+}
+
 // ServerStats are a server's counters since its start, and numbers of this moment.
 type ServerStats struct {
 	// Requests counts requests, Errors those that were answered with an error.
@@ -233,17 +249,12 @@ func decodeServerInfo(in message.ServerInfo) ServerInfo {
 	out := ServerInfo{
 		Kind: in.Kind, ID: in.Server, Version: in.Version, Label: in.Label, Socket: in.Socket, DeviceIndex: int(in.DeviceIndex),
 		PID: in.PID, ParentPID: in.ParentPID, StartedAt: fromNanos(in.StartedAt), Uptime: time.Duration(in.Uptime),
-		Running: in.Running, Ready: in.Ready, Stats: ServerStats(in.Stats), Devices: []DeviceInfo{}, Memory: []MemoryUse{},
+		Running: in.Running, Ready: in.Ready, Stats: ServerStats(in.Stats), Devices: decodeDevices(in.Devices), Memory: []MemoryUse{},
 		Capabilities: Capabilities{Transport: in.Capabilities.Transport, Handles: []HandleSupport{}},
 		Endpoints:    []EndpointStats{}, Sessions: []SessionInfo{}, Limits: []LimitUse{},
 	}
 	for _, l := range in.Limits {
 		out.Limits = append(out.Limits, LimitUse(l))
-	}
-	for _, d := range in.Devices {
-		out.Devices = append(out.Devices, DeviceInfo{
-			UUID: driver.UUID(d.UUID).String(), Type: driver.DeviceType(d.Type).String(), Index: int(d.Index), Name: d.Name,
-		})
 	}
 	for _, h := range in.Capabilities.Handles {
 		out.Capabilities.Handles = append(out.Capabilities.Handles, HandleSupport{

@@ -27,7 +27,7 @@ func sizeOfVersion(name string, v *message.VersionInfo) int64 {
 	for _, h := range v.Holders {
 		n += modelHolderBytes + len(h.Label)
 	}
-	return int64(n)
+	return int64(n) + sizeOfDevices(v.Devices)
 }
 
 // fitVersion leaves off the holders for which there is no room, the latest first, and says how many there are.

@@ -56,7 +56,7 @@ func (p *payload) devices() []message.DeviceInfo {
 		info := s.Memory().Device().Info()
 		if !seen[info.UUID] {
 			seen[info.UUID] = true
-			list = append(list, message.DeviceInfo{UUID: message.UUID(info.UUID), Type: int32(info.Type), Index: int32(info.Index), Name: info.Name})
+			list = append(list, encodeDevice(info))
 		}
 	}
 	return list
@@ -92,10 +92,15 @@ func (o *objects) list(in message.Objects, session uint64, bytes int64) (out mes
 // sizeOf is how many bytes a description takes at most, with the labels that its holders may have.
 func sizeOf(info *message.ObjectInfo) int64 {
 	n := objectBytes + len(info.Endpoint) + len(info.CacheKey) + len(info.Holders)*(holderBytes+labelBytes)
-	for _, d := range info.Devices {
-		n += deviceBytes + len(d.Name)
+	return int64(n) + sizeOfDevices(info.Devices)
+}
+
+// sizeOfDevices is how many bytes their description takes at most.
+func sizeOfDevices(list []message.DeviceInfo) (n int64) {
+	for _, d := range list {
+		n += deviceBytes + int64(len(d.Name))
 	}
-	return int64(n)
+	return n
 }
 
 // listObjects answers a session's question.

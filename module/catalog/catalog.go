@@ -100,7 +100,7 @@ func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uin
 		return 0, errors.Join(fmt.Errorf("publish: %w", err), sd.Close())
 	}
 	v := &version{
-		name: name, sd: sd, bytes: sd.Bytes(), tensors: sd.Len(), origin: origin,
+		name: name, sd: sd, bytes: sd.Bytes(), tensors: sd.Len(), devices: devicesOf(sd), origin: origin,
 		leases: make(map[uint64]*Lease),
 	}
 	freed, wake, err := c.publish(v)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
@@ -297,11 +298,11 @@ func TestInfoTellsWhoHoldsWhat(t *testing.T) {
 	require.Equal(t, "a", list[0].Name)
 	require.Equal(t, catalog.Info{Name: "z", Current: 2, Versions: []catalog.VersionInfo{
 		{
-			Version: 2, Bytes: 200, Tensors: 1, PublishedAt: time.Unix(1006, 0), Current: true, Origin: origin,
+			Version: 2, Bytes: 200, Tensors: 1, Devices: []driver.Info{probeInfo}, PublishedAt: time.Unix(1006, 0), Current: true, Origin: origin,
 			Holders: []catalog.HolderInfo{{Holder: bob, Leases: 1, Since: l4.Since}},
 		},
 		{
-			Version: 1, Bytes: 100, Tensors: 1, PublishedAt: time.Unix(1001, 0), Origin: origin,
+			Version: 1, Bytes: 100, Tensors: 1, Devices: []driver.Info{probeInfo}, PublishedAt: time.Unix(1001, 0), Origin: origin,
 			Holders: []catalog.HolderInfo{
 				{Holder: bob, Leases: 2, Since: l1.Since}, {Holder: alice, Leases: 1, Since: l2.Since},
 			},

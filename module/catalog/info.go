@@ -7,9 +7,11 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Info is a name and its versions at one moment. It is a copy that shares nothing with the catalog.
+// Info is a name and its versions at one moment. It is a copy.
 type Info struct {
 	// Name is the name.
 	Name string
@@ -27,6 +29,8 @@ type VersionInfo struct {
 	Bytes int64
 	// Tensors is the number of names in its state dict.
 	Tensors int
+	// Devices are those that its memory is on, each once. They are the catalog's own: read them, nothing else.
+	Devices []driver.Info
 	// PublishedAt is when it was published.
 	PublishedAt time.Time
 	// Current tells whether new readers get this version.
@@ -183,7 +187,7 @@ func (e *entry) currentNumber() uint64 {
 // info describes the version of an entry.
 func (v *version) info(e *entry) VersionInfo {
 	return VersionInfo{
-		Version: v.number, Bytes: v.bytes, Tensors: v.tensors, PublishedAt: v.at,
+		Version: v.number, Bytes: v.bytes, Tensors: v.tensors, Devices: v.devices, PublishedAt: v.at,
 		Current: v == e.current, Withdrawn: v.withdrawn, Origin: v.origin, Holders: v.holders(),
 	}
 }

@@ -19,7 +19,7 @@ type probe struct {
 	fail   error // what Close returns
 }
 
-func (p *probe) Device() driver.Device              { return nil }
+func (p *probe) Device() driver.Device              { return probeDevice{} }
 func (p *probe) Bytes() int64                       { return p.bytes }
 func (p *probe) Writable() bool                     { return false }
 func (p *probe) ReadAt([]byte, int64) (int, error)  { return 0, os.ErrClosed }
@@ -27,6 +27,13 @@ func (p *probe) WriteAt([]byte, int64) (int, error) { return 0, driver.ErrReadOn
 func (p *probe) Export() (driver.Handle, error)     { return driver.Handle{}, driver.ErrInvalid }
 func (p *probe) Close() error                       { p.closed.Add(1); return p.fail }
 func (p *probe) isClosed() bool                     { return p.closed.Load() > 0 }
+
+// probeDevice is the device that probes are on. It can describe itself and nothing else.
+type probeDevice struct{ driver.Device }
+
+var probeInfo = driver.Info{Type: driver.CPU, Index: 3, UUID: driver.UUID{1}}
+
+func (probeDevice) Info() driver.Info { return probeInfo }
 
 // stateDict returns an owned state dict with one tensor, which is the last reference to the probe.
 func (p *probe) stateDict(t testing.TB) *module.StateDict {

@@ -1,8 +1,10 @@
 package catalog
 
 import (
+	"slices"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -20,6 +22,7 @@ type version struct {
 	sd      *module.StateDict
 	bytes   int64
 	tensors int
+	devices []driver.Info
 	origin  Origin
 	at      time.Time
 
@@ -48,6 +51,18 @@ func (c *Catalog) settleLocked(name string, e *entry) []*version {
 		c.forgetLocked(name, e)
 	}
 	return freed
+}
+
+// devicesOf are the devices that the memory of sd is on, each once.
+func devicesOf(sd *module.StateDict) []driver.Info {
+	var list []driver.Info
+	for _, s := range sd.Storages() {
+		info := s.Memory().Device().Info()
+		if !slices.ContainsFunc(list, func(other driver.Info) bool { return other.UUID == info.UUID }) {
+			list = append(list, info)
+		}
+	}
+	return list
 }
 
 // remove drops the versions in gone, which are in the reverse order of e.versions.

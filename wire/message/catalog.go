@@ -18,8 +18,6 @@ type Acquire struct {
 	Name string `cbor:"1,keyasint"`
 	// Version is the version, or 0 for the newest.
 	Version uint64 `cbor:"2,keyasint,omitempty"`
-	// Writable asks for memory that may be mapped writable. Frozen memory refuses it.
-	Writable bool `cbor:"3,keyasint,omitempty"`
 }
 
 // Acquired answers an [Acquire]. Its frame carries the descriptors that Handles name.
@@ -254,19 +252,15 @@ const (
 	EventPublished EventKind = 1
 	// EventWithdrawn is a name that has no current version any more.
 	EventWithdrawn EventKind = 2
-	// EventFreed is a version whose memory the owner has given back.
-	EventFreed EventKind = 3
 )
 
-// String is "published", "withdrawn", "freed" or "event".
+// String is "published", "withdrawn" or "event".
 func (k EventKind) String() string {
 	switch k {
 	case EventPublished:
 		return "published"
 	case EventWithdrawn:
 		return "withdrawn"
-	case EventFreed:
-		return "freed"
 	}
 	return "event"
 }

@@ -98,7 +98,7 @@ func TestSchemaNamesEveryNumber(t *testing.T) {
 		}
 		require.Regexp(t, fmt.Sprintf(`(?m)^load-%s = %d$`, word, state), string(schema))
 	}
-	for kind := EventPublished; kind <= EventFreed; kind++ {
+	for kind := EventPublished; kind <= EventWithdrawn; kind++ {
 		require.Regexp(t, fmt.Sprintf(`(?m)^event-%s = %d$`, kind, kind), string(schema))
 	}
 }

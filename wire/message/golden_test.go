@@ -84,7 +84,7 @@ func samples() []sample {
 		{"empty", wire.KindGoodbye, 0, 0, &Goodbye{}},
 		{"ping", wire.KindRequest, OpPing, 0, &Ping{Timestamp: -1}},
 		{"pong", wire.KindResponse, OpPing, 0, &Pong{Timestamp: 1 << 62}},
-		{"acquire", wire.KindRequest, OpAcquire, 0, &Acquire{Name: "llama", Version: 17, Writable: true}},
+		{"acquire", wire.KindRequest, OpAcquire, 0, &Acquire{Name: "llama", Version: 17}},
 		{"acquired", wire.KindResponse, OpAcquire, 1, &Acquired{Lease: 9, Name: "llama", Version: 17, Manifest: manifest, Handles: handles}},
 		{"release", wire.KindRequest, OpRelease, 0, &Release{Leases: []uint64{9, 10, 1 << 63}}},
 		{"released", wire.KindResponse, OpRelease, 0, &Released{Count: 3}},

@@ -26,7 +26,6 @@ class Storage(Message):
 class Acquire(Message):
     name: str
     version: U64 = 0
-    writable: bool = False
 
 
 @dataclass(kw_only=True, slots=True)

@@ -57,7 +57,6 @@ class EventKind(IntEnum):
 
     PUBLISHED = 1
     WITHDRAWN = 2
-    FREED = 3
 
 
 class TaskEventKind(IntEnum):

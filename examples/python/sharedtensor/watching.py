@@ -19,14 +19,14 @@ from .session import Session
 if TYPE_CHECKING:
     from .client import Client
 
-_NAMES = {EventKind.PUBLISHED: "published", EventKind.WITHDRAWN: "withdrawn", EventKind.FREED: "freed"}
+_NAMES = {EventKind.PUBLISHED: "published", EventKind.WITHDRAWN: "withdrawn"}
 
 
 @dataclass(frozen=True)
 class Event:
     """What happened to a name.
 
-    :ivar kind: "published", "withdrawn" or "freed"; "connected" and "disconnected" are of the connection, with name "".
+    :ivar kind: "published" or "withdrawn"; "connected" and "disconnected" are of the connection, with name "".
     :ivar version: that it happened to.
     """
 

@@ -54,7 +54,7 @@ var Table = []Row{
 	{Package: "tensor/torchipc", Ours: []string{"driver", "driver/cuda", "tensor"}, Theirs: []string{xsys}},
 	{Package: "module/safetensors", Ours: []string{"tensor"}, Theirs: []string{xsys}},
 	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors"}},
-	{Package: "module/catalog", Ours: []string{"module"}},
+	{Package: "module/catalog", Ours: []string{"driver", "module"}},
 	{Package: "endpoint", Ours: []string{"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics"}},
 	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},

@@ -1,0 +1,80 @@
+package endpoint_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// schemaTables are the parts of fields.json that the tests of this file hold an owner to.
+type schemaTables struct {
+	Messages map[string][]struct {
+		Name string `json:"name"`
+	} `json:"messages"`
+	Numbers map[string]map[string]int `json:"numbers"`
+}
+
+func readSchemaTables(t *testing.T) (s schemaTables) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(protocolFile(t, "fields.json")), &s))
+	return s
+}
+
+// TestEveryKindOfEventIsSent: the schema names no kind of event that an owner never sends. (D25)
+func TestEveryKindOfEventIsSent(t *testing.T) {
+	s := hostileOwner(t)
+	watcher, publisher := politePeer(t, s.Socket()), politePeer(t, s.Socket())
+	publish := func() {
+		in, file := offer(t, true)
+		in.Name = "n"
+		require.Zero(t, publisher.answered(message.OpPublish, in, 0, file))
+	}
+	publish()
+	var body string
+	watch := watcher.begin(message.OpWatch, message.Watch{Names: []string{"n"}}, 0)
+	watcher.next(wire.KindResponse, watch, &body)
+	sent := map[string]int{}
+	hear := func() {
+		var e message.Event
+		watcher.next(wire.KindEvent, watch, &e)
+		sent[e.Kind.String()] = int(e.Kind)
+	}
+	hear() // version 1, which is there
+	publish()
+	hear() // version 2; version 1 is freed, which the list shows and no event
+	require.Zero(t, publisher.answered(message.OpWithdraw, message.Withdraw{Name: "n"}, 0))
+	hear()
+	require.Zero(t, watcher.answered(message.OpUnwatch, message.Unwatch{Watch: watch}, 0))
+	require.Equal(t, readSchemaTables(t).Numbers["event"], sent)
+}
+
+// TestAcquireAsksForNoMoreThanIsDone: the memory of a version is sealed, so an acquire names a version and nothing else. (D25)
+func TestAcquireAsksForNoMoreThanIsDone(t *testing.T) {
+	var names []string
+	for _, f := range readSchemaTables(t).Messages["acquire"] {
+		names = append(names, f.Name)
+	}
+	require.Equal(t, []string{"name", "version"}, names)
+}
+
+// TestVersionsNameTheirDevices: the list of what is published says which devices a version is on, as the schema says. (D25)
+func TestVersionsNameTheirDevices(t *testing.T) {
+	s := hostileOwner(t)
+	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	list, err := c.List(t.Context())
+	require.NoError(t, err)
+	info, err := c.ServerInfo(t.Context())
+	require.NoError(t, err)
+	require.Len(t, info.Devices, 1)
+	require.Equal(t, info.Devices, list[0].Versions[0].Devices)
+	one, err := c.Info(t.Context(), list[0].Name)
+	require.NoError(t, err)
+	require.Equal(t, info.Devices, one.Versions[0].Devices)
+}
