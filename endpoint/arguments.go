@@ -121,7 +121,7 @@ func (a *arguments) free() {
 // key is the cache key of a call; false where its result must not be cached: an argument holds memory that somebody may still write, so
 // that equal arguments would not mean equal bytes.
 func (d *definition) key(a *arguments) (cache.Key, bool) {
-	if d.options.noCache {
+	if !d.options.cached {
 		return cache.Key{}, false
 	}
 	if t := d.options.cacheKey; t != nil {

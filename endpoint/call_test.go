@@ -35,7 +35,7 @@ type nestedOut struct {
 }
 
 func testRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	must := func(err error) {
 		if err != nil {
 			panic(err)

@@ -40,10 +40,11 @@
 // The end of the caller's context, its deadline and the end of its connection end the context of the function. A panic, and a function that ends its
 // goroutine, are errors of the call.
 //
-// # Results are cached
+// # Results that are kept
 //
-// Unless the endpoint says [NoCache], a result is kept under a key and handed to whoever calls with the same key; callers that come
-// while it is being made wait for it ([NoSingleFlight] lets them make their own). With [CacheKey] the key is what the template says,
+// A function runs once for each call. An endpoint that is [Cached], has a [CacheKey] or is [Managed] keeps a result under a key and hands it to
+// whoever calls with the same key; callers that come while it is being made wait for it ([NoSingleFlight] lets them make their own).
+// [NewRegistry] takes options for all endpoints of a registry. With [CacheKey] the key is what the template says,
 // whatever else the arguments are. Otherwise it is made of all arguments, in their encoding, tensors by their memory, offset, shape and
 // strides. Memory counts where its bytes stay what they are:
 //
@@ -51,7 +52,7 @@
 //   - memory whose versions the caller counts (tensor.Storage.Touch), for the calls of the same connection;
 //   - memory that the system keeps everybody from writing (tensor.Storage.Seal, a memfd with F_SEAL_WRITE).
 //
-// A call with other memory runs each time, which [EndpointInfo] counts.
+// A call of such an endpoint with other memory runs each time, which [EndpointInfo] counts.
 //
 // A run belongs to all who wait for it: its deadline is the latest of theirs, and it is told to stop when the last one has left. Errors
 // are not kept, neither is what cannot be encoded, decoded or shared. A result that was invalidated while it was made goes to those who

@@ -28,7 +28,7 @@ func TestAServerThatDrainsEndsWhatRunsAndTakesNoMore(t *testing.T) {
 		case <-ctx.Done():
 			return 0, context.Cause(ctx)
 		}
-	}, endpoint.Task(), endpoint.NoCache()))
+	}, endpoint.Task()))
 	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard()})
 	ctx, cancel := context.WithTimeout(context.Background(), 2*waitLimit)
 	defer cancel()

@@ -67,7 +67,7 @@ func TestResultsGiveWayWhereMemoryIsRefused(t *testing.T) {
 	defer real.Close()
 	const size = 1 << 20
 	dev := &smallDevice{Device: real, left: 4*size + size/2}
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	require.NoError(t, endpoint.Register(r, "zeros", func(_ context.Context, n int) (*tensor.Tensor, error) {
 		return tensor.Empty(dev, tensor.Uint8, tensor.Shape{size})
 	}))

@@ -99,8 +99,8 @@ type loadStats struct {
 func loadRegistry(c *loadCounts) *endpoint.Registry {
 	r := endpoint.NewRegistry()
 	err := errors.Join(
-		endpoint.Register(r, "next", func(_ context.Context, n int) (int, error) { return n + 1, nil }, endpoint.NoCache()),
-		endpoint.Register(r, "meet", func(ctx context.Context, n int) (int, error) { return n, c.meet(ctx, n) }, endpoint.NoCache()),
+		endpoint.Register(r, "next", func(_ context.Context, n int) (int, error) { return n + 1, nil }),
+		endpoint.Register(r, "meet", func(ctx context.Context, n int) (int, error) { return n, c.meet(ctx, n) }),
 		endpoint.Register(r, "wait", func(ctx context.Context, quick bool) (bool, error) {
 			if quick {
 				return true, nil
@@ -109,16 +109,16 @@ func loadRegistry(c *loadCounts) *endpoint.Registry {
 			defer c.stopped.Add(1)
 			<-ctx.Done()
 			return false, context.Cause(ctx)
-		}, endpoint.NoCache()),
+		}),
 		endpoint.Register(r, "leave", func(_ context.Context, leave bool) (bool, error) {
 			if leave {
 				runtime.Goexit()
 			}
 			return true, nil
-		}, endpoint.NoCache()),
-		endpoint.Register(r, "bytes", func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil }, endpoint.NoCache()),
-		endpoint.Register(r, "same", func(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return x.Clone(), nil }, endpoint.NoCache()),
-		endpoint.Register(r, "stats", func(context.Context, struct{}) (loadStats, error) { return c.stats(), nil }, endpoint.NoCache()),
+		}),
+		endpoint.Register(r, "bytes", func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil }),
+		endpoint.Register(r, "same", func(_ context.Context, x *tensor.Tensor) (*tensor.Tensor, error) { return x.Clone(), nil }),
+		endpoint.Register(r, "stats", func(context.Context, struct{}) (loadStats, error) { return c.stats(), nil }),
 	)
 	if err != nil {
 		panic(err)

@@ -165,7 +165,7 @@ func (s *Server) closeExport(out *export) {
 // same memory to whoever calls it later, so it has given its word for that. Memory of callers that came back in the result is not the
 // endpoint's to speak for.
 func (s *Server) nameResult(r *result, d *definition, arguments []*tensor.Storage) {
-	if d.options.noCache {
+	if !d.options.cached {
 		return
 	}
 	for _, storage := range r.payload.storages {
@@ -241,7 +241,7 @@ func (s *Server) importArguments(handles []message.Handle, files *wire.Files, d 
 
 // uncached notes that a call was not cached because of the memory of its arguments, once for each endpoint in the log.
 func (s *Server) uncached(d *definition) {
-	if d.options.noCache || d.uncached.Add(1) > 1 {
+	if !d.options.cached || d.uncached.Add(1) > 1 {
 		return
 	}
 	s.log.Debug("calls are not cached whose arguments are in memory that may still be written", "endpoint", d.name)

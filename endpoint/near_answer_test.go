@@ -26,7 +26,7 @@ func TestContextsThatEndNearTheAnswer(t *testing.T) {
 	require.NoError(t, endpoint.Register(r, "task", func(ctx context.Context, n int) (int, error) {
 		<-ctx.Done()
 		return 0, context.Cause(ctx)
-	}, endpoint.Task(), endpoint.NoCache()))
+	}, endpoint.Task()))
 	dev := testDevice(t)
 	s := serve(t, endpoint.ServerOptions{Registry: r})
 	version := uint64(0)

@@ -118,7 +118,7 @@ func doEndpoints(_ context.Context, r request) (reply, error) {
 func (d *definition) info() message.EndpointInfo {
 	o := d.options
 	info := message.EndpointInfo{
-		Name: d.name, Task: o.task, Managed: o.managed, Stream: d.stream != nil, Cache: !o.noCache, SingleFlight: !o.noCache && !o.noSingleFlight,
+		Name: d.name, Task: o.task, Managed: o.managed, Stream: d.stream != nil, Cache: o.cached, SingleFlight: o.cached && !o.noSingleFlight,
 		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: clipped(typeName(d.in)), Out: clipped(typeName(d.out)),
 		InFields: describeFields(d.in), OutFields: describeFields(d.out), Uncached: d.uncached.Load(),
 	}

@@ -7,7 +7,7 @@ import (
 
 // options are how an endpoint runs.
 type options struct {
-	task, managed, noCache, noSingleFlight, writable bool
+	task, managed, cached, noCache, noSingleFlight, writable bool
 
 	cacheKey   *template // nil for a key of all arguments
 	serialized *template // nil for runs that do not wait for each other
@@ -17,8 +17,36 @@ type options struct {
 // Option says how an endpoint runs.
 type Option func(*definition) error
 
-// apply sets the options one after the other and checks them together.
-func (o *options) apply(d *definition, opts []Option) error {
+// apply sets the registry's options and then the endpoint's own, which go before, and checks them together. Afterwards cached says whether
+// results are kept.
+func (o *options) apply(d *definition, defaults, own []Option) error {
+	if err := d.set(defaults); err != nil {
+		return fmt.Errorf("an option of the registry: %w", err)
+	}
+	byDefault := o.cached && !o.noCache || o.cacheKey != nil
+	defaultKey := o.cacheKey
+	o.cached, o.noCache, o.cacheKey = false, false, nil
+	if err := d.set(own); err != nil {
+		return err
+	}
+	switch {
+	case o.noCache && o.cacheKey != nil:
+		return fmt.Errorf("%w: it has a cache key and no cache", ErrInvalid)
+	case o.noCache && o.cached:
+		return fmt.Errorf("%w: it is cached and has no cache", ErrInvalid)
+	case d.stream != nil && (o.task || o.managed || o.cached || o.cacheKey != nil):
+		return fmt.Errorf("%w: a stream is neither a task nor managed nor cached", ErrInvalid)
+	}
+	asked := o.cached || o.managed || o.cacheKey != nil
+	o.cached = d.stream == nil && !o.noCache && (asked || byDefault)
+	if o.cached && o.cacheKey == nil {
+		o.cacheKey = defaultKey
+	}
+	return nil
+}
+
+// set applies the options one after the other.
+func (d *definition) set(opts []Option) error {
 	for _, opt := range opts {
 		if opt == nil {
 			return fmt.Errorf("%w: an option is nil", ErrInvalid)
@@ -26,15 +54,6 @@ func (o *options) apply(d *definition, opts []Option) error {
 		if err := opt(d); err != nil {
 			return err
 		}
-	}
-	switch {
-	case o.noCache && o.cacheKey != nil:
-		return fmt.Errorf("%w: it has a cache key and no cache", ErrInvalid)
-	case d.stream != nil && (o.task || o.managed || o.cacheKey != nil):
-		return fmt.Errorf("%w: a stream is neither a task nor managed nor cached", ErrInvalid)
-	}
-	if d.stream != nil {
-		o.noCache = true
 	}
 	return nil
 }
@@ -45,17 +64,25 @@ func Task() Option {
 	return func(d *definition) error { d.options.task = true; return nil }
 }
 
-// Managed makes results managed objects: the server keeps them as long as any session has a reference.
+// Managed makes results managed objects: the server keeps them as long as any session has a reference, and for as long equal calls get the
+// same object, as with [Cached]. With [NoCache] each call makes an object of its own.
 func Managed() Option {
 	return func(d *definition) error { d.options.managed = true; return nil }
 }
 
-// NoCache runs the function at each call.
+// Cached keeps a result and hands it to whoever calls with the same arguments; calls that come while it is being made wait for it. Nobody
+// writes to the tensors of such a result any more, the function included. Streams are never cached.
+func Cached() Option {
+	return func(d *definition) error { d.options.cached = true; return nil }
+}
+
+// NoCache runs the function at each call, which is so for any endpoint that does not ask for more: it is for one that is [Managed], and for
+// those of a registry whose endpoints are cached.
 func NoCache() Option {
 	return func(d *definition) error { d.options.noCache = true; return nil }
 }
 
-// NoSingleFlight lets equal calls at the same time run side by side; the last result is cached.
+// NoSingleFlight lets equal calls of a cached endpoint at the same time run side by side; the last result is kept.
 func NoSingleFlight() Option {
 	return func(d *definition) error { d.options.noSingleFlight = true; return nil }
 }
@@ -65,10 +92,10 @@ func WritableArguments() Option {
 	return func(d *definition) error { d.options.writable = true; return nil }
 }
 
-// CacheKey makes a cache key of a template such as "model:{hidden_size}": the words in braces are fields of the argument, dots go down
+// CacheKey is [Cached] with a key made of a template such as "model:{hidden_size}": the words in braces are fields of the argument, dots go down
 // into structs. Calls with the same key share a result whatever else their arguments are; different values of the fields never make the same
 // key, whatever text stands between them. A field that the argument does not
-// have is an error at registration. Without this option the key is made of all arguments.
+// have is an error at registration.
 func CacheKey(text string) Option {
 	return func(d *definition) (err error) {
 		d.options.cacheKey, err = parseTemplate(text, d.in)

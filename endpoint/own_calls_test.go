@@ -17,11 +17,11 @@ func TestServerCallsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRegistry()
 		var s *Server
-		require.NoError(t, Register(r, "inner", func(_ context.Context, n int) (int, error) { return n + 1, nil }, NoCache()))
+		require.NoError(t, Register(r, "inner", func(_ context.Context, n int) (int, error) { return n + 1, nil }))
 		require.NoError(t, Register(r, "outer", func(ctx context.Context, n int) (out int, err error) {
 			err = s.Call(ctx, "inner", n, &out)
 			return out, err
-		}, NoCache()))
+		}))
 		s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
 		defer s.Close()
@@ -41,17 +41,17 @@ func TestServerCallCarriesItsContext(t *testing.T) {
 	type key struct{}
 	r := NewRegistry()
 	began, ended := make(chan struct{}), make(chan error, 1)
-	require.NoError(t, Register(r, "value", func(ctx context.Context, _ struct{}) (string, error) { return ctx.Value(key{}).(string), nil }, NoCache()))
+	require.NoError(t, Register(r, "value", func(ctx context.Context, _ struct{}) (string, error) { return ctx.Value(key{}).(string), nil }))
 	require.NoError(t, Register(r, "deadline", func(ctx context.Context, _ struct{}) (int64, error) {
 		end, _ := ctx.Deadline()
 		return end.UnixNano(), nil
-	}, NoCache()))
+	}))
 	require.NoError(t, Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) {
 		close(began)
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return 0, context.Cause(ctx)
-	}, NoCache()))
+	}))
 	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer s.Close()

@@ -64,7 +64,7 @@ type ring struct {
 type nest []nest
 
 func panickyRegistry(t *testing.T, dev driver.Device) *endpoint.Registry {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	make := func() *tensor.Tensor {
 		x, err := tensor.FromSlice(dev, tensor.Shape{1}, []float32{1})
 		require.NoError(t, err)

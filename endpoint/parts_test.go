@@ -105,7 +105,7 @@ func TestTemplatesTellValuesApart(t *testing.T) {
 
 func TestLongKeysAreHashed(t *testing.T) {
 	d := &definition{name: "e", in: reflect.TypeFor[templateIn]()}
-	require.NoError(t, CacheKey("{Name}")(d))
+	require.NoError(t, d.options.apply(d, nil, []Option{CacheKey("{Name}")}))
 	key := func(name string) string {
 		k, keyed := d.key(&arguments{value: &templateIn{Name: name}})
 		require.True(t, keyed)
@@ -124,6 +124,7 @@ func TestRegistrationsAreChecked(t *testing.T) {
 	fn := func(context.Context, templateIn) (int, error) { return 0, nil }
 	for _, opts := range [][]Option{
 		{CacheKey("{nothing}")}, {SerializedBy("{nothing}")}, {Timeout(0)}, {Timeout(-1)}, {NoCache(), CacheKey("k")},
+		{NoCache(), Cached()},
 	} {
 		require.ErrorIs(t, Register(r, "x", fn, opts...), ErrInvalid)
 	}

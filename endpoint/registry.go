@@ -23,19 +23,24 @@ var ErrNoEndpoint = errors.New("endpoint is not registered")
 
 // Registry is the endpoints of a server: Go functions that other processes call by name. Its methods are safe for concurrent use.
 type Registry struct {
+	defaults []Option
+
 	mu        sync.RWMutex
 	endpoints map[string]*definition
 }
 
-// NewRegistry returns a registry without endpoints, which the zero Registry is too.
-func NewRegistry() *Registry { return new(Registry) }
+// NewRegistry returns a registry without endpoints, which the zero Registry is too. The options are those of each endpoint that does not say
+// otherwise by its own: NewRegistry(Cached()) has every function cached but those with [NoCache].
+func NewRegistry(defaults ...Option) *Registry { return &Registry{defaults: slices.Clone(defaults)} }
 
 // Register adds fn under a name. In and Out are what can cross: scalars, strings, bytes, slices, arrays, maps, structs,
 // pointers, *tensor.Tensor and *module.StateDict, nested freely.
 //
+// fn runs once for each call, unless an option asks for more.
+//
 // fn borrows the tensors of its argument: the endpoint closes them when fn has returned, so what fn keeps it clones. The endpoint takes the
 // tensors of the result: it closes them when the result has been sent or is no longer cached, so what fn hands out of its own it clones.
-// Unless the endpoint has [NoCache], fn has given its word that nobody writes to them any more.
+// Where results are cached, fn has given its word that nobody writes to them any more.
 // ctx ends when the caller cancels, its deadline passes, or it goes away. A panic becomes an error with the endpoint's name.
 //
 // Errors: [ErrRegistered], [ErrConfiguration] for a bad name, no function, a type that cannot cross or options that make no sense.
@@ -75,9 +80,9 @@ type definition struct {
 
 // add checks the definition and enters it.
 func (r *Registry) add(d *definition, opts []Option) error {
-	err := d.check(opts)
-	if r == nil {
-		err = fmt.Errorf("%w: there is no registry", ErrInvalid)
+	err := fmt.Errorf("%w: there is no registry", ErrInvalid)
+	if r != nil {
+		err = d.check(r.defaults, opts)
 	}
 	if err != nil {
 		return fmt.Errorf("register %s: %w", shown(d.name), configuration(err))
@@ -95,7 +100,7 @@ func (r *Registry) add(d *definition, opts []Option) error {
 }
 
 // check refuses a definition that makes no sense, and takes the options over.
-func (d *definition) check(opts []Option) error {
+func (d *definition) check(defaults, own []Option) error {
 	if err := catalog.CheckName(d.name); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
@@ -107,7 +112,7 @@ func (d *definition) check(opts []Option) error {
 			return err
 		}
 	}
-	return d.options.apply(d, opts)
+	return d.options.apply(d, defaults, own)
 }
 
 // find returns the endpoint of that name.

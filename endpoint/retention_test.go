@@ -46,7 +46,7 @@ func TestB06NoTaskKeepsWhatItsCallerHasGot(t *testing.T) {
 }
 
 func TestResultsOfTasksAreKeptWithinTheirBytes(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Bytes: 2500}})
 	register(t, r, "bytes", func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil }, endpoint.NoCache(), endpoint.Task())
 	submit := func(n int) string {
@@ -74,7 +74,7 @@ func TestResultsOfTasksAreKeptWithinTheirBytes(t *testing.T) {
 
 // roomFor is a server whose cache has room for one result of the endpoint "object", of which runs are counted.
 func roomFor(t *testing.T, results endpoint.ResultOptions, opts ...endpoint.Option) (context.Context, *endpoint.Server, *endpoint.Client, *counters) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Results: results})
 	counts := new(counters)
 	register(t, r, "object", func(_ context.Context, in modelIn) ([]byte, error) {
@@ -161,7 +161,7 @@ func TestTheCacheKeyOfAnObjectThatIsNotCachedAnyMore(t *testing.T) {
 func TestWhatIsKeptForATimeGoesByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
-		r := endpoint.NewRegistry()
+		r := endpoint.NewRegistry(endpoint.Cached())
 		runs := 0
 		register(t, r, "count", func(context.Context, int) (int, error) { runs++; return runs, nil })
 		node, err := endpoint.Open(ctx, endpoint.Options{

@@ -64,7 +64,7 @@ func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, count
 func shareModels(t testing.TB) func(n *endpoint.Node, dev driver.Device, counts *counters) {
 	return func(n *endpoint.Node, dev driver.Device, counts *counters) {
 		for name, opts := range map[string][]endpoint.Option{
-			"cached": nil, "by key": {endpoint.CacheKey("{size}")}, "not cached": {endpoint.NoCache()}, "managed": {endpoint.Managed()},
+			"cached": {endpoint.Cached()}, "by key": {endpoint.CacheKey("{size}")}, "not cached": nil, "managed": {endpoint.Managed()},
 		} {
 			_, err := endpoint.Share(n, name, func(_ context.Context, in modelIn) (*tensor.Tensor, error) {
 				counts.add(name)
@@ -75,7 +75,7 @@ func shareModels(t testing.TB) func(n *endpoint.Node, dev driver.Device, counts 
 		_, err := endpoint.Share(n, "nothing", func(context.Context, modelIn) (*tensor.Tensor, error) {
 			counts.add("nothing")
 			return nil, nil
-		})
+		}, endpoint.Cached())
 		require.NoError(t, err)
 	}
 }
@@ -176,11 +176,11 @@ func TestMemoryIsLentWithinAProcess(t *testing.T) {
 			kept, err = filled(dev, 4, 1)
 			require.NoError(t, err)
 		}
-		_, err := endpoint.Share(n, "kept", func(context.Context, struct{}) (*tensor.Tensor, error) { return kept.Clone(), nil }, endpoint.NoCache())
+		_, err := endpoint.Share(n, "kept", func(context.Context, struct{}) (*tensor.Tensor, error) { return kept.Clone(), nil })
 		require.NoError(t, err)
 		_, err = endpoint.Share(n, "same", func(_ context.Context, in scaleIn) (bool, error) {
 			return in.X.Storage().Origin() == kept.Storage(), nil
-		}, endpoint.NoCache())
+		})
 		require.NoError(t, err)
 	}
 	inRoles(t, share, func(t *testing.T, r role) {

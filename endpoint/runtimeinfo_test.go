@@ -18,7 +18,7 @@ func TestRuntimeInfo(t *testing.T) {
 	server, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, BasePath: base, DeviceIndex: 2})
 	require.NoError(t, err)
 	defer server.Close()
-	_, err = endpoint.Share(server, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil })
+	_, err = endpoint.Share(server, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil }, endpoint.Cached())
 	require.NoError(t, err)
 	server.Ready()
 	require.NoError(t, server.Call(ctx, "double", 1, nil))

@@ -245,7 +245,7 @@ func TestServerInfoCountsMemoryOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	dev := testDevice(t)
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	require.NoError(t, endpoint.Register(r, "same", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) { return in.X.Clone(), nil },
 		endpoint.CacheKey("same:{by}"), endpoint.Managed()))
 	socket := socketPath(t)
@@ -316,7 +316,7 @@ func TestServerInfoListsSomeOfManyReferences(t *testing.T) {
 func TestServerInfoCountsWhatExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
-		r := endpoint.NewRegistry()
+		r := endpoint.NewRegistry(endpoint.Cached())
 		require.NoError(t, endpoint.Register(r, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil }))
 		require.NoError(t, endpoint.Register(r, "fail", func(context.Context, int) (int, error) { return 0, errors.New("no") }))
 		node, err := endpoint.Open(ctx, endpoint.Options{

@@ -43,7 +43,7 @@ func TestB30WhoWaitsForARunOrATurnGivesItsWorkerAway(t *testing.T) {
 		for _, workers := range []int{1, 2} {
 			for _, inProcess := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, %d workers, in process %v", name, workers, inProcess), func(t *testing.T) {
-					r := endpoint.NewRegistry()
+					r := endpoint.NewRegistry(endpoint.Cached())
 					ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: workers}})
 					through := endpoint.Caller(c)
 					if inProcess {
@@ -81,7 +81,7 @@ func TestB30WhoWaitsForARunOrATurnGivesItsWorkerAway(t *testing.T) {
 }
 
 func TestTasksThatShareARunShareItsProgress(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 1}})
 	step := make(chan int64)
 	register(t, r, "nested", func(context.Context, struct{}) (int, error) { return 5, nil }, endpoint.Task(), endpoint.NoCache())
@@ -144,7 +144,7 @@ func TestTasksThatShareARunShareItsProgress(t *testing.T) {
 }
 
 func TestRunsThatWaitForTheirTurnFindWhatWasMadeMeanwhile(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	gate, counts := make(chan struct{}), new(counters)
 	register(t, r, "model", func(_ context.Context, in modelIn) (int, error) {
@@ -177,7 +177,7 @@ func TestRunsThatWaitForTheirTurnFindWhatWasMadeMeanwhile(t *testing.T) {
 }
 
 func TestEqualCallsRunSideBySideWithoutSingleFlight(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	var meet sync.WaitGroup
 	meet.Add(2)
@@ -208,7 +208,7 @@ func TestEqualCallsRunSideBySideWithoutSingleFlight(t *testing.T) {
 }
 
 func TestACachedRunHasTheDeadlineOfAllWhoWait(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	gate := make(chan struct{})
 	register(t, r, "minutes left", func(ctx context.Context, in modelIn) (int, error) {
@@ -254,7 +254,7 @@ func TestACachedRunHasTheDeadlineOfAllWhoWait(t *testing.T) {
 }
 
 func TestARunThatCallsItselfFails(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, _ := shared(t, endpoint.ServerOptions{Registry: r})
 	register(t, r, "again", func(ctx context.Context, n int) (int, error) { return endpoint.Call[int](ctx, s, "again", n) })
 	require.ErrorIs(t, s.Call(ctx, "again", 1, nil), task.ErrSelf)
@@ -268,7 +268,7 @@ func TestARunThatCallsItselfFails(t *testing.T) {
 // TestTasksOfAllKindsTogether lets tasks of all kinds call each other, some of whose callers leave. Whatever waits for what, all end, and every
 // worker is free.
 func TestTasksOfAllKindsTogether(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 2}})
 	kinds := [][]endpoint.Option{
 		{endpoint.Task()},

@@ -27,7 +27,7 @@ func TestTheEndOfAServerWaitsForNoFunction(t *testing.T) {
 		}, 50*time.Millisecond + lateGrace, context.DeadlineExceeded},
 		{"Close", (*Server).Close, closeGrace, nil},
 	} {
-		for _, opts := range [][]Option{nil, {NoCache()}, {Task()}} {
+		for _, opts := range [][]Option{{Cached()}, nil, {Task()}} {
 			t.Run(c.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					gate := make(chan struct{})

@@ -190,11 +190,11 @@ func valueRegistry(t *testing.T, step chan int) *endpoint.Registry {
 			task.Report(ctx, int64(n), 10, "")
 		}
 		return 7, nil
-	}, endpoint.NoCache()))
+	}))
 	require.NoError(t, endpoint.Register(r, "stuck", func(ctx context.Context, _ struct{}) (int, error) {
 		<-ctx.Done()
 		return 0, context.Cause(ctx)
-	}, endpoint.NoCache()))
+	}))
 	require.NoError(t, endpoint.RegisterStream(r, "count", func(_ context.Context, to int) iter.Seq2[int, error] {
 		return func(yield func(int, error) bool) {
 			for i := 0; i < to && yield(i, nil); i++ {

@@ -112,7 +112,7 @@ func TestArgumentsOfPendingTasksAreFreed(t *testing.T) {
 
 func TestCallsOfAFullManagerGetTheirResults(t *testing.T) {
 	drivertest.Leaks(t)
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	require.NoError(t, endpoint.Register(r, "t", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task(), endpoint.NoCache()))
 	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 3, Retain: -1}})
 	ctx := context.Background()
@@ -128,7 +128,7 @@ func TestCallsOfAFullManagerGetTheirResults(t *testing.T) {
 
 func TestTheCapacityOfTasksIsAnError(t *testing.T) {
 	drivertest.Leaks(t)
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	gate := make(chan struct{})
 	require.NoError(t, endpoint.Register(r, "t", func(_ context.Context, n int) (int, error) {
 		<-gate
@@ -188,7 +188,7 @@ func bothWays(t *testing.T, opts endpoint.ServerOptions) (context.Context, map[s
 }
 
 func TestATaskMayReturnNothing(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
 	register(t, r, "nothing", func(context.Context, struct{}) (*int, error) { return nil, nil }, endpoint.NoCache())
 	register(t, r, "no object", func(context.Context, struct{}) (*int, error) { return nil, nil }, endpoint.NoCache(), endpoint.Managed())
@@ -214,7 +214,7 @@ func TestATaskMayReturnNothing(t *testing.T) {
 }
 
 func TestAWaitThatIsOverLeavesTheTaskAlone(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
 	gate := make(chan struct{})
 	register(t, r, "gated", func(ctx context.Context, n int) (int, error) {
@@ -245,7 +245,7 @@ func TestAWaitThatIsOverLeavesTheTaskAlone(t *testing.T) {
 }
 
 func TestRunsOfDifferentKeysRunSideBySide(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
 	var meet sync.WaitGroup
 	meet.Add(2)

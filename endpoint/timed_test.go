@@ -23,7 +23,7 @@ func TestTheTimeoutOfARunHoldsThoughItsDeadlineMoves(t *testing.T) {
 			}
 			<-ctx.Done()
 			return 0, context.Cause(ctx)
-		}, Timeout(10*time.Minute)))
+		}, Cached(), Timeout(10*time.Minute)))
 		s, err := newOwner(ServerOptions{Registry: r})
 		require.NoError(t, err)
 		start := time.Now()

@@ -35,7 +35,7 @@ func TestATaskOfWhichItsClientDidNotHearIsCancelled(t *testing.T) {
 }
 
 func TestNoTaskGoesOnOfWhichNobodyKnows(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	register(t, r, "wait", func(ctx context.Context, _ int) (int, error) {
 		<-ctx.Done()
@@ -60,7 +60,7 @@ func TestNoTaskGoesOnOfWhichNobodyKnows(t *testing.T) {
 }
 
 func TestATaskThatWaitsForItselfFails(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
 	for of, opts := range map[string][]endpoint.Option{"cached": nil, "uncached": {endpoint.NoCache()}} {
 		for name, through := range callers {
@@ -82,7 +82,7 @@ func TestATaskThatWaitsForItselfFails(t *testing.T) {
 
 // Of the tasks that share a run each waits for it, so the run can wait for none of them.
 func TestARunThatWaitsForATaskThatWaitsForItFails(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	ids := make(chan string, 2)
 	register(t, r, "run", func(ctx context.Context, _ int) (bool, error) {
@@ -116,7 +116,7 @@ func TestARunThatWaitsForATaskThatWaitsForItFails(t *testing.T) {
 }
 
 func TestTasksOfOneClientAreLimited(t *testing.T) {
-	r := endpoint.NewRegistry()
+	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 8, Workers: 1}})
 	gate := make(chan struct{})
 	register(t, r, "gated", func(_ context.Context, n int) (int, error) { <-gate; return n, nil }, endpoint.NoCache(), endpoint.Task())

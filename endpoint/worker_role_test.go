@@ -143,6 +143,6 @@ func (w *worker) share() (err error) {
 			sum += n
 		}
 		return sum, nil
-	}, endpoint.Task(), endpoint.NoCache())
+	}, endpoint.Task())
 	return err
 }

@@ -36,7 +36,7 @@ func (a *agent) endpoints() *endpoint.Registry {
 			return nil, err
 		}
 		return out, nil
-	}, endpoint.NoCache())
+	})
 	if err != nil {
 		panic(err)
 	}

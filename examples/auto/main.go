@@ -56,7 +56,7 @@ func run(ctx context.Context) error {
 			values[i] = in.Seed + float32(i)
 		}
 		return tensor.FromSlice(dev, tensor.Shape{in.Size}, values)
-	})
+	}, endpoint.Cached()) // once for each size and seed, whoever asks
 	if err != nil {
 		return err
 	}

@@ -105,16 +105,16 @@ func endpoints(dev driver.Device) (*endpoint.Registry, error) {
 		return tensor.Empty(dev, tensor.Uint8, tensor.Shape{resultBytes})
 	}
 	return r, errors.Join(
-		endpoint.Register(r, "zeros", zeros),
+		endpoint.Register(r, "zeros", zeros, endpoint.Cached()),
 		endpoint.Register(r, "managed", zeros, endpoint.Managed(), endpoint.NoCache()),
 		endpoint.Register(r, "wait", func(ctx context.Context, _ string) (int, error) {
 			<-ctx.Done()
 			return 0, context.Cause(ctx)
-		}, endpoint.NoCache()),
-		endpoint.Register(r, "fail", func(_ context.Context, text string) (int, error) { return 0, errors.New(text) }, endpoint.NoCache()),
+		}),
+		endpoint.Register(r, "fail", func(_ context.Context, text string) (int, error) { return 0, errors.New(text) }),
 		endpoint.Register(r, "digest", func(ctx context.Context, t *tensor.Tensor) (string, error) {
 			d, err := module.TensorDigest(ctx, t)
 			return d.String(), err
-		}, endpoint.NoCache()),
+		}),
 	)
 }

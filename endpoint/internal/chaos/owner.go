@@ -205,11 +205,11 @@ func (o *owner) endpoints() (*endpoint.Registry, error) {
 	r := endpoint.NewRegistry()
 	one := func(key uint64) (*tensor.Tensor, error) { return makeTensor(o.dev, key, 0, oneSpec(key)) }
 	err := errors.Join(
-		endpoint.Register(r, "same", func(_ context.Context, t *tensor.Tensor) (*tensor.Tensor, error) { return t.Clone(), nil }, endpoint.NoCache()),
-		endpoint.Register(r, "sum", func(_ context.Context, t *tensor.Tensor) (uint64, error) { return sum(t) }, endpoint.NoCache()),
-		endpoint.Register(r, "fail", func(_ context.Context, text string) (int, error) { return 0, errors.New(text) }, endpoint.NoCache()),
-		endpoint.Register(r, "panic", func(_ context.Context, text string) (int, error) { panic(text) }, endpoint.NoCache()),
-		endpoint.Register(r, "sleep", func(ctx context.Context, in made) (uint64, error) { return in.Key, sleep(ctx, in.Millis) }, endpoint.NoCache()),
+		endpoint.Register(r, "same", func(_ context.Context, t *tensor.Tensor) (*tensor.Tensor, error) { return t.Clone(), nil }),
+		endpoint.Register(r, "sum", func(_ context.Context, t *tensor.Tensor) (uint64, error) { return sum(t) }),
+		endpoint.Register(r, "fail", func(_ context.Context, text string) (int, error) { return 0, errors.New(text) }),
+		endpoint.Register(r, "panic", func(_ context.Context, text string) (int, error) { panic(text) }),
+		endpoint.Register(r, "sleep", func(ctx context.Context, in made) (uint64, error) { return in.Key, sleep(ctx, in.Millis) }),
 		endpoint.Register(r, "make", func(ctx context.Context, in made) (*tensor.Tensor, error) {
 			if err := sleep(ctx, in.Millis); err != nil {
 				return nil, err
@@ -230,7 +230,7 @@ func (o *owner) endpoints() (*endpoint.Registry, error) {
 				}
 			}
 			return one(in.Key)
-		}, endpoint.Task(), endpoint.NoCache()),
+		}, endpoint.Task()),
 		endpoint.RegisterStream(r, "items", func(_ context.Context, n uint64) iter.Seq2[*tensor.Tensor, error] {
 			return func(yield func(*tensor.Tensor, error) bool) {
 				for i := range n {

@@ -57,17 +57,17 @@ func serveOurs(socket string, limits wire.Limits) (io.Closer, error) {
 	}
 	r := endpoint.NewRegistry()
 	err = errors.Join(
-		endpoint.Register(r, "echo", func(_ context.Context, in echoed) (echoed, error) { return in, nil }, endpoint.NoCache()),
+		endpoint.Register(r, "echo", func(_ context.Context, in echoed) (echoed, error) { return in, nil }),
 		endpoint.Register(r, "take", func(_ context.Context, in *tensor.Tensor) (uint64, error) {
 			return uint64(in.Bytes()), nil
-		}, endpoint.NoCache()),
+		}),
 		endpoint.Register(r, "read", func(_ context.Context, in *tensor.Tensor) (uint64, error) {
 			data, err := tensor.Data[uint8](in)
 			if err != nil {
 				return 0, err
 			}
 			return sign(data), nil
-		}, endpoint.NoCache()),
+		}),
 	)
 	if err != nil {
 		return nil, err

@@ -153,19 +153,19 @@ type WorkArgs struct {
 //
 //	add {a, b} → a+b               scale {x, factor} → x·factor, of float32
 //	sum STATE_DICT → its elements' sum, of float32
-//	echo VALUE → VALUE, as text    fail TEXT → an error with that text
+//	echo VALUE → VALUE, cached     fail TEXT → an error with that text
 //	work {steps, pace_ms} → steps, as a task with progress
 //	count N → 0, 1, … N-1, as a stream
 //	zeros N → a tensor of N float32
 //	sleep MS → nothing; ends early when it is told to
 func Functions(r *endpoint.Registry, dev driver.Device) error {
 	return errors.Join(
-		endpoint.Register(r, "add", func(_ context.Context, in AddArgs) (int, error) { return in.A + in.B, nil }, endpoint.NoCache()),
-		endpoint.Register(r, "scale", func(_ context.Context, in ScaleArgs) (*tensor.Tensor, error) { return scale(dev, in) }, endpoint.NoCache()),
-		endpoint.Register(r, "sum", sum, endpoint.NoCache()),
-		endpoint.Register(r, "echo", func(_ context.Context, in string) (string, error) { return in, nil }),
-		endpoint.Register(r, "fail", func(_ context.Context, in string) (int, error) { return 0, errors.New(in) }, endpoint.NoCache()),
-		endpoint.Register(r, "work", work, endpoint.NoCache(), endpoint.Task()),
+		endpoint.Register(r, "add", func(_ context.Context, in AddArgs) (int, error) { return in.A + in.B, nil }),
+		endpoint.Register(r, "scale", func(_ context.Context, in ScaleArgs) (*tensor.Tensor, error) { return scale(dev, in) }),
+		endpoint.Register(r, "sum", sum),
+		endpoint.Register(r, "echo", func(_ context.Context, in string) (string, error) { return in, nil }, endpoint.Cached()),
+		endpoint.Register(r, "fail", func(_ context.Context, in string) (int, error) { return 0, errors.New(in) }),
+		endpoint.Register(r, "work", work, endpoint.Task()),
 		endpoint.RegisterStream(r, "count", count),
 		endpoint.Register(r, "zeros", func(_ context.Context, n int64) (*tensor.Tensor, error) {
 			t, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{n})
@@ -173,7 +173,7 @@ func Functions(r *endpoint.Registry, dev driver.Device) error {
 				return nil, err
 			}
 			return t, t.Zero()
-		}, endpoint.NoCache()),
+		}),
 		endpoint.Register(r, "sleep", func(ctx context.Context, ms int) (struct{}, error) {
 			select {
 			case <-ctx.Done():
@@ -181,7 +181,7 @@ func Functions(r *endpoint.Registry, dev driver.Device) error {
 			case <-time.After(time.Duration(ms) * time.Millisecond):
 				return struct{}{}, nil
 			}
-		}, endpoint.NoCache()),
+		}),
 	)
 }
 

@@ -51,7 +51,7 @@ func own(socket string) error {
 	}
 	defer dev.Close()
 	registry := endpoint.NewRegistry()
-	if err := endpoint.Register(registry, "first", first, endpoint.NoCache()); err != nil {
+	if err := endpoint.Register(registry, "first", first); err != nil {
 		return err
 	}
 	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: registry})
