@@ -8,5 +8,5 @@
 //	server := grpc.NewServer(bulk.ServerOptions()...)
 //	conn, err := grpc.NewClient(target, append(bulk.DialOptions(), credentials)...)
 //
-// A Message also works on servers and connections without the codec, by the copies named above.
+// Parts is the same for a repeated field of bytes. Both also work on servers and connections without the codec, by the copies named above.
 package bulk

@@ -100,7 +100,7 @@ type Addresses struct {
 }
 
 // GRPCConfigurer is a component that needs options of the gRPC server, such as a codec. It is asked before Register. Two
-// components must not set the same option.
+// components must not set the same option differently.
 type GRPCConfigurer interface {
 	// GRPCServerOptions returns the options.
 	GRPCServerOptions() []grpc.ServerOption

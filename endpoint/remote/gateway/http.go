@@ -35,7 +35,7 @@ func (g *Gateway) newHTTPServer() *http.Server {
 }
 
 // openPaths are answered without identity: probes have none, and what they are told is no secret.
-var openPaths = []string{"/health", "/healthz", "/readyz"}
+var openPaths = []string{"/health", "/healthz", "/readyz", "/v2/health/live", "/v2/health/ready"}
 
 // front is what every HTTP request goes through: a trace, identity, counting, and an answer where a handler panics.
 func (g *Gateway) front(next http.Handler) http.Handler {

@@ -16,6 +16,7 @@ import (
 	"github.com/creachadair/jrpc2"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
 )
 
 // Bounds of a batch: how many requests it may have, and how many of them run at once.
@@ -57,14 +58,14 @@ func (h *rpcHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // readBody reads a request within the limit, or answers why it did not.
 func (h *rpcHandler) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	reader := newStallReader(w, r.Body, h.env.Stall)
+	reader := stall.NewReader(w, r.Body, h.env.Stall)
 	limited := http.MaxBytesReader(w, io.NopCloser(reader), h.env.MaxRequest)
 	var body bytes.Buffer
 	if n := r.ContentLength; n > 0 && n <= h.env.MaxRequest {
 		body.Grow(int(min(n, 1<<20))) // what is really sent decides beyond that
 	}
 	_, err := body.ReadFrom(limited)
-	reader.release(err == nil)
+	reader.Release(err == nil)
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		w.WriteHeader(http.StatusRequestEntityTooLarge)

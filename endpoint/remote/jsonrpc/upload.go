@@ -19,6 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -68,8 +69,8 @@ func (c *Component) receive(w http.ResponseWriter, r *http.Request) (out publish
 	if _, err := c.env.Owner.Client(); err != nil {
 		return out, err // before the peer sends it all
 	}
-	body := newStallReader(w, r.Body, c.env.Stall)
-	defer func() { body.release(err == nil) }()
+	body := stall.NewReader(w, r.Body, c.env.Stall)
+	defer func() { body.Release(err == nil) }()
 	source := "upload"
 	if id := gateway.IdentityFrom(ctx); id.Name != "" {
 		source = "upload of " + id.Name

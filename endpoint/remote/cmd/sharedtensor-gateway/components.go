@@ -4,6 +4,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins/binsgate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute/computegate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/inference"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streamgate"
 )
@@ -15,5 +16,6 @@ func newComponents() []gateway.Component {
 		binsgate.New(),
 		streamgate.New(),
 		computegate.New(),
+		inference.New(),
 	}
 }

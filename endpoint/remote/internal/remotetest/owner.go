@@ -28,7 +28,7 @@ type Owner struct {
 	Socket string
 }
 
-// StartOwner starts an owner with the functions of Functions. Each "--model NAME=BYTES" publishes a made-up model of four tensors,
+// StartOwner starts an owner with the functions of Functions and Models. Each "--model NAME=BYTES" publishes a made-up model of four tensors,
 // each "--file NAME=PATH" one of a file; "--socket PATH" is where it serves, in a folder of the test's where it is not given.
 func StartOwner(t testing.TB, args ...string) *Owner {
 	t.Helper()
@@ -74,7 +74,7 @@ func ownerMain(args []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	registry := endpoint.NewRegistry()
-	if err := Functions(registry, dev); err != nil {
+	if err := errors.Join(Functions(registry, dev), Models(registry, dev)); err != nil {
 		return err
 	}
 	server, err := endpoint.NewServer(endpoint.ServerOptions{

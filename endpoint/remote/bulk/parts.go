@@ -1,0 +1,152 @@
+package bulk
+
+import (
+	"errors"
+	"math"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// maxParts bounds how many parts are received in one message: each costs more memory than it takes on the wire.
+const maxParts = 1 << 16
+
+// Parts is a Message whose large field is a repeated one of bytes: each of its values, a part, lies apart. It is not safe for
+// concurrent use.
+type Parts struct {
+	// Head is the message without the parts. The caller sets it, also to receive.
+	Head proto.Message
+	// Field is the number of the parts' field.
+	Field protowire.Number
+	// Outer is where the message is the only field that is set of another one, the number of that field. 0 is a message by itself. Only
+	// for messages that are sent, on a server or connection with the codec of this package.
+	Outer protowire.Number
+
+	parts []mem.BufferSlice // the message has a reference to each buffer
+}
+
+// Append adds a part and takes the caller's references to its buffers.
+func (p *Parts) Append(part mem.BufferSlice) { p.parts = append(p.parts, part) }
+
+// Take returns the parts as they were received. The references to the buffers are the caller's, who frees them; the message has
+// none any more.
+func (p *Parts) Take() []mem.BufferSlice {
+	parts := p.parts
+	p.parts = nil
+	if parts != nil || p.Head == nil {
+		return parts
+	}
+	// A codec other than ours has put the field into the message.
+	head, field := p.Head.ProtoReflect(), p.descriptor()
+	if field == nil || !head.Has(field) {
+		return nil
+	}
+	list := head.Get(field).List()
+	for i := range list.Len() {
+		parts = append(parts, mem.BufferSlice{mem.SliceBuffer(list.Get(i).Bytes())})
+	}
+	head.Clear(field)
+	return parts
+}
+
+// Free gives the buffers of the parts back. The message can be used again.
+func (p *Parts) Free() {
+	for _, part := range p.parts {
+		part.Free()
+	}
+	p.parts = nil
+}
+
+// ProtoReflect makes *Parts a proto.Message for codecs that know nothing of this package. It copies the parts into Head.
+func (p *Parts) ProtoReflect() protoreflect.Message {
+	head := p.Head.ProtoReflect()
+	if field := p.descriptor(); p.parts != nil && field != nil {
+		list := head.Mutable(field).List()
+		for _, part := range p.parts {
+			list.Append(protoreflect.ValueOfBytes(part.Materialize()))
+		}
+		p.Free()
+	}
+	return head
+}
+
+func (p *Parts) descriptor() protoreflect.FieldDescriptor {
+	return p.Head.ProtoReflect().Descriptor().Fields().ByNumber(p.Field)
+}
+
+// marshal returns the encoding and hands over the references to the buffers of the parts.
+func (p *Parts) marshal() (mem.BufferSlice, error) {
+	size := proto.Size(p.Head)
+	for _, part := range p.parts {
+		n := part.Len()
+		size += protowire.SizeTag(p.Field) + protowire.SizeBytes(n)
+		if n > math.MaxInt32 || size > math.MaxInt32 {
+			return nil, errors.New("more than 2 GiB in one message: ask for less at a time, or use shared memory")
+		}
+	}
+	var b []byte
+	if p.Outer != 0 {
+		b = protowire.AppendTag(b, p.Outer, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(size))
+	}
+	b, err := proto.MarshalOptions{}.MarshalAppend(b, p.Head)
+	if err != nil {
+		return nil, err
+	}
+	encoded := make(mem.BufferSlice, 0, 2*len(p.parts)+1)
+	for _, part := range p.parts {
+		b = protowire.AppendTag(b, p.Field, protowire.BytesType)
+		b = protowire.AppendVarint(b, uint64(part.Len()))
+		if part.Len() < inlined {
+			for _, buffer := range part {
+				b = append(b, buffer.ReadOnlyData()...)
+			}
+			part.Free()
+			continue
+		}
+		encoded = append(append(encoded, mem.SliceBuffer(b)), part...)
+		b = nil
+	}
+	p.parts = nil
+	if b != nil {
+		encoded = append(encoded, mem.SliceBuffer(b))
+	}
+	return encoded, nil
+}
+
+// inlined is the size up to which a copy costs less than one more buffer for the transport.
+const inlined = 2 << 10
+
+// unmarshal reads an encoding: the parts become views of its buffers, the rest is copied and read into Head.
+func (p *Parts) unmarshal(encoded mem.BufferSlice) error {
+	p.Free()
+	c := cursor{buffers: encoded, left: encoded.Len()}
+	var rest []byte
+	for c.left > 0 {
+		tag, err := c.varint()
+		if err != nil {
+			return err
+		}
+		number, kind := protowire.DecodeTag(tag)
+		if number < protowire.MinValidNumber {
+			return errMessage
+		}
+		if number == p.Field && kind == protowire.BytesType {
+			part, err := c.view()
+			if err != nil {
+				return err
+			}
+			if p.Append(part); len(p.parts) > maxParts {
+				return errMessage
+			}
+			continue
+		}
+		rest = protowire.AppendVarint(rest, tag)
+		if rest, err = c.appendValue(rest, kind); err != nil {
+			return err
+		}
+	}
+	return proto.Unmarshal(rest, p.Head)
+}

@@ -1,0 +1,164 @@
+package inference
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+)
+
+// catalog knows the models. It asks the owner for its endpoints when another owner comes and for a name that it does not know: an owner takes no
+// endpoint away.
+type catalog struct {
+	owner gateway.Owner
+
+	mu       sync.Mutex
+	asked    bool
+	server   string            // the owner that was asked
+	byName   map[string]*model // also those that were unloaded
+	unloaded map[string]bool
+}
+
+// find returns a model that can be called, with its caller.
+func (c *catalog) find(ctx context.Context, name string) (*model, error) {
+	m, err := c.lookup(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	gone := c.unloaded[name]
+	c.mu.Unlock()
+	if gone {
+		return nil, fmt.Errorf("%w: model %q was unloaded: load it first", ErrNotReady, clip(name))
+	}
+	if m.owned { // the client may be there while the owner is not
+		if _, err := c.owner.Client(); err != nil {
+			return nil, err
+		}
+	}
+	return m, m.ready()
+}
+
+// lookup returns a model, also one that was unloaded or cannot be called.
+func (c *catalog) lookup(ctx context.Context, name string) (*model, error) {
+	server := c.owner.ServerID()
+	c.mu.Lock()
+	m := c.byName[name]
+	current := c.asked && c.server == server
+	c.mu.Unlock()
+	if m != nil && (current || !m.owned) {
+		return m, nil
+	}
+	all, err := c.refresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if m = all[name]; m == nil {
+		return nil, fmt.Errorf("%w: Request for unknown model: '%s' is not found", ErrNotFound, clip(name))
+	}
+	return m, nil
+}
+
+// refresh asks for the endpoints and returns the models.
+func (c *catalog) refresh(ctx context.Context) (map[string]*model, error) {
+	server := c.owner.ServerID()
+	callers := c.owner.Callers()
+	if len(callers) == 0 {
+		_, err := c.owner.Client()
+		return nil, err
+	}
+	all := make(map[string]*model)
+	taken := make(map[string]bool) // the embedding program's go first, whatever they are
+	for _, caller := range callers {
+		bound, unbind := c.owner.Bind(ctx)
+		list, err := caller.Endpoints(bound)
+		unbind()
+		if err != nil {
+			return nil, err
+		}
+		for _, info := range list {
+			if taken[info.Name] {
+				continue
+			}
+			taken[info.Name] = true
+			if m := newModel(caller, info); m != nil {
+				all[info.Name] = m
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, m := range all {
+		if before := c.byName[name]; before != nil {
+			m.stats = before.stats
+		}
+	}
+	c.asked, c.server, c.byName = true, server, all
+	return all, nil
+}
+
+// all returns the models in the order of their names.
+func (c *catalog) all(ctx context.Context) ([]*model, error) {
+	byName, err := c.refresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]*model, 0, len(byName))
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		list = append(list, byName[name])
+	}
+	return list, nil
+}
+
+// known are the models that were there when the owner was last asked. It asks nobody.
+func (c *catalog) known() []*model {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := make([]*model, 0, len(c.byName))
+	for _, name := range slices.Sorted(maps.Keys(c.byName)) {
+		list = append(list, c.byName[name])
+	}
+	return list
+}
+
+// isUnloaded reports whether a client has unloaded the model.
+func (c *catalog) isUnloaded(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unloaded[name]
+}
+
+// setLoaded loads or unloads a model: the gateway answers requests for it, or does not. At the owner nothing changes.
+func (c *catalog) setLoaded(ctx context.Context, name string, loaded bool) error {
+	m, err := c.lookup(ctx, name)
+	if err != nil {
+		return err
+	}
+	if loaded {
+		if err := m.ready(); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if loaded {
+		delete(c.unloaded, name)
+		return nil
+	}
+	if c.unloaded == nil {
+		c.unloaded = make(map[string]bool)
+	}
+	c.unloaded[name] = true
+	return nil
+}
+
+// bind makes a request to the owner end when the owner goes away.
+func (c *catalog) bind(ctx context.Context, m *model) (context.Context, context.CancelFunc) {
+	if m.owned {
+		return c.owner.Bind(ctx)
+	}
+	return ctx, func() {}
+}

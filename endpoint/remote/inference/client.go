@@ -1,0 +1,118 @@
+package inference
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+
+	"google.golang.org/grpc/peer"
+)
+
+// grpcPeer is the address that a call comes from; empty where it is not known.
+func grpcPeer(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return ""
+	}
+	if p.Addr.Network() == "unix" {
+		return unixPeer
+	}
+	return p.Addr.String()
+}
+
+// unixPeer stands for clients on a Unix socket.
+const unixPeer = "unix"
+
+// isLocal reports whether an address is this host's own.
+func isLocal(address string) bool {
+	if address == unixPeer {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	host, _, _ = strings.Cut(host, "%")
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// checkShm is nil for a client that may use shared memory.
+func (s *service) checkShm(client string) error {
+	if !s.shm {
+		return fmt.Errorf("%w: shared memory of clients is off: --allow-client-shm turns it on", ErrNotServed)
+	}
+	if !isLocal(client) {
+		return fmt.Errorf("%w: shared memory is for clients on this host that come over loopback or a Unix socket", ErrNotServed)
+	}
+	return nil
+}
+
+// checkClient is nil for a client that may ask for what is in a request.
+func (s *service) checkClient(client string, r *request) error {
+	for _, in := range r.inputs {
+		if in.region != nil {
+			return s.checkShm(client)
+		}
+	}
+	for _, w := range r.outputs {
+		if w.region != nil {
+			return s.checkShm(client)
+		}
+	}
+	return nil
+}
+
+// registerSystem registers memory of shm_open.
+func (s *service) registerSystem(ctx context.Context, client, name, key string, offset, bytes uint64) error {
+	if err := s.checkRegister(ctx, client, name, bytes); err != nil {
+		return err
+	}
+	memory, err := openSystemRegion(key, offset, bytes)
+	if err != nil {
+		return fmt.Errorf("shared memory region '%s': %w", name, err)
+	}
+	return s.regions.add(&region{name: name, key: key, offset: offset, bytes: int64(bytes), memory: memory})
+}
+
+// registerCUDA registers memory of cudaMalloc.
+func (s *service) registerCUDA(ctx context.Context, client, name string, handle []byte, device int64, bytes uint64) error {
+	if err := s.checkRegister(ctx, client, name, bytes); err != nil {
+		return err
+	}
+	memory, err := openCUDARegion(s.env.Devices, handle, device, bytes)
+	if err != nil {
+		return fmt.Errorf("shared memory region '%s': %w", name, err)
+	}
+	return s.regions.add(&region{name: name, cuda: true, device: device, bytes: int64(bytes), memory: memory})
+}
+
+func (s *service) checkRegister(ctx context.Context, client, name string, bytes uint64) error {
+	if err := s.checkShm(client); err != nil {
+		return err
+	}
+	if err := s.env.CheckWrite(ctx); err != nil {
+		return err
+	}
+	return s.regions.checkNew(name, bytes)
+}
+
+// unregister forgets a region, or all of a kind where name is empty.
+func (s *service) unregister(ctx context.Context, client, name string, cuda bool) error {
+	if err := s.checkShm(client); err != nil {
+		return err
+	}
+	if err := s.env.CheckWrite(ctx); err != nil {
+		return err
+	}
+	return s.regions.remove(name, cuda)
+}
+
+// regionStatus lists the regions of a kind.
+func (s *service) regionStatus(client, name string, cuda bool) ([]*region, error) {
+	if err := s.checkShm(client); err != nil {
+		return nil, err
+	}
+	return s.regions.list(name, cuda)
+}

@@ -1,0 +1,216 @@
+package inference
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
+)
+
+// The numbers of the fields that have elements, and of the response in a response of a stream.
+const (
+	rawInputField   = 7
+	rawOutputField  = 6
+	streamedMessage = 2
+)
+
+// ServiceName is the name of the gRPC service.
+const ServiceName = "inference.GRPCInferenceService"
+
+// grpcService implements the generated interface.
+type grpcService struct {
+	pb.UnimplementedGRPCInferenceServiceServer
+	*service
+}
+
+// registerGRPC adds the service to a server.
+func registerGRPC(r grpc.ServiceRegistrar, s *service) {
+	desc := pb.GRPCInferenceService_ServiceDesc
+	desc.Methods = slices.Clone(desc.Methods)
+	for i := range desc.Methods {
+		if desc.Methods[i].MethodName == "ModelInfer" {
+			desc.Methods[i].Handler = handleInfer // the generated one would copy
+		}
+	}
+	r.RegisterService(&desc, grpcService{service: s})
+}
+
+// requestMessage receives a request, with its elements apart.
+func requestMessage() *bulk.Parts {
+	return &bulk.Parts{Head: new(pb.ModelInferRequest), Field: rawInputField}
+}
+
+func handleInfer(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // grpc's order
+	in := requestMessage()
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	handler := func(ctx context.Context, in any) (any, error) {
+		return srv.(grpcService).modelInfer(ctx, in.(*bulk.Parts))
+	}
+	if interceptor == nil {
+		return handler(ctx, in)
+	}
+	return interceptor(ctx, in, &grpc.UnaryServerInfo{Server: srv, FullMethod: pb.GRPCInferenceService_ModelInfer_FullMethodName}, handler)
+}
+
+// modelInfer answers a request that is one message.
+func (s grpcService) modelInfer(ctx context.Context, in *bulk.Parts) (any, error) {
+	parts := in.Take()
+	defer freeParts(parts)
+	r, err := requestOf(in.Head.(*pb.ModelInferRequest), parts)
+	if err == nil {
+		err = s.checkClient(grpcPeer(ctx), r)
+	}
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	out, err := s.infer(ctx, r)
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	defer out.outputs.close()
+	message, err := out.message(s.service)
+	return message, grpcError(err)
+}
+
+func freeParts(parts []mem.BufferSlice) {
+	for _, p := range parts {
+		p.Free()
+	}
+}
+
+// ServerLive implements the service.
+func (s grpcService) ServerLive(context.Context, *pb.ServerLiveRequest) (*pb.ServerLiveResponse, error) {
+	return &pb.ServerLiveResponse{Live: true}, nil
+}
+
+// ServerReady implements the service.
+func (s grpcService) ServerReady(context.Context, *pb.ServerReadyRequest) (*pb.ServerReadyResponse, error) {
+	return &pb.ServerReadyResponse{Ready: s.ready() == nil}, nil
+}
+
+// ModelReady implements the service.
+func (s grpcService) ModelReady(ctx context.Context, r *pb.ModelReadyRequest) (*pb.ModelReadyResponse, error) {
+	ready, err := s.modelReady(ctx, r.GetName(), r.GetVersion())
+	return &pb.ModelReadyResponse{Ready: ready}, grpcError(err)
+}
+
+// ServerMetadata implements the service.
+func (s grpcService) ServerMetadata(context.Context, *pb.ServerMetadataRequest) (*pb.ServerMetadataResponse, error) {
+	return &pb.ServerMetadataResponse{Name: s.name, Version: s.env.Version, Extensions: s.extensions()}, nil
+}
+
+// ModelMetadata implements the service.
+func (s grpcService) ModelMetadata(ctx context.Context, r *pb.ModelMetadataRequest) (*pb.ModelMetadataResponse, error) {
+	m, versions, _, err := s.describe(ctx, r.GetName(), r.GetVersion())
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	return &pb.ModelMetadataResponse{
+		Name: m.name, Versions: versions, Platform: platform, Inputs: tensorMetadata(m.inputs), Outputs: tensorMetadata(m.outputs),
+	}, nil
+}
+
+func tensorMetadata(list []port) []*pb.ModelMetadataResponse_TensorMetadata {
+	all := make([]*pb.ModelMetadataResponse_TensorMetadata, len(list))
+	for i, p := range list {
+		all[i] = &pb.ModelMetadataResponse_TensorMetadata{Name: p.name, Datatype: p.datatype, Shape: p.shape}
+	}
+	return all
+}
+
+// ModelConfig implements the service.
+func (s grpcService) ModelConfig(ctx context.Context, r *pb.ModelConfigRequest) (*pb.ModelConfigResponse, error) {
+	config, err := s.config(ctx, r.GetName(), r.GetVersion())
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	return &pb.ModelConfigResponse{Config: config}, nil
+}
+
+// ModelStatistics implements the service.
+func (s grpcService) ModelStatistics(ctx context.Context, r *pb.ModelStatisticsRequest) (*pb.ModelStatisticsResponse, error) {
+	list, err := s.statistics(ctx, r.GetName(), r.GetVersion())
+	return &pb.ModelStatisticsResponse{ModelStats: list}, grpcError(err)
+}
+
+// RepositoryIndex implements the service.
+func (s grpcService) RepositoryIndex(ctx context.Context, r *pb.RepositoryIndexRequest) (*pb.RepositoryIndexResponse, error) {
+	list, err := s.index(ctx, r.GetRepositoryName(), r.GetReady())
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	out := &pb.RepositoryIndexResponse{}
+	for _, one := range list {
+		out.Models = append(out.Models, &pb.RepositoryIndexResponse_ModelIndex{Name: one.Name, Version: one.Version, State: one.State, Reason: one.Reason})
+	}
+	return out, nil
+}
+
+// RepositoryModelLoad implements the service.
+func (s grpcService) RepositoryModelLoad(ctx context.Context, r *pb.RepositoryModelLoadRequest) (*pb.RepositoryModelLoadResponse, error) {
+	err := s.setLoaded(ctx, r.GetRepositoryName(), r.GetModelName(), true, len(r.GetParameters()) > 0)
+	return &pb.RepositoryModelLoadResponse{}, grpcError(err)
+}
+
+// RepositoryModelUnload implements the service.
+func (s grpcService) RepositoryModelUnload(ctx context.Context, r *pb.RepositoryModelUnloadRequest) (*pb.RepositoryModelUnloadResponse, error) {
+	return &pb.RepositoryModelUnloadResponse{}, grpcError(s.setLoaded(ctx, r.GetRepositoryName(), r.GetModelName(), false, false))
+}
+
+// SystemSharedMemoryStatus implements the service.
+func (s grpcService) SystemSharedMemoryStatus(ctx context.Context, r *pb.SystemSharedMemoryStatusRequest) (*pb.SystemSharedMemoryStatusResponse, error) {
+	list, err := s.regionStatus(grpcPeer(ctx), r.GetName(), false)
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	out := &pb.SystemSharedMemoryStatusResponse{Regions: map[string]*pb.SystemSharedMemoryStatusResponse_RegionStatus{}}
+	for _, one := range list {
+		out.Regions[one.name] = &pb.SystemSharedMemoryStatusResponse_RegionStatus{
+			Name: one.name, Key: one.key, Offset: one.offset, ByteSize: uint64(one.bytes),
+		}
+	}
+	return out, nil
+}
+
+// SystemSharedMemoryRegister implements the service.
+func (s grpcService) SystemSharedMemoryRegister(ctx context.Context, r *pb.SystemSharedMemoryRegisterRequest) (*pb.SystemSharedMemoryRegisterResponse, error) {
+	err := s.registerSystem(ctx, grpcPeer(ctx), r.GetName(), r.GetKey(), r.GetOffset(), r.GetByteSize())
+	return &pb.SystemSharedMemoryRegisterResponse{}, grpcError(err)
+}
+
+// SystemSharedMemoryUnregister implements the service.
+func (s grpcService) SystemSharedMemoryUnregister(ctx context.Context, r *pb.SystemSharedMemoryUnregisterRequest) (*pb.SystemSharedMemoryUnregisterResponse, error) {
+	return &pb.SystemSharedMemoryUnregisterResponse{}, grpcError(s.unregister(ctx, grpcPeer(ctx), r.GetName(), false))
+}
+
+// CudaSharedMemoryStatus implements the service.
+func (s grpcService) CudaSharedMemoryStatus(ctx context.Context, r *pb.CudaSharedMemoryStatusRequest) (*pb.CudaSharedMemoryStatusResponse, error) {
+	list, err := s.regionStatus(grpcPeer(ctx), r.GetName(), true)
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	out := &pb.CudaSharedMemoryStatusResponse{Regions: map[string]*pb.CudaSharedMemoryStatusResponse_RegionStatus{}}
+	for _, one := range list {
+		out.Regions[one.name] = &pb.CudaSharedMemoryStatusResponse_RegionStatus{
+			Name: one.name, DeviceId: uint64(one.device), ByteSize: uint64(one.bytes),
+		}
+	}
+	return out, nil
+}
+
+// CudaSharedMemoryRegister implements the service.
+func (s grpcService) CudaSharedMemoryRegister(ctx context.Context, r *pb.CudaSharedMemoryRegisterRequest) (*pb.CudaSharedMemoryRegisterResponse, error) {
+	err := s.registerCUDA(ctx, grpcPeer(ctx), r.GetName(), r.GetRawHandle(), r.GetDeviceId(), r.GetByteSize())
+	return &pb.CudaSharedMemoryRegisterResponse{}, grpcError(err)
+}
+
+// CudaSharedMemoryUnregister implements the service.
+func (s grpcService) CudaSharedMemoryUnregister(ctx context.Context, r *pb.CudaSharedMemoryUnregisterRequest) (*pb.CudaSharedMemoryUnregisterResponse, error) {
+	return &pb.CudaSharedMemoryUnregisterResponse{}, grpcError(s.unregister(ctx, grpcPeer(ctx), r.GetName(), true))
+}

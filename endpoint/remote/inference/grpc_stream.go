@@ -1,0 +1,159 @@
+package inference
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
+	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
+)
+
+// streamedAtOnce is how many requests of a stream run at a time. More wait in the transport.
+const streamedAtOnce = 8
+
+// inferStream is a call of ModelStreamInfer. Requests run side by side; their responses go out in the order of the requests, but those of
+// decoupled models as they come.
+type inferStream struct {
+	s    grpcService
+	call grpc.BidiStreamingServer[pb.ModelInferRequest, pb.ModelStreamInferResponse]
+	peer string
+
+	sending sync.Mutex
+	broken  error // what the transport said
+}
+
+// ModelStreamInfer implements the service.
+func (s grpcService) ModelStreamInfer(call grpc.BidiStreamingServer[pb.ModelInferRequest, pb.ModelStreamInferResponse]) error {
+	st := &inferStream{s: s, call: call, peer: grpcPeer(call.Context())}
+	ctx, cancel := context.WithCancel(call.Context())
+	defer cancel()
+	slots := make(chan struct{}, streamedAtOnce)
+	var running sync.WaitGroup
+	defer running.Wait()
+	before := make(chan struct{}) // closed when the request before has been answered
+	close(before)
+	for {
+		in := requestMessage()
+		if err := call.RecvMsg(in); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil // the answers go out before the call ends
+			}
+			cancel()
+			return err
+		}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			in.Free()
+			return ctx.Err()
+		}
+		answered, turn := make(chan struct{}), before
+		before = answered
+		running.Go(func() {
+			defer func() { <-slots }()
+			defer close(answered)
+			st.answer(ctx, in, turn)
+		})
+	}
+}
+
+// answer answers one request. turn is closed when the one before has been answered.
+func (st *inferStream) answer(ctx context.Context, in *bulk.Parts, turn <-chan struct{}) {
+	parts := in.Take()
+	defer freeParts(parts)
+	r, err := requestOf(in.Head.(*pb.ModelInferRequest), parts)
+	if err == nil {
+		err = st.s.checkClient(st.peer, r)
+	}
+	var m *model
+	if err == nil {
+		m, err = st.s.models.find(ctx, r.model)
+	}
+	if err == nil && m.stream {
+		if err = st.decoupled(ctx, m, r); err != nil {
+			st.fail(r.id, err)
+		}
+		return
+	}
+	var out *response
+	if err == nil {
+		out, err = st.s.infer(ctx, r)
+	}
+	select {
+	case <-turn:
+	case <-ctx.Done():
+		if out != nil {
+			out.outputs.close()
+		}
+		return
+	}
+	if err != nil {
+		st.fail(in.Head.(*pb.ModelInferRequest).GetId(), err)
+		return
+	}
+	st.respond(out)
+}
+
+// decoupled sends each result of a function as a response of its own.
+func (st *inferStream) decoupled(ctx context.Context, m *model, r *request) (err error) {
+	s := st.s.service
+	clock := timing{begin: time.Now()}
+	defer func() { m.stats.end(&clock, err) }()
+	ctx, end, err := s.prepare(ctx, m, r)
+	if err != nil {
+		return err
+	}
+	defer end()
+	a, err := s.argument(m, r)
+	defer func() { err = errors.Join(err, a.close()) }()
+	if err != nil {
+		return err
+	}
+	clock.input = time.Since(clock.begin)
+	for result, err := range m.results(ctx, a.value) {
+		if err != nil {
+			return cause(ctx, err)
+		}
+		list, err := s.finish(m, r, result)
+		if err != nil {
+			return err
+		}
+		st.respond(&response{model: m.name, version: r.version, id: r.id, outputs: list, parameters: map[string]any{paramFinal: false}})
+	}
+	clock.infer = time.Since(clock.begin) - clock.input
+	if wantsFinal, _ := r.parameters[paramEmptyFinal].(bool); wantsFinal {
+		st.respond(&response{model: m.name, version: r.version, id: r.id, parameters: map[string]any{paramFinal: true}})
+	}
+	return nil
+}
+
+// respond sends a response and closes it.
+func (st *inferStream) respond(out *response) {
+	defer out.outputs.close()
+	message, err := out.message(st.s.service)
+	if err != nil {
+		st.fail(out.id, err)
+		return
+	}
+	message.Outer = streamedMessage
+	st.send(message)
+	message.Free() // what did not get as far as the codec
+}
+
+// fail says that a request failed. The stream goes on.
+func (st *inferStream) fail(id string, err error) {
+	st.send(&pb.ModelStreamInferResponse{ErrorMessage: err.Error(), InferResponse: &pb.ModelInferResponse{Id: id}})
+}
+
+func (st *inferStream) send(message any) {
+	st.sending.Lock()
+	defer st.sending.Unlock()
+	if st.broken == nil {
+		st.broken = st.call.SendMsg(message)
+	}
+}

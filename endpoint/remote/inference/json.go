@@ -1,0 +1,198 @@
+package inference
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf8"
+)
+
+// parseElements encodes elements that came as JSON, flat or in nested lists, of which there have to be as many as the shape says. text
+// is well-formed JSON.
+func parseElements(text json.RawMessage, d string, shape []int64) ([]byte, error) {
+	n, err := elementCount(shape)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := dtypeOf(d); err != nil && d != bytesType {
+		return nil, err
+	}
+	var b []byte
+	count := int64(0)
+	for at := 0; at < len(text); {
+		switch c := text[at]; c {
+		case ' ', '\t', '\r', '\n', ',', '[', ']':
+			at++
+			continue
+		case '{':
+			return nil, fmt.Errorf("%w: data has an object where elements are", ErrInvalid)
+		}
+		end := tokenEnd(text, at)
+		if b, err = appendToken(b, d, text[at:end]); err != nil {
+			return nil, err
+		}
+		if count++; count > n {
+			break
+		}
+		at = end
+	}
+	if count != n {
+		return nil, fmt.Errorf("%w: data has other than the %d elements of shape %v", ErrInvalid, n, shape)
+	}
+	return b, nil
+}
+
+// tokenEnd is where the number, word or text ends that begins at a position.
+func tokenEnd(text []byte, at int) int {
+	if text[at] == '"' {
+		for i := at + 1; i < len(text); i++ {
+			switch text[i] {
+			case '\\':
+				i++
+			case '"':
+				return i + 1
+			}
+		}
+		return len(text)
+	}
+	for i := at; i < len(text); i++ {
+		switch text[i] {
+		case ' ', '\t', '\r', '\n', ',', '[', ']', '{', '}', '"':
+			return max(i, at+1)
+		}
+	}
+	return len(text)
+}
+
+// appendToken encodes one element.
+func appendToken(b []byte, d string, token []byte) ([]byte, error) {
+	bad := func() ([]byte, error) { return b, fmt.Errorf("%w: %s is no %s", ErrInvalid, clip(string(token)), d) }
+	word := string(token)
+	switch kindOf(d) {
+	case byteTexts:
+		var s string
+		if json.Unmarshal(token, &s) != nil || token[0] != '"' {
+			return bad()
+		}
+		return appendText(b, []byte(s)), nil
+	case truths:
+		switch word {
+		case "true", "1":
+			return append(b, 1), nil
+		case "false", "0":
+			return append(b, 0), nil
+		}
+		return bad()
+	case integers:
+		if i, err := strconv.ParseInt(word, 10, 64); err == nil {
+			return appendInteger(b, d, i, uint64(i), i < 0)
+		}
+		if u, err := strconv.ParseUint(word, 10, 64); err == nil {
+			return appendInteger(b, d, 0, u, false)
+		}
+		f, err := strconv.ParseFloat(word, 64)
+		if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+			return bad()
+		}
+		return appendInteger(b, d, int64(f), uint64(int64(f)), f < 0)
+	}
+	bits := 32
+	if d == "FP64" {
+		bits = 64
+	}
+	f, err := strconv.ParseFloat(word, bits)
+	if err != nil {
+		return bad()
+	}
+	return appendFloat(b, d, f)
+}
+
+// formatElements is the flat JSON list of elements.
+func formatElements(raw []byte, d string) (json.RawMessage, error) {
+	b := []byte{'['}
+	switch values, err := listOf(raw, d); v := values.(type) {
+	case nil:
+		return nil, err
+	case []bool:
+		b = formatEach(b, v, strconv.AppendBool)
+	case []int8:
+		b = formatEach(b, v, appendSigned[int8])
+	case []int16:
+		b = formatEach(b, v, appendSigned[int16])
+	case []int32:
+		b = formatEach(b, v, appendSigned[int32])
+	case []int64:
+		b = formatEach(b, v, appendSigned[int64])
+	case []uint16:
+		b = formatEach(b, v, appendUnsigned[uint16])
+	case []uint32:
+		b = formatEach(b, v, appendUnsigned[uint32])
+	case []uint64:
+		b = formatEach(b, v, appendUnsigned[uint64])
+	case []float32:
+		for _, f := range v {
+			if math.IsNaN(float64(f)) || math.IsInf(float64(f), 0) {
+				return nil, errNoJSON
+			}
+		}
+		b = formatEach(b, v, func(b []byte, f float32) []byte { return strconv.AppendFloat(b, float64(f), 'g', -1, 32) })
+	case []float64:
+		for _, f := range v {
+			if math.IsNaN(f) || math.IsInf(f, 0) {
+				return nil, errNoJSON
+			}
+		}
+		b = formatEach(b, v, func(b []byte, f float64) []byte { return strconv.AppendFloat(b, f, 'g', -1, 64) })
+	case [][]byte:
+		for i, text := range v {
+			if !utf8.Valid(text) {
+				return nil, errNoJSON
+			}
+			quoted, err := json.Marshal(string(text))
+			if err != nil {
+				return nil, err
+			}
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(b, quoted...)
+		}
+	}
+	return append(b, ']'), nil
+}
+
+// errNoJSON is an element that JSON does not have.
+var errNoJSON = fmt.Errorf("%w: an element is NaN, infinite or no UTF-8, which JSON does not have: ask for binary_data", ErrNotServed)
+
+// listOf decodes all elements; BYTES to slices of bytes.
+func listOf(raw []byte, d string) (any, error) {
+	if d != bytesType {
+		return list(d, raw, 0)
+	}
+	parts := [][]byte{}
+	for len(raw) >= 4 {
+		size := 4 + int(little.Uint32(raw))
+		parts = append(parts, raw[4:size])
+		raw = raw[size:]
+	}
+	return parts, nil
+}
+
+func formatEach[T any](b []byte, values []T, format func([]byte, T) []byte) []byte {
+	for i, v := range values {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = format(b, v)
+	}
+	return b
+}
+
+func appendSigned[T int8 | int16 | int32 | int64](b []byte, v T) []byte {
+	return strconv.AppendInt(b, int64(v), 10)
+}
+
+func appendUnsigned[T uint16 | uint32 | uint64](b []byte, v T) []byte {
+	return strconv.AppendUint(b, uint64(v), 10)
+}

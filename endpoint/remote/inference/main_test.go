@@ -1,0 +1,56 @@
+package inference_test
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/inference"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pytest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+func TestMain(m *testing.M) {
+	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{inference.New()} })
+}
+
+// TestTritonClient has NVIDIA's Python client, unmodified, use a gateway and an owner in processes of their own.
+func TestTritonClient(t *testing.T) {
+	python := pytest.Python(t, "tritonclient", "ml_dtypes")
+	owner := remotetest.StartOwner(t, "--model", "mixed=4096")
+	publishBeside(t, owner.Socket, "mixed")
+	gw := remotetest.StartGateway(t, owner.Socket, "--allow-client-shm")
+	for kind, address := range map[string]string{"grpc": gw.Addresses.GRPC, "http": gw.Addresses.HTTP} {
+		t.Run(kind, func(t *testing.T) {
+			out, err := exec.Command(python, "testdata/triton_client.py", kind, address).CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			t.Logf("%s", out)
+		})
+	}
+}
+
+// publishBeside publishes the next version of a model and keeps the one before.
+func publishBeside(t *testing.T, socket, name string) {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	before, err := client.Acquire(t.Context(), name)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = before.Close() })
+	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 4096, Seed: 2})
+	require.NoError(t, err)
+	defer sd.Close()
+	version, err := client.Publish(t.Context(), name, sd)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, version)
+}

@@ -1,0 +1,75 @@
+package inference
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// model is an endpoint as the protocol sees it.
+type model struct {
+	name   string
+	caller endpoint.Caller
+	// owned tells that it is the owner's; others are the embedding program's.
+	owned           bool
+	stream          bool
+	cached          bool
+	inputs, outputs []port
+	whole           bool // the argument is the input itself and no struct
+	// why is the reason for which the endpoint cannot be served; empty for others.
+	why   string
+	stats *recorder
+	versions
+}
+
+// newModel describes an endpoint; nil for one whose argument has no tensors.
+func newModel(caller endpoint.Caller, info endpoint.EndpointInfo) *model {
+	_, owned := caller.(*endpoint.Client)
+	m := &model{name: info.Name, caller: caller, owned: owned, stream: info.Stream, cached: info.Cache, stats: &recorder{}}
+	var lacks []string
+	m.inputs, lacks = portsOf(wholeInput, info.In, info.InFields)
+	if !hasTensor(m.inputs) {
+		return nil
+	}
+	m.whole = len(m.inputs) == 1 && m.inputs[0].path == nil
+	if len(lacks) > 0 {
+		m.why = "no input can be given for " + strings.Join(lacks, ", ")
+		return m
+	}
+	if m.outputs, lacks = portsOf(wholeOutput, info.Out, info.OutFields); len(m.outputs) == 0 && len(lacks) > 0 {
+		m.why = "there is no output for a result of " + strings.Join(lacks, ", ")
+	}
+	return m
+}
+
+// input finds an input by its name.
+func (m *model) input(name string) (port, bool) { return find(m.inputs, name) }
+
+// output finds an output by its name.
+func (m *model) output(name string) (port, bool) { return find(m.outputs, name) }
+
+func find(list []port, name string) (port, bool) {
+	i := slices.IndexFunc(list, func(p port) bool { return p.name == name })
+	if i < 0 {
+		return port{}, false
+	}
+	return list[i], true
+}
+
+func names(list []port) string {
+	all := make([]string, len(list))
+	for i, p := range list {
+		all[i] = p.name
+	}
+	return strings.Join(all, ", ")
+}
+
+// ready is nil where the model can be called.
+func (m *model) ready() error {
+	if m.why != "" {
+		return fmt.Errorf("%w: model %q: %s", ErrNotReady, m.name, m.why)
+	}
+	return nil
+}

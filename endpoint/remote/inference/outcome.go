@@ -1,0 +1,241 @@
+package inference
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/elements"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// output is an output of a response: a tensor in host memory, which it owns, or elements that were encoded.
+type output struct {
+	name, datatype string
+	shape          []int64
+	t              *tensor.Tensor
+	raw            []byte
+	// region is where the elements were put, instead of the two.
+	region *regionClaim
+	wanted wanted
+}
+
+// data is the elements, which are valid until close.
+func (o *output) data() ([]byte, error) {
+	if o.t != nil {
+		return tensor.RawData(o.t)
+	}
+	return o.raw, nil
+}
+
+func (o *output) close() {
+	if o.t != nil {
+		_ = o.t.Close() // memory of the owner's that was read only
+		o.t = nil
+	}
+}
+
+// outputs are those of one response.
+type outputs []*output
+
+func (list outputs) close() {
+	for _, o := range list {
+		o.close()
+	}
+}
+
+// outputsOf makes outputs of a result, which it takes, as far as they are wanted: all of them where wants is empty.
+func (m *model) outputsOf(result any, wants []wanted, host driver.Device) (list outputs, err error) {
+	defer closeTensors(result)
+	defer func() {
+		if err != nil {
+			list.close()
+		}
+	}()
+	if len(wants) == 0 {
+		for _, p := range m.outputs {
+			wants = append(wants, wanted{name: p.name})
+		}
+	} else if err := m.checkWanted(wants); err != nil {
+		return nil, err
+	}
+	for _, w := range wants {
+		p, _ := m.output(w.name)
+		v := at(result, p.path)
+		if v == nil {
+			continue // an optional field
+		}
+		o, err := outputOf(p, v, host)
+		if err != nil {
+			return list, fmt.Errorf("output '%s': %w", w.name, err)
+		}
+		o.wanted = w
+		list = append(list, o)
+	}
+	return list, nil
+}
+
+// checkWanted refuses outputs that the model does not have.
+func (m *model) checkWanted(wants []wanted) error {
+	seen := make(map[string]bool, len(wants))
+	for _, w := range wants {
+		if _, ok := m.output(w.name); !ok {
+			return fmt.Errorf("%w: unexpected inference output '%s' for model '%s'; it has %s", ErrInvalid, clip(w.name), m.name, names(m.outputs))
+		}
+		if seen[w.name] {
+			return fmt.Errorf("%w: output '%s' is asked for twice", ErrInvalid, w.name)
+		}
+		seen[w.name] = true
+	}
+	return nil
+}
+
+// at is the value at a path of nested fields; nil where there is none.
+func at(v any, path []string) any {
+	for _, name := range path {
+		fields, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = fields[name]
+	}
+	if t, ok := v.(*tensor.Tensor); ok && t == nil {
+		return nil
+	}
+	return v
+}
+
+func outputOf(p port, v any, host driver.Device) (*output, error) {
+	o := &output{name: p.name}
+	if t, ok := v.(*tensor.Tensor); ok {
+		var err error
+		if o.datatype, err = datatypeOf(t.DType()); err != nil {
+			return nil, err
+		}
+		if o.t, err = elements.OnHost(t.Clone(), host); err != nil {
+			return nil, err
+		}
+		o.shape = o.t.Shape()
+		return o, nil
+	}
+	values, isList := v.([]any)
+	if !isList {
+		values = []any{v}
+	}
+	if o.datatype = p.datatype; o.datatype == "" {
+		o.datatype = datatypeOfValue(slices.Concat(values, []any{nil})[0])
+	}
+	o.shape = []int64{int64(len(values))}
+	for _, one := range values {
+		var err error
+		if o.raw, err = appendValue(o.raw, o.datatype, one); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+// closeTensors closes the tensors of a result.
+func closeTensors(v any) {
+	switch v := v.(type) {
+	case *tensor.Tensor:
+		if v != nil {
+			_ = v.Close() // only a mapping of the owner's memory
+		}
+	case *module.StateDict:
+		if v != nil {
+			_ = v.Close()
+		}
+	case []any:
+		for _, one := range v {
+			closeTensors(one)
+		}
+	case map[string]any:
+		for _, one := range v {
+			closeTensors(one)
+		}
+	}
+}
+
+// deliver puts outputs into shared memory, and makes classes of them, where that is wanted.
+func (s *service) deliver(list outputs) error {
+	for _, o := range list {
+		if err := s.deliverOne(o); err != nil {
+			return fmt.Errorf("output '%s': %w", o.name, err)
+		}
+	}
+	return nil
+}
+
+func (s *service) deliverOne(o *output) error {
+	if o.wanted.classes != 0 {
+		if err := o.classify(o.wanted.classes); err != nil {
+			return err
+		}
+	}
+	claim := o.wanted.region
+	if claim == nil {
+		return nil
+	}
+	data, err := o.data()
+	if err != nil {
+		return err
+	}
+	if int64(len(data)) > claim.bytes {
+		return fmt.Errorf("%w: shared memory size specified with the request for output '%s' (%d bytes) should be at least %d bytes to hold the results",
+			ErrInvalid, o.name, claim.bytes, len(data))
+	}
+	r, err := s.regions.use(claim.name, claim.offset, claim.bytes)
+	if err != nil {
+		return err
+	}
+	defer s.regions.release(r)
+	if err := r.memory.writeAt(data, claim.offset); err != nil {
+		return fmt.Errorf("shared memory region %q: %w", claim.name, err)
+	}
+	o.region = &regionClaim{name: claim.name, offset: claim.offset, bytes: int64(len(data))}
+	o.close()
+	o.raw = nil
+	return nil
+}
+
+// classify replaces the elements by the n largest of each row, the last dimension, as texts "VALUE:INDEX".
+func (o *output) classify(n int64) error {
+	if n < 0 {
+		return fmt.Errorf("%w: classification takes a positive number", ErrInvalid)
+	}
+	if o.t == nil || kindOf(o.datatype) != floats && kindOf(o.datatype) != integers {
+		return fmt.Errorf("%w: classification is for tensors of numbers", ErrInvalid)
+	}
+	values, err := tensor.Float32s(o.t)
+	if err != nil {
+		return err
+	}
+	row := int64(len(values))
+	if rank := len(o.shape); rank > 0 {
+		row = o.shape[rank-1]
+	}
+	n = min(n, row)
+	var raw []byte
+	order := make([]int, row)
+	for at := 0; at+int(row) <= len(values) && row > 0; at += int(row) {
+		for i := range order {
+			order[i] = i
+		}
+		sort.SliceStable(order, func(i, j int) bool { return values[at+order[i]] > values[at+order[j]] })
+		for _, i := range order[:n] {
+			raw = appendText(raw, strconv.AppendInt(append(strconv.AppendFloat(nil, float64(values[at+i]), 'f', 6, 32), ':'), int64(i), 10))
+		}
+	}
+	if rank := len(o.shape); rank > 0 {
+		o.shape = append(slices.Clone(o.shape[:rank-1]), n)
+	} else {
+		o.shape = []int64{n}
+	}
+	o.close()
+	o.datatype, o.raw = bytesType, raw
+	return nil
+}

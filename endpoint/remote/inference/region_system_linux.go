@@ -1,0 +1,82 @@
+package inference
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// shmFolder is where shm_open has its files.
+const shmFolder = "/dev/shm/"
+
+// openSystemRegion opens the memory that a client has made with shm_open. Errors do not tell what there is under other keys.
+func openSystemRegion(key string, offset, bytes uint64) (regionMemory, error) {
+	name := strings.TrimPrefix(key, "/")
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
+		return nil, fmt.Errorf("%w: the key is not a name that shm_open takes", ErrInvalid)
+	}
+	fd, err := unix.Open(shmFolder+name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: Unable to open shared memory region", ErrInvalid)
+	}
+	m := &systemMemory{file: os.NewFile(uintptr(fd), "shared memory"), offset: int64(offset)}
+	if err := m.check(offset, bytes); err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	return m, nil
+}
+
+// systemMemory is a file of shared memory. It is read and written by system calls and never mapped: memory that is mapped, and that the client makes
+// smaller, ends the process that touches it.
+type systemMemory struct {
+	file   *os.File
+	offset int64
+}
+
+// check refuses what is not memory, and a region that does not lie in it.
+func (m *systemMemory) check(offset, bytes uint64) error {
+	var stat unix.Stat_t
+	var fs unix.Statfs_t
+	fd := int(m.file.Fd())
+	if err := errors.Join(unix.Fstat(fd, &stat), unix.Fstatfs(fd, &fs)); err != nil {
+		return err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFREG || fs.Type != unix.TMPFS_MAGIC {
+		return fmt.Errorf("%w: the key is not that of shared memory", ErrInvalid)
+	}
+	size := uint64(max(stat.Size, 0))
+	if offset > size || bytes > size-offset {
+		return fmt.Errorf("%w: the region has %d bytes from %d on, and the shared memory %d", ErrInvalid, bytes, offset, size)
+	}
+	return nil
+}
+
+func (m *systemMemory) readAt(p []byte, at int64) error {
+	_, err := m.file.ReadAt(p, m.offset+at)
+	if errors.Is(err, io.EOF) {
+		return errShrunk
+	}
+	return err
+}
+
+// writeAt does not make shared memory larger, but for a client that makes it smaller at the very moment.
+func (m *systemMemory) writeAt(p []byte, at int64) error {
+	info, err := m.file.Stat()
+	if err != nil {
+		return err
+	}
+	if m.offset+at+int64(len(p)) > info.Size() {
+		return errShrunk
+	}
+	_, err = m.file.WriteAt(p, m.offset+at)
+	return err
+}
+
+func (m *systemMemory) close() error { return m.file.Close() }
+
+// errShrunk is memory that is smaller than it was when it was registered.
+var errShrunk = fmt.Errorf("%w: the shared memory is smaller than it was when it was registered", ErrInvalid)

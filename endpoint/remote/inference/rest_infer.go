@@ -1,0 +1,362 @@
+package inference
+
+import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
+)
+
+// headerLength is the header with the length of the JSON in front of the elements.
+const headerLength = "Inference-Header-Content-Length"
+
+// restRequest is a request in JSON.
+type restRequest struct {
+	ID         string          `json:"id"`
+	Parameters map[string]any  `json:"parameters"`
+	Inputs     []restInput     `json:"inputs"`
+	Outputs    []restRequested `json:"outputs"`
+}
+
+type restInput struct {
+	Name       string          `json:"name"`
+	Datatype   string          `json:"datatype"`
+	Shape      []int64         `json:"shape"`
+	Parameters map[string]any  `json:"parameters"`
+	Data       json.RawMessage `json:"data"`
+}
+
+type restRequested struct {
+	Name       string         `json:"name"`
+	Parameters map[string]any `json:"parameters"`
+}
+
+// inferOverHTTP answers POST /v2/models/{model}[/versions/{version}]/infer.
+func (s restService) inferOverHTTP(w http.ResponseWriter, r *http.Request) error {
+	body, finish, err := s.openBody(w, r)
+	if err != nil {
+		return err
+	}
+	defer finish()
+	in, binary, err := s.readRequest(r, body)
+	if err != nil {
+		return err
+	}
+	if err := s.checkClient(httpPeer(r), in); err != nil {
+		return err
+	}
+	out, err := s.infer(r.Context(), in)
+	if err != nil {
+		return err
+	}
+	defer out.outputs.close()
+	return s.answer(w, r, out, binary)
+}
+
+// openBody bounds the body, also in time, and decompresses it. The caller calls finish.
+func (s restService) openBody(w http.ResponseWriter, r *http.Request) (body io.Reader, finish func(), err error) {
+	watched := stall.NewReader(w, http.MaxBytesReader(w, r.Body, s.env.MaxRequest), s.env.Stall)
+	finish = func() { watched.Release(watched.Ended(r.ContentLength)) }
+	switch encoding := r.Header.Get("Content-Encoding"); encoding {
+	case "", "identity":
+		return watched, finish, nil
+	case "gzip":
+		body, err = gzip.NewReader(watched)
+	case "deflate": // that of HTTP, which is zlib's
+		body, err = zlib.NewReader(watched)
+	default:
+		err = fmt.Errorf("%w: Content-Encoding %q; there are gzip and deflate", ErrNotServed, clip(encoding))
+	}
+	if err != nil {
+		finish()
+		if !errors.Is(err, ErrNotServed) {
+			err = errBody(err)
+		}
+		return nil, nil, err
+	}
+	return &limitedReader{body, s.env.MaxRequest}, finish, nil
+}
+
+// limitedReader ends with ErrTooLarge where a body that was compressed has more than it may.
+type limitedReader struct {
+	r    io.Reader
+	left int64
+}
+
+// Read implements io.Reader.
+func (l *limitedReader) Read(p []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, fmt.Errorf("%w: the body has more bytes, when it is decompressed, than a request may have: see --max-request", ErrTooLarge)
+	}
+	p = p[:min(int64(len(p)), l.left)]
+	n, err := l.r.Read(p)
+	l.left -= int64(n)
+	return n, err
+}
+
+// readRequest reads a request. Elements that are not in the JSON are left in the body. binary is how outputs are sent that do not say.
+func (s restService) readRequest(r *http.Request, body io.Reader) (out *request, binary bool, err error) {
+	head, apart, err := readHead(r, body)
+	if err != nil {
+		return nil, false, err
+	}
+	var in restRequest
+	d := json.NewDecoder(bytes.NewReader(head))
+	d.UseNumber()
+	if err := d.Decode(&in); err != nil {
+		return nil, false, fmt.Errorf("%w: the JSON of the request: %w", ErrInvalid, err)
+	}
+	out = &request{model: r.PathValue("model"), version: r.PathValue("version"), id: in.ID}
+	if out.parameters, err = restParameters(in.Parameters); err != nil {
+		return nil, false, err
+	}
+	binary, _ = out.parameters[paramBinaryOutput].(bool)
+	for _, one := range in.Inputs {
+		t, err := s.inputOf(one, body, apart)
+		if err != nil {
+			return nil, false, inputError(one.Name, err)
+		}
+		out.inputs = append(out.inputs, t)
+	}
+	if err := checkLength(r, len(head), apart, out.inputs); err != nil {
+		return nil, false, err
+	}
+	for _, one := range in.Outputs {
+		parameters, err := restParameters(one.Parameters)
+		if err != nil {
+			return nil, false, err
+		}
+		w, err := wantedOf(one.Name, parameters)
+		if err != nil {
+			return nil, false, err
+		}
+		out.outputs = append(out.outputs, w)
+	}
+	return out, binary, nil
+}
+
+// readHead reads the JSON of a request: the whole body, or as much of it as a header says. apart tells that elements follow.
+func readHead(r *http.Request, body io.Reader) (head []byte, apart bool, err error) {
+	text := r.Header.Get(headerLength)
+	if text == "" {
+		head, err = io.ReadAll(body)
+		if err != nil && !errors.Is(err, ErrTooLarge) {
+			err = errBody(err)
+		}
+		return head, false, err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return nil, false, fmt.Errorf("%w: %s is not a number of bytes", ErrInvalid, headerLength)
+	}
+	// What a header says costs no memory before it has come.
+	head, err = io.ReadAll(io.LimitReader(body, n))
+	if err == nil && int64(len(head)) < n {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil && !errors.Is(err, ErrTooLarge) {
+		err = errBody(err)
+	}
+	return head, true, err
+}
+
+// checkLength holds the length of a body that is not compressed against what its JSON says of it.
+func checkLength(r *http.Request, head int, apart bool, inputs []inputTensor) error {
+	if !apart || r.ContentLength < 0 || r.Header.Get("Content-Encoding") != "" {
+		return nil
+	}
+	left := r.ContentLength - int64(head)
+	for _, in := range inputs {
+		if s, ok := in.data.(*streamSource); ok {
+			if left -= min(s.left, left+1); left < 0 {
+				break
+			}
+		}
+	}
+	if left != 0 {
+		return fmt.Errorf("%w: the body has %d bytes, which is not what its JSON and the inputs' %s say", ErrInvalid, r.ContentLength, paramBinarySize)
+	}
+	return nil
+}
+
+// inputOf reads an input: its elements are JSON, in the body, or in shared memory.
+func (s restService) inputOf(in restInput, body io.Reader, apart bool) (inputTensor, error) {
+	t := inputTensor{name: in.Name, datatype: in.Datatype, shape: in.Shape}
+	parameters, err := restParameters(in.Parameters)
+	if err != nil {
+		return t, err
+	}
+	if t.region, err = claimOf(parameters); err != nil {
+		return t, err
+	}
+	if size, there := parameters[paramBinarySize]; there {
+		n, ok := integerOf(size)
+		switch {
+		case !ok || n < 0:
+			return t, fmt.Errorf("%w: %s is a number of bytes", ErrInvalid, paramBinarySize)
+		case !apart && n > 0:
+			return t, fmt.Errorf("%w: %s is given, and the header %s is not", ErrInvalid, paramBinarySize, headerLength)
+		case in.Data != nil:
+			return t, fmt.Errorf("%w: it has data and %s", ErrInvalid, paramBinarySize)
+		}
+		t.data = &streamSource{r: body, left: n}
+		return t, nil
+	}
+	if in.Data != nil {
+		raw, err := parseElements(in.Data, in.Datatype, in.Shape)
+		if err != nil {
+			return t, err
+		}
+		t.data = &memorySource{raw}
+	}
+	return t, nil
+}
+
+// restParameters makes parameters of JSON's values.
+func restParameters(in map[string]any) (map[string]any, error) {
+	for name, v := range in {
+		switch v := v.(type) {
+		case bool, string:
+		case json.Number:
+			if i, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+				in[name] = i
+			} else if u, err := strconv.ParseUint(v.String(), 10, 64); err == nil {
+				in[name] = u
+			} else if f, err := v.Float64(); err == nil {
+				in[name] = f
+			} else {
+				return nil, fmt.Errorf("%w: parameter '%s' does not fit into 64 bits", ErrInvalid, clip(name))
+			}
+		default:
+			return nil, fmt.Errorf("%w: parameter '%s' is a number, a text, or true or false", ErrInvalid, clip(name))
+		}
+	}
+	return in, nil
+}
+
+// restResponse is a response in JSON.
+type restResponse struct {
+	ModelName    string         `json:"model_name"`
+	ModelVersion string         `json:"model_version,omitempty"`
+	ID           string         `json:"id,omitempty"`
+	Parameters   map[string]any `json:"parameters,omitempty"`
+	Outputs      []restOutput   `json:"outputs"`
+}
+
+type restOutput struct {
+	Name       string          `json:"name"`
+	Datatype   string          `json:"datatype"`
+	Shape      []int64         `json:"shape"`
+	Parameters map[string]any  `json:"parameters,omitempty"`
+	Data       json.RawMessage `json:"data,omitempty"`
+}
+
+// answer sends a response: JSON, and behind it the elements of outputs that are sent as bytes.
+func (s restService) answer(w http.ResponseWriter, r *http.Request, out *response, binary bool) error {
+	head := restResponse{ModelName: out.model, ModelVersion: out.version, ID: out.id, Parameters: out.parameters, Outputs: []restOutput{}}
+	var parts [][]byte
+	length := 0
+	for _, o := range out.outputs {
+		one := restOutput{Name: o.name, Datatype: o.datatype, Shape: o.shape}
+		data, err := o.data()
+		if err != nil {
+			return err
+		}
+		asBytes := binary
+		if o.wanted.binary != nil {
+			asBytes = *o.wanted.binary
+		}
+		switch {
+		case o.region != nil:
+			one.Parameters = o.region.parameters()
+		case asBytes:
+			one.Parameters = map[string]any{paramBinarySize: len(data)}
+			parts = append(parts, data)
+			length += len(data)
+		default:
+			if one.Data, err = formatElements(data, o.datatype); err != nil {
+				return fmt.Errorf("output '%s': %w", o.name, err)
+			}
+		}
+		head.Outputs = append(head.Outputs, one)
+	}
+	text, err := json.Marshal(head)
+	if err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if parts != nil {
+		h.Set("Content-Type", "application/octet-stream")
+		h.Set(headerLength, strconv.Itoa(len(text)))
+	}
+	parts = append([][]byte{text}, parts...)
+	if encoding := accepted(r.Header.Get("Accept-Encoding")); encoding != "" {
+		h.Set("Content-Encoding", encoding)
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(max(s.env.Stall, time.Minute)))
+		sendCompressed(w, encoding, parts)
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		return nil
+	}
+	h.Set("Content-Length", strconv.Itoa(len(text)+length))
+	send(w, parts, s.env.Stall)
+	return nil
+}
+
+// watchedFrom is the size from which on it is watched that a client takes a response. Less fits into what the system buffers.
+const watchedFrom = 64 << 10
+
+// send writes the parts in pieces, of which a client has to take each within a time.
+func send(w http.ResponseWriter, parts [][]byte, stall time.Duration) {
+	control := http.NewResponseController(w)
+	watched := false
+	for _, p := range parts {
+		for len(p) > 0 {
+			piece := p[:min(len(p), 1<<20)]
+			if len(piece) > watchedFrom {
+				_ = control.SetWriteDeadline(time.Now().Add(stall))
+				watched = true
+			}
+			if _, err := w.Write(piece); err != nil {
+				return // the client has gone
+			}
+			p = p[len(piece):]
+		}
+	}
+	if watched {
+		_ = control.SetWriteDeadline(time.Time{}) // for the next request
+	}
+}
+
+// accepted is the first encoding that a client accepts and that there is; empty for none. Few clients ask, and those that do want it.
+func accepted(header string) string {
+	for _, word := range strings.Split(header, ",") {
+		name, quality, _ := strings.Cut(strings.TrimSpace(word), ";")
+		if name = strings.TrimSpace(name); (name == "gzip" || name == "deflate") && strings.TrimSpace(quality) != "q=0" {
+			return name
+		}
+	}
+	return ""
+}
+
+func sendCompressed(w io.Writer, encoding string, parts [][]byte) {
+	var z io.WriteCloser = zlib.NewWriter(w)
+	if encoding == "gzip" {
+		z, _ = gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is one that there is
+	}
+	for _, p := range parts {
+		if _, err := z.Write(p); err != nil {
+			return // the client has gone
+		}
+	}
+	_ = z.Close()
+}

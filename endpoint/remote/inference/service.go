@@ -1,0 +1,130 @@
+package inference
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/heap"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// service answers requests of both transports.
+type service struct {
+	env     *gateway.Env
+	name    string // what the server says it is
+	shm     bool   // clients may register shared memory
+	device  driver.Device
+	heap    heap.Device
+	models  catalog
+	regions regions
+	pending budget
+}
+
+// response is the answer to a request. The caller closes the outputs when it has sent them.
+type response struct {
+	model, version, id string
+	parameters         map[string]any
+	outputs            outputs
+}
+
+// infer answers a request of a model that is not decoupled.
+func (s *service) infer(ctx context.Context, r *request) (*response, error) {
+	clock := timing{begin: time.Now()}
+	m, err := s.models.find(ctx, r.model)
+	if err != nil {
+		return nil, err
+	}
+	if m.stream {
+		return nil, notDecoupled(m)
+	}
+	out, err := s.run(ctx, m, r, &clock)
+	m.stats.end(&clock, err)
+	return out, err
+}
+
+func (s *service) run(ctx context.Context, m *model, r *request, clock *timing) (out *response, err error) {
+	ctx, end, err := s.prepare(ctx, m, r)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	a, err := s.argument(m, r)
+	defer func() { err = errors.Join(err, a.close()) }()
+	if err != nil {
+		return nil, err
+	}
+	called := time.Now()
+	clock.input = called.Sub(clock.begin)
+	result, err := m.call(ctx, a.value)
+	answered := time.Now()
+	clock.infer = answered.Sub(called)
+	if err != nil {
+		return nil, cause(ctx, err)
+	}
+	list, err := s.finish(m, r, result)
+	clock.output = time.Since(answered)
+	return &response{model: m.name, version: r.version, id: r.id, outputs: list}, err
+}
+
+// prepare settles the version and the time of a request. The caller calls end when the request has ended.
+func (s *service) prepare(ctx context.Context, m *model, r *request) (_ context.Context, end func(), err error) {
+	timeout, err := r.timeout()
+	if err != nil {
+		return ctx, nil, err
+	}
+	asked := r.version
+	if r.version, err = s.models.choose(ctx, m, asked); err != nil {
+		return ctx, nil, err
+	}
+	if asked != "" {
+		r.setVersion(m)
+	}
+	if err := m.checkWanted(r.outputs); err != nil {
+		return ctx, nil, err
+	}
+	bound, unbind := s.models.bind(ctx, m)
+	if timeout == 0 {
+		return bound, unbind, nil
+	}
+	limited, cancel := context.WithTimeout(bound, timeout)
+	return limited, func() { cancel(); unbind() }, nil
+}
+
+// finish makes the outputs of a result, which it takes.
+func (s *service) finish(m *model, r *request, result any) (outputs, error) {
+	list, err := m.outputsOf(result, r.outputs, s.device)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.deliver(list); err != nil {
+		list.close()
+		return nil, err
+	}
+	return list, nil
+}
+
+// call calls the function. The tensors of the result are the caller's.
+func (m *model) call(ctx context.Context, argument any) (any, error) {
+	if len(m.outputs) == 1 && m.outputs[0].kind == tensorPort && m.outputs[0].path == nil {
+		return endpoint.Call[*tensor.Tensor](ctx, m.caller, m.name, argument)
+	}
+	return endpoint.Call[any](ctx, m.caller, m.name, argument)
+}
+
+// results calls a function whose results come one by one.
+func (m *model) results(ctx context.Context, argument any) iter.Seq2[any, error] {
+	return endpoint.Stream[any](ctx, m.caller, m.name, argument)
+}
+
+// cause is what ended a request whose context has ended: an owner that went away is no client that left.
+func cause(ctx context.Context, err error) error {
+	if why := context.Cause(ctx); why != nil && errors.Is(why, endpoint.ErrUnavailable) {
+		return why
+	}
+	return err
+}

@@ -1,0 +1,240 @@
+package inference
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"unicode/utf8"
+
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+var little = binary.LittleEndian
+
+// texts splits elements of BYTES. The parts are views of raw.
+func texts(raw []byte, n int64) ([][]byte, error) {
+	if n > int64(len(raw))/4 {
+		return nil, fmt.Errorf("%w: %d elements of BYTES do not fit into %d bytes", ErrInvalid, n, len(raw))
+	}
+	list := make([][]byte, 0, n)
+	for range n {
+		if len(raw) < 4 {
+			return nil, fmt.Errorf("%w: the elements of BYTES end early", ErrInvalid)
+		}
+		size := little.Uint32(raw)
+		if raw = raw[4:]; int64(size) > int64(len(raw)) {
+			return nil, fmt.Errorf("%w: an element of BYTES says that it has %d bytes, of %d that are left", ErrInvalid, size, len(raw))
+		}
+		list = append(list, raw[:size:size])
+		raw = raw[size:]
+	}
+	if len(raw) > 0 {
+		return nil, fmt.Errorf("%w: %d bytes behind the last element of BYTES", ErrInvalid, len(raw))
+	}
+	return list, nil
+}
+
+// appendText appends one element of BYTES.
+func appendText(b []byte, text []byte) []byte {
+	return append(little.AppendUint32(b, uint32(len(text))), text...)
+}
+
+// list decodes elements to a slice of the Go type that has them; BYTES to strings, or slices of bytes where one is no text.
+func list(d string, raw []byte, n int64) (any, error) {
+	if d == bytesType {
+		return textList(raw, n)
+	}
+	switch d {
+	case "BOOL":
+		return each(raw, 1, func(b []byte) bool { return b[0] != 0 }), nil
+	case "UINT8":
+		return each(raw, 1, func(b []byte) uint16 { return uint16(b[0]) }), nil // a []uint8 would be bytes
+	case "UINT16":
+		return each(raw, 2, little.Uint16), nil
+	case "UINT32":
+		return each(raw, 4, little.Uint32), nil
+	case "UINT64":
+		return each(raw, 8, little.Uint64), nil
+	case "INT8":
+		return each(raw, 1, func(b []byte) int8 { return int8(b[0]) }), nil
+	case "INT16":
+		return each(raw, 2, func(b []byte) int16 { return int16(little.Uint16(b)) }), nil
+	case "INT32":
+		return each(raw, 4, func(b []byte) int32 { return int32(little.Uint32(b)) }), nil
+	case "INT64":
+		return each(raw, 8, func(b []byte) int64 { return int64(little.Uint64(b)) }), nil
+	case "FP16":
+		return each(raw, 2, func(b []byte) float32 { return tensor.F16(little.Uint16(b)).Float32() }), nil
+	case "BF16":
+		return each(raw, 2, func(b []byte) float32 { return tensor.BF16(little.Uint16(b)).Float32() }), nil
+	case "FP32":
+		return each(raw, 4, func(b []byte) float32 { return math.Float32frombits(little.Uint32(b)) }), nil
+	case "FP64":
+		return each(raw, 8, func(b []byte) float64 { return math.Float64frombits(little.Uint64(b)) }), nil
+	}
+	return nil, fmt.Errorf("%w: datatype %q is not one of the protocol's", ErrInvalid, clip(d))
+}
+
+func each[T any](raw []byte, size int, decode func([]byte) T) []T {
+	all := make([]T, len(raw)/size)
+	for i := range all {
+		all[i] = decode(raw[i*size:])
+	}
+	return all
+}
+
+func textList(raw []byte, n int64) (any, error) {
+	parts, err := texts(raw, n)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]string, len(parts))
+	for i, p := range parts {
+		if !utf8.Valid(p) {
+			return parts, nil
+		}
+		all[i] = string(p)
+	}
+	return all, nil
+}
+
+// kinds of values, of which each port takes one.
+const (
+	truths = 1 << iota
+	integers
+	floats
+	byteTexts
+)
+
+func kindOf(d string) int {
+	switch d {
+	case "BOOL":
+		return truths
+	case bytesType:
+		return byteTexts
+	case "FP16", "BF16", "FP32", "FP64":
+		return floats
+	}
+	return integers
+}
+
+// takes reports whether a field of datatype want takes values of datatype got: the function's side sees to it that a number fits.
+func takes(want, got string) bool {
+	return want == "" || kindOf(want) == kindOf(got) || kindOf(want) == floats && kindOf(got) == integers
+}
+
+// appendValue appends a value of a result as an element of d.
+func appendValue(b []byte, d string, v any) ([]byte, error) {
+	switch v := v.(type) {
+	case bool:
+		if d == "BOOL" {
+			return append(b, btoi(v)), nil
+		}
+	case string:
+		if d == bytesType {
+			return appendText(b, []byte(v)), nil
+		}
+	case []byte:
+		if d == bytesType {
+			return appendText(b, v), nil
+		}
+	case int64:
+		return appendInteger(b, d, v, uint64(v), v < 0)
+	case uint64:
+		return appendInteger(b, d, int64(v), v, false)
+	case float64:
+		return appendFloat(b, d, v)
+	}
+	return b, fmt.Errorf("%w: a result of %T is no %s", ErrNotServed, v, d)
+}
+
+func btoi(v bool) byte {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+// appendInteger appends a whole number, which is i where it is negative and else u, if d has it.
+func appendInteger(b []byte, d string, i int64, u uint64, negative bool) ([]byte, error) {
+	outOfRange := fmt.Errorf("%w: the number does not fit into %s", ErrInvalid, d)
+	switch kindOf(d) {
+	case floats:
+		if negative {
+			return appendFloat(b, d, float64(i))
+		}
+		return appendFloat(b, d, float64(u))
+	case truths, byteTexts:
+		return b, fmt.Errorf("%w: a number is no %s", ErrInvalid, d)
+	}
+	bits, signed := widthOf(d)
+	if signed {
+		if !negative && u > math.MaxInt64 || i > 1<<(bits-1)-1 || i < -1<<(bits-1) {
+			return b, outOfRange
+		}
+	} else if negative || bits < 64 && u >= 1<<bits {
+		return b, outOfRange
+	}
+	switch bits {
+	case 8:
+		return append(b, byte(u)), nil
+	case 16:
+		return little.AppendUint16(b, uint16(u)), nil
+	case 32:
+		return little.AppendUint32(b, uint32(u)), nil
+	}
+	return little.AppendUint64(b, u), nil
+}
+
+// widthOf is the width of an integer type, in bits.
+func widthOf(d string) (bits int, signed bool) {
+	switch d {
+	case "UINT8":
+		return 8, false
+	case "UINT16":
+		return 16, false
+	case "UINT32":
+		return 32, false
+	case "INT8":
+		return 8, true
+	case "INT16":
+		return 16, true
+	case "INT32":
+		return 32, true
+	case "INT64":
+		return 64, true
+	}
+	return 64, false
+}
+
+func appendFloat(b []byte, d string, f float64) ([]byte, error) {
+	switch d {
+	case "FP16":
+		return little.AppendUint16(b, uint16(tensor.NewF16(float32(f)))), nil
+	case "BF16":
+		return little.AppendUint16(b, uint16(tensor.NewBF16(float32(f)))), nil
+	case "FP32":
+		return little.AppendUint32(b, math.Float32bits(float32(f))), nil
+	case "FP64":
+		return little.AppendUint64(b, math.Float64bits(f)), nil
+	}
+	if f == math.Trunc(f) && math.Abs(f) < 1<<63 {
+		return appendInteger(b, d, int64(f), uint64(int64(f)), f < 0)
+	}
+	return b, fmt.Errorf("%w: %v is no %s", ErrInvalid, f, d)
+}
+
+// datatypeOfValue is the datatype of a value whose function does not say it.
+func datatypeOfValue(v any) string {
+	switch v.(type) {
+	case bool:
+		return "BOOL"
+	case int64:
+		return "INT64"
+	case uint64:
+		return "UINT64"
+	case float64:
+		return "FP64"
+	}
+	return bytesType
+}

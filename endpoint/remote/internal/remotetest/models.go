@@ -1,0 +1,134 @@
+package remotetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// IdentityArgs are the arguments of identity.
+type IdentityArgs struct {
+	X *tensor.Tensor `json:"x"`
+}
+
+// AddSubArgs are the arguments of addsub.
+type AddSubArgs struct {
+	A *tensor.Tensor `json:"INPUT0"`
+	B *tensor.Tensor `json:"INPUT1"`
+}
+
+// AddSubResult is the result of addsub.
+type AddSubResult struct {
+	Sum        *tensor.Tensor `json:"OUTPUT0"`
+	Difference *tensor.Tensor `json:"OUTPUT1"`
+}
+
+// MixedArgs are the arguments of mixed.
+type MixedArgs struct {
+	X     *tensor.Tensor `json:"x,omitempty"`
+	Label string         `json:"label"`
+	Tags  []string       `json:"tags,omitempty"`
+	Blob  []byte         `json:"blob,omitempty"`
+	Ints  []int32        `json:"ints,omitempty"`
+	On    bool           `json:"on,omitempty"`
+	Deep  struct {
+		Rate float32 `json:"rate,omitempty"`
+	} `json:"deep,omitempty"`
+	Version int               `json:"version,omitempty"`
+	Other   map[string]string `json:"other,omitempty"`
+}
+
+// MixedResult is the result of mixed: what came, and what there is beside tensors.
+type MixedResult struct {
+	X       *tensor.Tensor `json:"x,omitempty"`
+	Label   string         `json:"label"`
+	Tags    []string       `json:"tags"`
+	Blob    []byte         `json:"blob"`
+	Total   int64          `json:"total"`
+	Halves  []float32      `json:"halves"`
+	On      bool           `json:"on"`
+	Rate    float64        `json:"rate"`
+	Version int            `json:"version"`
+}
+
+// RepeatArgs are the arguments of repeat.
+type RepeatArgs struct {
+	X     *tensor.Tensor `json:"x"`
+	Times int            `json:"times"`
+	Fail  bool           `json:"fail,omitempty"`
+}
+
+// Models registers functions with tensors of several kinds:
+//
+//	identity {x} → x                    addsub {INPUT0, INPUT1} of int32 → {OUTPUT0, OUTPUT1}
+//	mixed MixedArgs → MixedResult       repeat {x, times, fail} → x so many times, as a stream, and an error behind it if it shall fail
+//	failing {x} → an error              needy {x, other} → cannot be asked by the Open Inference Protocol
+func Models(r *endpoint.Registry, dev driver.Device) error {
+	type needy struct {
+		X     *tensor.Tensor `json:"x"`
+		Other map[string]int `json:"other"`
+	}
+	return errors.Join(
+		endpoint.Register(r, "identity", func(_ context.Context, in IdentityArgs) (*tensor.Tensor, error) { return in.X.Clone(), nil }, endpoint.NoCache()),
+		endpoint.Register(r, "addsub", func(_ context.Context, in AddSubArgs) (AddSubResult, error) { return addSub(dev, in) }, endpoint.NoCache()),
+		endpoint.Register(r, "mixed", mixed, endpoint.NoCache()),
+		endpoint.RegisterStream(r, "repeat", repeat),
+		endpoint.Register(r, "failing", func(_ context.Context, in IdentityArgs) (*tensor.Tensor, error) {
+			return nil, fmt.Errorf("no luck with %v", in.X.Shape())
+		}, endpoint.NoCache()),
+		endpoint.Register(r, "needy", func(_ context.Context, in needy) (*tensor.Tensor, error) { return in.X.Clone(), nil }, endpoint.NoCache()),
+	)
+}
+
+func addSub(dev driver.Device, in AddSubArgs) (out AddSubResult, err error) {
+	a, err := tensor.Data[int32](in.A)
+	if err != nil {
+		return out, err
+	}
+	b, err := tensor.Data[int32](in.B)
+	if err != nil {
+		return out, err
+	}
+	if len(a) != len(b) {
+		return out, fmt.Errorf("%w: %d and %d elements", endpoint.ErrInvalid, len(a), len(b))
+	}
+	sum, difference := make([]int32, len(a)), make([]int32, len(a))
+	for i := range a {
+		sum[i], difference[i] = a[i]+b[i], a[i]-b[i]
+	}
+	if out.Sum, err = tensor.FromSlice(dev, in.A.Shape(), sum); err != nil {
+		return out, err
+	}
+	out.Difference, err = tensor.FromSlice(dev, in.A.Shape(), difference)
+	return out, err
+}
+
+func mixed(_ context.Context, in MixedArgs) (MixedResult, error) {
+	out := MixedResult{Label: in.Label, Tags: in.Tags, Blob: in.Blob, On: in.On, Rate: float64(in.Deep.Rate), Version: in.Version}
+	if in.X != nil {
+		out.X = in.X.Clone()
+	}
+	for _, n := range in.Ints {
+		out.Total += int64(n)
+		out.Halves = append(out.Halves, float32(n)/2)
+	}
+	return out, nil
+}
+
+func repeat(_ context.Context, in RepeatArgs) iter.Seq2[*tensor.Tensor, error] {
+	return func(yield func(*tensor.Tensor, error) bool) {
+		for range in.Times {
+			if !yield(in.X.Clone(), nil) {
+				return
+			}
+		}
+		if in.Fail {
+			yield(nil, errors.New("it was to fail"))
+		}
+	}
+}
