@@ -69,7 +69,8 @@ func TestContextsBelowThatOfACall(t *testing.T) {
 	c := &callContext{parent: context.Background()}
 	below, cancel := context.WithTimeout(c, time.Hour)
 	defer cancel()
-	require.Equal(t, goroutines, runtime.NumGoroutine(), "package context needs no goroutine to pass the end on")
+	// Those of tests before this one may still be ending.
+	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines, "package context needs no goroutine to pass the end on")
 	c.end(errWhy)
 	<-below.Done()
 	require.ErrorIs(t, context.Cause(below), errWhy)

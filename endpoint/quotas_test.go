@@ -115,6 +115,12 @@ func TestWhatNoFrameCanCarryIsNotPublished(t *testing.T) {
 	dev := testDevice(t)
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: endpoint.Limits{Wire: wire.Limits{Files: 3, Frame: 4096}}})
 	ctx := context.Background()
+	first, _ := publisher(t, s, dev) // answered by a server all of whose goroutines run
+	require.NoError(t, first.Close())
+	eventually(t, waitLimit, "nobody is connected", func() bool {
+		info, err := s.ServerInfo(ctx)
+		return err == nil && len(info.Sessions) == 1
+	})
 	before := drivertest.TakeSnapshot()
 	_, err := s.Publish(ctx, "storages", scattered(t, dev, 4))
 	require.ErrorIs(t, err, wire.ErrTooLarge)

@@ -48,7 +48,7 @@ func Digests(ctx context.Context, sd *StateDict, workers int) (map[string]Digest
 					return
 				}
 				i := todo[n]
-				d, err := TensorDigest(ctx, sd.tensors[i])
+				d, err := TensorDigest(ctx, sd.at(i))
 				if err != nil {
 					// Only the first cause stays; the other workers stop with it.
 					cancel(fmt.Errorf("tensor %s: %w", quote(sd.names[i]), err))

@@ -45,14 +45,15 @@ func (sd *StateDict) Manifest() (*Manifest, []*tensor.Storage) {
 	storages, index := sd.storages()
 	m := &Manifest{
 		Storages: make([]StorageSpec, len(storages)),
-		Tensors:  make([]TensorSpec, len(sd.tensors)),
+		Tensors:  make([]TensorSpec, len(sd.names)),
 		Metadata: maps.Clone(sd.Metadata),
 	}
 	for i, s := range storages {
 		m.Storages[i] = specOf(s)
 	}
-	for i, t := range sd.tensors {
-		m.Tensors[i] = TensorSpec{Name: sd.names[i], Storage: index[i], Spec: t.Spec()}
+	for i, name := range sd.names {
+		_, spec := sd.place(i)
+		m.Tensors[i] = TensorSpec{Name: name, Storage: index[i], Spec: spec}
 	}
 	return m, storages
 }
@@ -67,7 +68,7 @@ func specOf(s *tensor.Storage) StorageSpec {
 // storage that it names. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] and those of [tensor.Spec.Validate], and
 // name the tensor.
 func (m *Manifest) Validate() error {
-	if _, err := m.names(); err != nil {
+	if _, _, err := m.names(); err != nil {
 		return err
 	}
 	for i, s := range m.Storages {
@@ -87,25 +88,25 @@ func (m *Manifest) Validate() error {
 	return nil
 }
 
-// names checks the names and returns where each tensor is.
-func (m *Manifest) names() (map[string]int32, error) {
-	index := make(map[string]int32, len(m.Tensors))
+// names checks the names and returns them with their index.
+func (m *Manifest) names() ([]string, nameIndex, error) {
+	names := make([]string, len(m.Tensors))
 	for i := range m.Tensors {
-		name := m.Tensors[i].Name
-		if err := checkName(name); err != nil {
-			return nil, fmt.Errorf("tensor %d: %w", i, err)
-		}
-		index[name] = int32(i)
-		if len(index) != i+1 {
-			return nil, fmt.Errorf("%w: %s", ErrDuplicateName, quote(name))
+		names[i] = m.Tensors[i].Name
+		if err := checkName(names[i]); err != nil {
+			return nil, nameIndex{}, fmt.Errorf("tensor %d: %w", i, err)
 		}
 	}
-	return index, nil
+	index, twice := indexNames(names)
+	if twice >= 0 {
+		return nil, nameIndex{}, fmt.Errorf("%w: %s", ErrDuplicateName, quote(names[twice]))
+	}
+	return names, index, nil
 }
 
 // FromManifest makes a state dict over storages that were mapped for m, which is not trusted: everything that Validate
 // checks is checked, and each storage has to be exactly what m says it is. It borrows the storages and adds references;
-// the state dict shares the strings, slices and metadata of m, which must not change afterwards. Errors are those of Validate.
+// the state dict shares all of m, which must not change afterwards. Each tensor is made when it is first asked for. Errors are those of Validate.
 func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
 	if len(storages) != len(m.Storages) {
 		return nil, fmt.Errorf("%w: it has %d storages, %d came with it", ErrManifest, len(m.Storages), len(storages))
@@ -115,26 +116,18 @@ func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
 			return nil, fmt.Errorf("storage %d: %w", i, err)
 		}
 	}
-	index, err := m.names()
+	names, index, err := m.names()
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(m.Tensors))
-	for i := range m.Tensors {
-		t := &m.Tensors[i]
-		if int64(t.Storage) >= int64(len(storages)) {
-			return nil, fmt.Errorf("tensor %s: %w: storage %d of %d", quote(t.Name), ErrManifest, t.Storage, len(storages))
-		}
-		names[i] = t.Name
-	}
-	tensors, err := tensor.NewViewsFunc(storages, len(m.Tensors), func(i int) (uint32, *tensor.Spec) {
+	views, err := tensor.NewViews(storages, len(m.Tensors), func(i int) (uint32, *tensor.Spec) {
 		t := &m.Tensors[i]
 		return t.Storage, &t.Spec
 	})
 	if err != nil {
 		return nil, m.nameError(err)
 	}
-	return &StateDict{Metadata: m.Metadata, names: names, tensors: tensors, index: index}, nil
+	return &StateDict{Metadata: m.Metadata, names: names, index: index, views: views}, nil
 }
 
 // check holds a storage against what the manifest says of it.
@@ -154,8 +147,12 @@ func (want StorageSpec) check(s *tensor.Storage) error {
 // nameError puts the tensor's name in the place of its number.
 func (m *Manifest) nameError(err error) error {
 	var which *tensor.ViewsError
-	if errors.As(err, &which) {
-		return fmt.Errorf("tensor %s: %w", quote(m.Tensors[which.Index].Name), which.Err)
+	if !errors.As(err, &which) {
+		return err
 	}
-	return err
+	err = which.Err
+	if errors.Is(err, tensor.ErrIndex) {
+		err = fmt.Errorf("%w: %w", ErrManifest, err)
+	}
+	return fmt.Errorf("tensor %s: %w", quote(m.Tensors[which.Index].Name), err)
 }

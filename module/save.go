@@ -86,7 +86,8 @@ func (sd *StateDict) file(ctx context.Context, opts SaveOptions) (*safetensors.H
 	}
 	advance(0)
 	return h, func(w io.Writer, info safetensors.TensorInfo) error {
-		_, err := sd.tensors[sd.index[info.Name]].WriteTo(&stream{ctx: ctx, w: w, progress: advance})
+		t, _ := sd.Get(info.Name)
+		_, err := t.WriteTo(&stream{ctx: ctx, w: w, progress: advance})
 		return err
 	}, nil
 }

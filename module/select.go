@@ -121,7 +121,7 @@ func (s *selection) fill(ctx context.Context, sd *StateDict, c *copier) error {
 	var casts []int
 	for i, t := range s.from {
 		c.total += t.Bytes()
-		x := sd.tensors[i]
+		x := sd.at(i)
 		if t.DType != x.DType() {
 			casts = append(casts, i)
 			continue
@@ -141,7 +141,7 @@ func (s *selection) fill(ctx context.Context, sd *StateDict, c *copier) error {
 	for _, i := range casts {
 		t := s.from[i]
 		r := &countedReader{ctx: ctx, r: c.model.Reader(t), count: c.advance}
-		if err := sd.tensors[i].FillFromAs(r, t.DType); err != nil {
+		if err := sd.at(i).FillFromAs(r, t.DType); err != nil {
 			return c.fail(t.File, fmt.Errorf("tensor %s: %w", quote(t.Name), err))
 		}
 	}

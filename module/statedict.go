@@ -16,18 +16,50 @@ type StateDict struct {
 	// Metadata is what the file or the publisher said about the whole; it may be nil.
 	Metadata map[string]string
 
-	names   []string
+	names []string
+	index nameIndex
+	// The tensors are views, until one is set or taken: from then on, and where there are no views, they are in tensors.
+	views   *tensor.Views
 	tensors []*tensor.Tensor
-	index   map[string]int32
 }
 
 // NewStateDict returns an empty state dict.
-func NewStateDict() *StateDict { return &StateDict{index: map[string]int32{}} }
+func NewStateDict() *StateDict { return &StateDict{} }
+
+// at is the tensor at a position.
+func (sd *StateDict) at(i int) *tensor.Tensor {
+	if sd.views != nil {
+		return sd.views.At(i)
+	}
+	return sd.tensors[i]
+}
+
+// place is where the tensor at a position is, for which it need not be made.
+func (sd *StateDict) place(i int) (*tensor.Storage, tensor.Spec) {
+	if sd.views != nil {
+		return sd.views.Place(i)
+	}
+	return sd.tensors[i].Storage(), sd.tensors[i].Spec()
+}
+
+// makeAll makes all tensors, so that they can be set and taken.
+func (sd *StateDict) makeAll() {
+	if sd.views == nil {
+		return
+	}
+	sd.tensors = make([]*tensor.Tensor, len(sd.names))
+	for i := range sd.tensors {
+		sd.tensors[i] = sd.views.Take(i)
+	}
+	// The tensors hold their storages, so nothing is freed here that could fail.
+	_ = sd.views.Close()
+	sd.views = nil
+}
 
 // Set puts t under a new name. It takes t: on error t is closed. Errors are [ErrName] and [ErrDuplicateName].
 func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
 	err := checkName(name)
-	if _, twice := sd.index[name]; err == nil && twice {
+	if _, twice := sd.index.find(sd.names, name); err == nil && twice {
 		err = fmt.Errorf("%w: %s", ErrDuplicateName, quote(name))
 	}
 	if err != nil {
@@ -35,57 +67,54 @@ func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
 		_ = t.Close()
 		return err
 	}
-	sd.index[name] = int32(len(sd.names))
+	sd.makeAll()
 	sd.names = append(sd.names, name)
 	sd.tensors = append(sd.tensors, t)
+	sd.index.add(sd.names)
 	return nil
 }
 
 // Get returns the tensor under a name, borrowed: the caller does not close it, and clones it to keep it longer than the
 // state dict.
 func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
-	i, found := sd.index[name]
+	i, found := sd.index.find(sd.names, name)
 	if !found {
 		return nil, false
 	}
-	return sd.tensors[i], true
+	return sd.at(i), true
 }
 
 // Take removes a name and returns its tensor owned: the caller closes it. ok is false where there is no such name. It takes time
 // proportional to the number of names, and like Set needs the state dict for itself.
 func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
-	at, found := sd.index[name]
+	at, found := sd.index.find(sd.names, name)
 	if !found {
 		return nil, false
 	}
+	sd.makeAll()
 	t = sd.tensors[at]
-	delete(sd.index, name)
-	// A state dict of a manifest shares its names, so they are not moved in place.
 	sd.names = slices.Concat(sd.names[:at], sd.names[at+1:])
 	sd.tensors = slices.Concat(sd.tensors[:at], sd.tensors[at+1:])
-	for i := int(at); i < len(sd.names); i++ {
-		sd.index[sd.names[i]] = int32(i)
-	}
+	sd.index, _ = indexNames(sd.names)
 	return t, true
 }
 
-// Rename puts a tensor under another name, at the same place in the order. Like Set it needs the state dict for itself. Errors are [ErrName],
+// Rename puts a tensor under another name, at the same place in the order. It takes time like Take, and like Set it needs the state dict for itself. Errors are [ErrName],
 // also where there is no tensor of the old name, and [ErrDuplicateName].
 func (sd *StateDict) Rename(from, to string) error {
-	at, found := sd.index[from]
+	at, found := sd.index.find(sd.names, from)
 	if !found {
 		return fmt.Errorf("%w: there is no tensor %s", ErrName, quote(from))
 	}
 	if err := checkName(to); err != nil || from == to {
 		return err
 	}
-	if _, twice := sd.index[to]; twice {
+	if _, twice := sd.index.find(sd.names, to); twice {
 		return fmt.Errorf("%w: %s", ErrDuplicateName, quote(to))
 	}
-	delete(sd.index, from)
-	sd.index[to] = at
 	sd.names = slices.Clone(sd.names)
 	sd.names[at] = to
+	sd.index, _ = indexNames(sd.names)
 	return nil
 }
 
@@ -99,7 +128,7 @@ func (sd *StateDict) Names() []string { return slices.Clone(sd.names) }
 func (sd *StateDict) All() iter.Seq2[string, *tensor.Tensor] {
 	return func(yield func(string, *tensor.Tensor) bool) {
 		for i, name := range sd.names {
-			if !yield(name, sd.tensors[i]) {
+			if !yield(name, sd.at(i)) {
 				return
 			}
 		}
@@ -116,9 +145,9 @@ func (sd *StateDict) Storages() []*tensor.Storage {
 func (sd *StateDict) storages() ([]*tensor.Storage, []uint32) {
 	var storages []*tensor.Storage
 	position := map[*tensor.Storage]uint32{}
-	index := make([]uint32, len(sd.tensors))
-	for i, t := range sd.tensors {
-		s := t.Storage()
+	index := make([]uint32, len(sd.names))
+	for i := range sd.names {
+		s, _ := sd.place(i)
 		// Most often all tensors are in one slab.
 		if i > 0 && s == storages[index[i-1]] {
 			index[i] = index[i-1]
@@ -145,11 +174,12 @@ func (sd *StateDict) Bytes() int64 {
 		}
 	}
 	var sum int64
-	for i, t := range sd.tensors {
+	for i := range sd.names {
 		if _, counted := twice[i]; counted {
 			continue
 		}
-		n := t.Bytes()
+		_, spec := sd.place(i)
+		n, _ := spec.ByteLen() // it was checked when the tensor was
 		if n > math.MaxInt64-sum {
 			return math.MaxInt64
 		}
@@ -160,16 +190,11 @@ func (sd *StateDict) Bytes() int64 {
 
 // Clone returns another owned state dict over the same storages, with the same names and metadata.
 func (sd *StateDict) Clone() *StateDict {
-	c := &StateDict{
-		Metadata: maps.Clone(sd.Metadata),
-		names:    sd.Names(),
-		tensors:  make([]*tensor.Tensor, len(sd.tensors)),
-		index:    make(map[string]int32, len(sd.names)),
+	c := &StateDict{Metadata: maps.Clone(sd.Metadata), names: sd.Names(), tensors: make([]*tensor.Tensor, len(sd.names))}
+	for i := range c.tensors {
+		c.tensors[i] = sd.at(i).Clone()
 	}
-	for i, t := range sd.tensors {
-		c.tensors[i] = t.Clone()
-		c.index[sd.names[i]] = int32(i)
-	}
+	c.index, _ = indexNames(c.names)
 	return c
 }
 
@@ -178,6 +203,9 @@ func (sd *StateDict) Clone() *StateDict {
 func (sd *StateDict) Close() error {
 	if sd == nil {
 		return nil
+	}
+	if sd.views != nil {
+		return sd.views.Close()
 	}
 	var first error
 	for _, t := range sd.tensors {

@@ -37,7 +37,7 @@ func (m *Manifest) Aliases() [][]string {
 
 // aliases is Aliases by position.
 func (sd *StateDict) aliases() [][]int {
-	return tiedGroups(len(sd.tensors), func(i int) (*tensor.Storage, tensor.Spec) { return sd.tensors[i].Storage(), sd.tensors[i].Spec() })
+	return tiedGroups(len(sd.names), sd.place)
 }
 
 // tiedGroups finds the tensors that are the same elements of the same storage, in the order of their first.

@@ -48,50 +48,6 @@ func (t *Tensor) init(s *Storage, spec *Spec) error {
 	return nil
 }
 
-// NewViews returns many owned tensors at once: tensor i has specs[i] in storages[index[i]]. It borrows the storages and adds
-// a reference for each tensor. The slices inside the specs are borrowed without a copy for as long as the tensors live and
-// must not change. It takes two allocations whatever the number; the memory of the descriptions (not of the elements) goes
-// when all of these tensors are unreachable. An error is a [*ViewsError] that wraps one of those of [New], or [ErrIndex] for
-// an index without a storage; then no reference was added.
-func NewViews(storages []*Storage, index []uint32, specs []Spec) ([]*Tensor, error) {
-	if len(index) != len(specs) {
-		return nil, fmt.Errorf("%w: %d storage indices for %d specs", ErrIndex, len(index), len(specs))
-	}
-	return NewViewsFunc(storages, len(specs), func(i int) (uint32, *Spec) { return index[i], &specs[i] })
-}
-
-// NewViewsFunc is [NewViews] for who has the specs as parts of something larger: at returns the index of the storage and the
-// spec of tensor i of n, and is called once for each, in order.
-func NewViewsFunc(storages []*Storage, n int, at func(i int) (storage uint32, spec *Spec)) ([]*Tensor, error) {
-	slab := make([]Tensor, n)
-	views := make([]*Tensor, n)
-	for i := range slab {
-		index, spec := at(i)
-		if int64(index) >= int64(len(storages)) {
-			return nil, &ViewsError{i, fmt.Errorf("%w: storage %d of %d", ErrIndex, index, len(storages))}
-		}
-		if err := slab[i].init(storages[index], spec); err != nil {
-			return nil, &ViewsError{i, err}
-		}
-		views[i] = &slab[i]
-	}
-	for i, t := range views {
-		if !t.storage.retain(1) {
-			closeAll(views[:i])
-			return nil, &ViewsError{i, fmt.Errorf("storage %d: %w", t.storage.id, os.ErrClosed)}
-		}
-	}
-	return views, nil
-}
-
-func closeAll(tensors []*Tensor) {
-	for _, t := range tensors {
-		// The storage cannot be closed before its tensors, so only the memory's own Close may fail, and a caller that
-		// holds the storage sees that.
-		_ = t.Close()
-	}
-}
-
 // Empty returns an owned, zeroed tensor of new memory on dev, row-major. Errors are those of [Spec.Validate] and of Alloc.
 func Empty(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
 	spec := Spec{DType: dt, Shape: shape}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -43,7 +44,7 @@ func TestStorageCounts(t *testing.T) {
 	require.Zero(t, s.Retain().Refs(), "a closed storage stays closed")
 	_, err = tensor.New(s, tensor.Spec{DType: tensor.Int8, Shape: shape{10}})
 	require.ErrorIs(t, err, os.ErrClosed)
-	_, err = tensor.NewViews([]*tensor.Storage{s}, []uint32{0}, []tensor.Spec{{DType: tensor.Int8}})
+	_, err = tensor.NewViews([]*tensor.Storage{s}, 1, func(int) (uint32, *tensor.Spec) { return 0, &tensor.Spec{DType: tensor.Int8} })
 	require.ErrorIs(t, err, os.ErrClosed)
 	require.True(t, c.Clone().Closed())
 
@@ -148,7 +149,8 @@ func TestStorageVersions(t *testing.T) {
 	require.False(t, ok)
 }
 
-func TestNewViews(t *testing.T) {
+func TestViewsAreMadeOnDemand(t *testing.T) {
+	drivertest.Leaks(t)
 	dev := openHost(t)
 	var storages []*tensor.Storage
 	for range 2 {
@@ -164,34 +166,84 @@ func TestNewViews(t *testing.T) {
 		{DType: tensor.Int8, Shape: shape{2, 2}, Strides: strides{2, 1}},
 	}
 	index := []uint32{0, 1, 0}
-	views, err := tensor.NewViews(storages, index, specs)
+	at := func(i int) (uint32, *tensor.Spec) { return index[i], &specs[i] }
+	views, err := tensor.NewViews(storages, 3, at)
 	require.NoError(t, err)
-	require.EqualValues(t, 3, storages[0].Refs())
+	require.EqualValues(t, 2, storages[0].Refs(), "the views hold each storage once, and there is no tensor yet")
 	require.EqualValues(t, 2, storages[1].Refs())
-	for i, v := range views {
+	require.Equal(t, 3, views.Len())
+	for i := range views.Len() {
+		v := views.At(i)
+		require.Same(t, v, views.At(i))
 		require.True(t, v.Spec().Equal(specs[i]))
 		require.Same(t, storages[index[i]], v.Storage())
+		s, spec := views.Place(i)
+		require.Same(t, v.Storage(), s)
+		require.Equal(t, v.Spec(), spec)
 	}
-	require.False(t, views[1].Contiguous())
-	require.True(t, views[2].Contiguous())
-	require.Nil(t, views[2].Spec().Strides)
-	require.Equal(t, strides{2, 1}, views[2].Strides())
+	require.EqualValues(t, 4, storages[0].Refs())
+	require.False(t, views.At(1).Contiguous())
+	require.True(t, views.At(2).Contiguous())
+	require.Nil(t, views.At(2).Spec().Strides)
+	require.Equal(t, strides{2, 1}, views.At(2).Strides())
 	require.Equal(t, strides{2, 1}, specs[2].Strides, "specs are borrowed, not changed")
-	for _, v := range views {
-		require.NoError(t, v.Close())
-	}
+	require.NoError(t, views.Close())
+	require.NoError(t, views.Close())
+	require.True(t, views.At(0).Closed())
+	require.EqualValues(t, 1, storages[0].Refs())
 
-	var at *tensor.ViewsError
-	_, err = tensor.NewViews(storages, []uint32{0, 2}, specs[:2])
+	views, err = tensor.NewViews(storages, 3, at)
+	require.NoError(t, err)
+	require.NoError(t, views.Close())
+	require.True(t, views.At(1).Closed(), "what is made after the end is closed, and can be described")
+	require.True(t, views.At(1).Spec().Equal(specs[1]))
+
+	var which *tensor.ViewsError
+	index[1] = 2
+	_, err = tensor.NewViews(storages, 3, at)
 	require.ErrorIs(t, err, tensor.ErrIndex)
-	require.True(t, errors.As(err, &at) && at.Index == 1)
-	bad := append(specs[:2:2], tensor.Spec{DType: tensor.Int64, Shape: shape{9}})
-	_, err = tensor.NewViews(storages, index, bad)
+	require.True(t, errors.As(err, &which) && which.Index == 1)
+	index[1], specs[2] = 1, tensor.Spec{DType: tensor.Int64, Shape: shape{9}}
+	_, err = tensor.NewViews(storages, 3, at)
 	require.ErrorIs(t, err, tensor.ErrBounds)
-	require.True(t, errors.As(err, &at) && at.Index == 2)
-	_, err = tensor.NewViews(storages, index[:1], specs)
-	require.ErrorIs(t, err, tensor.ErrIndex)
+	require.True(t, errors.As(err, &which) && which.Index == 2)
+	x := counting(t, dev, 6)
+	require.NoError(t, x.Close())
+	_, err = tensor.NewViews([]*tensor.Storage{storages[0], x.Storage()}, 0, at)
+	require.ErrorIs(t, err, os.ErrClosed)
 	require.EqualValues(t, 1, storages[0].Refs(), "nothing is held after a refusal")
+}
+
+// TestViewsAtOnce has tensors made by many goroutines at once: each is made once, and no reference is left.
+func TestViewsAtOnce(t *testing.T) {
+	drivertest.Leaks(t)
+	s := counting(t, openHost(t), 6).Storage()
+	before := s.Refs()
+	specs := make([]tensor.Spec, 100)
+	for i := range specs {
+		specs[i] = tensor.Spec{DType: tensor.Int32, Shape: shape{1}, ByteOffset: int64(i % 6 * 4)}
+	}
+	views, err := tensor.NewViews([]*tensor.Storage{s}, len(specs), func(i int) (uint32, *tensor.Spec) { return 0, &specs[i] })
+	require.NoError(t, err)
+	seen := make([][]*tensor.Tensor, 8)
+	var all sync.WaitGroup
+	for w := range seen {
+		all.Go(func() {
+			for i := range views.Len() {
+				seen[w] = append(seen[w], views.At(i))
+			}
+		})
+	}
+	all.Wait()
+	for _, of := range seen[1:] {
+		require.Equal(t, len(seen[0]), len(of))
+		for i := range of {
+			require.Same(t, seen[0][i], of[i])
+		}
+	}
+	require.EqualValues(t, before+1+100, s.Refs())
+	require.NoError(t, views.Close())
+	require.EqualValues(t, before, s.Refs())
 }
 
 func TestNewCopiesItsSpec(t *testing.T) {
