@@ -36,7 +36,8 @@ type ClientOptions struct {
 	Timeout, Budget time.Duration
 	// Retry says how often to try.
 	Retry Retry
-	// NotIdempotent is set for functions that must not run twice: a call is repeated only where the server says that it was not run.
+	// NotIdempotent is set for functions that must not run twice: a call is repeated only where it is certain that the function was not run, and
+	// fails with ErrUnknown where the connection does not tell.
 	NotIdempotent bool
 	// Compression is what data may be compressed by, in both directions, such as "zstd,zlib"; empty for none. Where it does not pay, and to a server
 	// of this host, it is left out.
@@ -116,7 +117,8 @@ type Result struct {
 }
 
 // Compute runs the function on in, which it borrows: nobody may write to it until Compute has returned. The result is the caller's. Errors are
-// status errors of gRPC with the operation before them; what the function returned is Internal.
+// status errors of gRPC with the operation before them; what the function returned is Internal. ErrUnknown is among them where the function is not
+// idempotent and may have been run.
 func (c *Client) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
 	r, err := c.ComputeTimed(ctx, c.opts.Model, in)
 	if err != nil {
@@ -129,13 +131,18 @@ func (c *Client) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor
 func (c *Client) ComputeTimed(ctx context.Context, model string, in *tensor.Tensor) (*Result, error) {
 	var result *Result
 	attempts := 0
+	certain := false // the last attempt surely did not run the function
 	err := c.opts.Retry.do(ctx, limits{c.opts.Timeout, c.opts.Budget}, !c.opts.NotIdempotent, func(ctx context.Context) (safe bool, err error) {
 		attempts++
 		result, safe, err = c.attempt(ctx, model, in)
 		c.counter.attempt(result, err)
+		certain = safe
 		return safe, err
 	})
 	c.counter.request(err)
+	if err != nil && c.opts.NotIdempotent && !certain && mayHaveRun(err) {
+		err = fmt.Errorf("%w: %w", ErrUnknown, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("compute %q: %w", model, err)
 	}
@@ -186,6 +193,15 @@ func (c *Client) attempt(ctx context.Context, model string, in *tensor.Tensor) (
 	return result, false, nil
 }
 
+// mayHaveRun reports whether an error leaves open what became of the call: the server's own answers do not.
+func mayHaveRun(err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown:
+		return true
+	}
+	return false
+}
+
 func (c *Client) withoutStreams() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -219,7 +235,7 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 	if c.opts.NotIdempotent { // else nobody asks whether the function was run
 		options = append(options[:len(options):len(options)], grpc.Trailer(&trailer))
 	}
-	if c.opts.Compression != "" {
+	if c.opts.NotIdempotent || c.opts.Compression != "" {
 		options = append(options[:len(options):len(options)], grpc.Peer(&remote))
 	}
 	data := mem.BufferSlice{buffer}
@@ -236,6 +252,9 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 	response := &bulk.Message{Head: new(computepb.ComputeResponse), Field: dataField}
 	defer response.Free()
 	if err := c.conn.Invoke(ctx, computepb.ComputeService_Compute_FullMethodName, request, response, options...); err != nil {
+		if c.opts.NotIdempotent && remote.Addr == nil { // it never got as far as a connection
+			trailer = surelyNotRun
+		}
 		return nil, trailer, err
 	}
 	c.local.Store(isLocal(remote.Addr))
@@ -253,6 +272,9 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 	return newResult(t, answer), nil, nil
 }
 
+// surelyNotRun stands in for the server's trailer where the client itself knows it.
+var surelyNotRun = metadata.Pairs(notRun, "1")
+
 // isLocal reports whether an address is that of a process of this host, as far as that can be seen.
 func isLocal(a net.Addr) bool {
 	switch a := a.(type) {
@@ -269,17 +291,21 @@ func (c *Client) stream(ctx context.Context, head *computepb.ComputeRequest, buf
 	defer cancel()
 	call, err := c.rpc.ComputeStream(ctx, callOptions...)
 	if err != nil {
-		return nil, nil, err
+		return nil, surelyNotRun, err
 	}
 	next := func() *bulk.Message { return &bulk.Message{Head: new(computepb.ComputeRequest), Field: dataField} }
 	// An error of sending is that the call is over: receiving says why.
-	if sendChunks(call, &bulk.Message{Head: head, Field: dataField}, buffer, next) == nil {
+	all := sendChunks(call, &bulk.Message{Head: head, Field: dataField}, buffer, next) == nil
+	if all {
 		if err := call.CloseSend(); err != nil {
 			return nil, nil, err
 		}
 	}
 	first := &bulk.Message{Head: new(computepb.ComputeResponse), Field: dataField}
 	if err := call.RecvMsg(first); err != nil {
+		if !all && mayHaveRun(err) { // the function is run when its argument is there
+			return nil, surelyNotRun, err
+		}
 		return nil, call.Trailer(), err
 	}
 	answer, data := first.Head.(*computepb.ComputeResponse), first.TakeData()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -139,6 +140,8 @@ func TestRetry(t *testing.T) {
 		_, err = once.Compute(t.Context(), floats(t, dev, 1))
 		require.Error(t, err)
 		require.Equal(t, uint64(1), once.Statistics().Attempts, "a function that ran is not run again")
+		unknown := slices.Contains([]codes.Code{codes.Unavailable, codes.Unknown, codes.DeadlineExceeded}, c.code)
+		require.Equal(t, unknown, errors.Is(err, compute.ErrUnknown), "%s", c.code)
 	}
 }
 

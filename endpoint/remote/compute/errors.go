@@ -29,6 +29,8 @@ var (
 	ErrNotServed = errors.New("not served here")
 	// ErrPanic is a function that panicked.
 	ErrPanic = errors.New("the function panicked")
+	// ErrUnknown is a call of a function that is not idempotent, of which the client did not hear whether the function was run.
+	ErrUnknown = errors.New("it is not known whether the function was run")
 	// ErrClosed is a client or server that was closed.
 	ErrClosed = errors.New("closed")
 )

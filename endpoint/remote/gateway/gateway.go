@@ -211,6 +211,19 @@ func (g *Gateway) embedNATS() (func() error, error) {
 	return func() error { conn.Close(); return server.Close() }, nil
 }
 
+// checkNATS is nil while there is a NATS server that keeps what it is given, or none is wanted.
+func (g *Gateway) checkNATS() error {
+	switch {
+	case g.nats == nil:
+		return nil
+	case !g.nats.IsConnected():
+		return errors.New("no connection to the NATS server")
+	case g.natsServer != nil:
+		return g.natsServer.Check()
+	}
+	return nil
+}
+
 // openListeners binds everything before anything serves, so that a port that is taken is known at once.
 func (g *Gateway) openListeners(context.Context) (_ func() error, err error) {
 	var debug *boundedListener

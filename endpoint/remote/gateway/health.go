@@ -96,8 +96,8 @@ func (b *healthBoard) look(ctx context.Context) map[string]string {
 	if err := b.gateway.owner.ready(); err != nil {
 		reasons["owner"] = err.Error()
 	}
-	if conn := b.gateway.nats; conn != nil && !conn.IsConnected() {
-		reasons["nats"] = "no connection to the NATS server"
+	if err := b.gateway.checkNATS(); err != nil {
+		reasons["nats"] = err.Error()
 	}
 	b.mu.Lock()
 	checkers := b.checkers

@@ -83,14 +83,14 @@ func (o *ownerLink) keep(ctx context.Context) {
 			}
 			continue
 		}
-		o.set(client, true)
 		o.log.Info("attached to the owner", "socket", client.Socket(), "server_id", client.ServerID())
 		o.follow(ctx, client)
 		return
 	}
 }
 
-// follow notes when the owner goes and comes back, until ctx ends.
+// follow notes when the owner goes and comes back, until ctx ends. The owner counts as attached while somebody watches it, not before: Watch
+// waits for the next owner where this one went away meanwhile.
 func (o *ownerLink) follow(ctx context.Context, client *endpoint.Client) {
 	for ctx.Err() == nil {
 		watcher, err := client.Watch(ctx)
@@ -111,6 +111,7 @@ func (o *ownerLink) follow(ctx context.Context, client *endpoint.Client) {
 			o.note(client, event)
 		}
 		_ = watcher.Close()
+		o.set(client, false)
 	}
 }
 

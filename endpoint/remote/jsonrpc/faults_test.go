@@ -104,7 +104,7 @@ func waitFor(t *testing.T, gw *remotetest.Gateway, id any) any {
 
 // TestSlowReader takes the beginning of a model and then nothing: the gateway cuts it off and gives the lease back.
 func TestSlowReader(t *testing.T) {
-	owner := remotetest.StartOwner(t, "--model", "m=268435456")
+	owner := remotetest.StartOwner(t, "--model", "m=134217728")
 	gw := remotetest.StartGateway(t, owner.Socket, "--stall", "500ms")
 	attached(t, gw)
 	conn, err := net.Dial("tcp", gw.Addresses.HTTP)
@@ -125,7 +125,7 @@ func TestSlowReader(t *testing.T) {
 		return nil
 	})
 	rest, _ := io.Copy(io.Discard, conn)
-	require.Less(t, rest, int64(64<<20), "the peer was cut off, and can see it by the length")
+	require.Less(t, rest, int64(24<<20), "the peer was cut off, and can see it by the length")
 }
 
 // TestClientLeaves cancels a call whose client has gone.

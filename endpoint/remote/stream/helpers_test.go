@@ -182,8 +182,18 @@ type cutter struct {
 	address string
 	up      bool // counts what goes to the server, else what comes from it
 
-	mu   sync.Mutex
-	cuts []int64 // of the next connections; those behind the last one are not cut
+	mu    sync.Mutex
+	cuts  []int64 // of the next connections; those behind the last one are not cut
+	conns []net.Conn
+}
+
+// cut cuts all connections that there are.
+func (c *cutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		conn.Close()
+	}
 }
 
 func newCutter(t testing.TB, target string, up bool, cuts ...int64) *cutter {
@@ -212,6 +222,7 @@ func (c *cutter) pass(client net.Conn, target string) {
 	}
 	defer server.Close()
 	c.mu.Lock()
+	c.conns = append(c.conns, client, server)
 	limit := int64(1) << 62
 	if len(c.cuts) > 0 {
 		limit, c.cuts = c.cuts[0], c.cuts[1:]

@@ -2,7 +2,6 @@ package stream_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -112,23 +111,23 @@ func TestAnswerThatWasLost(t *testing.T) {
 	}, 10*time.Second, 20*time.Millisecond)
 }
 
-// TestUnknownOutcome ends the server between the last byte and the answer.
+// TestUnknownOutcome cuts the connection between the last byte and the answer.
 func TestUnknownOutcome(t *testing.T) {
 	dev := openHost(t)
 	set := makeSet(t, dev, "model", 1<<20)
-	taken := make(chan struct{})
+	taken, cut := make(chan struct{}), make(chan struct{})
 	sink := stream.SinkFunc(func(_ context.Context, s *stream.Set) (uint64, error) {
 		close(taken)
-		time.Sleep(100 * time.Millisecond)
+		<-cut
 		return 0, s.Close()
 	})
 	_, address := serve(t, stream.ServerOptions{Device: dev, Sink: sink})
-	conn := dial(t, address)
-	once := stream.NewClient(conn, stream.ClientOptions{Device: dev, Attempts: 1})
-	go func() { <-taken; conn.Close() }()
+	through := newCutter(t, address, true)
+	once := stream.NewClient(dial(t, through.address), stream.ClientOptions{Device: dev, Attempts: 1})
+	go func() { <-taken; through.cut(); close(cut) }()
 	_, err := once.Put(t.Context(), set)
-	require.Error(t, err)
-	require.True(t, errors.Is(err, stream.ErrUnknown) || errors.Is(err, context.Canceled), "%v", err)
+	require.ErrorIs(t, err, stream.ErrUnknown)
+	require.Equal(t, codes.Unavailable, status.Code(err), "%v", err)
 }
 
 func TestExchange(t *testing.T) {

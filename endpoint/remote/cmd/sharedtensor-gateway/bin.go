@@ -25,6 +25,7 @@ type binCommand struct {
 	nats      natsFlags
 	namespace string
 	json      bool
+	timeout   time.Duration // of one command; 0 for none
 }
 
 func newBinCommand() *cobra.Command {
@@ -38,6 +39,8 @@ func newBinCommand() *cobra.Command {
 	}
 	b.nats.add(c)
 	c.PersistentFlags().StringVar(&b.namespace, "namespace", "default", "namespace of the bins")
+	c.PersistentFlags().DurationVar(&b.timeout, "timeout", 30*time.Second,
+		"how long the servers may take, 0 for as long as they like; listen and get --wait wait for ever")
 	c.PersistentFlags().BoolVar(&b.json, "json", false, "print JSON, one object a line")
 	c.AddCommand(b.write("put", "Replace the items of a bin by one", (*bins.Store).Put),
 		b.write("append", "Add an item to a bin", (*bins.Store).Append), b.get(), b.peek(), b.rm(), b.ls(), b.listen())
@@ -45,7 +48,12 @@ func newBinCommand() *cobra.Command {
 }
 
 // with opens the store for the length of use.
-func (b *binCommand) with(ctx context.Context, use func(*bins.Store) error) error {
+func (b *binCommand) with(ctx context.Context, use func(context.Context, *bins.Store) error) error {
+	if b.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, b.timeout)
+		defer cancel()
+	}
 	conn, err := b.nats.connect()
 	if err != nil {
 		return err
@@ -55,7 +63,7 @@ func (b *binCommand) with(ctx context.Context, use func(*bins.Store) error) erro
 	if err != nil {
 		return err
 	}
-	return use(store)
+	return use(ctx, store)
 }
 
 type writeFunc func(*bins.Store, context.Context, string, bins.Value, ...bins.WriteOption) (uint64, error)
@@ -71,8 +79,8 @@ func (b *binCommand) write(verb, short string, write writeFunc) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return b.with(c.Context(), func(s *bins.Store) error {
-				sequence, err := write(s, c.Context(), args[0], bins.Value{Type: mediaType, Meta: meta, Body: body})
+			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error {
+				sequence, err := write(s, ctx, args[0], bins.Value{Type: mediaType, Meta: meta, Body: body})
 				if err == nil && b.json {
 					err = json.NewEncoder(c.OutOrStdout()).Encode(map[string]any{"bin": args[0], "sequence": sequence, "bytes": len(body)})
 				}
@@ -103,8 +111,11 @@ func (b *binCommand) get() *cobra.Command {
 	c := &cobra.Command{
 		Use: "get BIN", Short: "Take all items out of a bin and print them", Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
-			return b.with(c.Context(), func(s *bins.Store) error {
-				items, err := s.Take(c.Context(), args[0], bins.TakeOptions{Wait: wait})
+			if wait {
+				b.timeout = 0
+			}
+			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error {
+				items, err := s.Take(ctx, args[0], bins.TakeOptions{Wait: wait})
 				if err != nil {
 					return err
 				}
@@ -120,8 +131,8 @@ func (b *binCommand) peek() *cobra.Command {
 	return &cobra.Command{
 		Use: "peek BIN", Short: "Print the items of a bin and leave them", Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
-			return b.with(c.Context(), func(s *bins.Store) error {
-				items, err := s.Peek(c.Context(), args[0])
+			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error {
+				items, err := s.Peek(ctx, args[0])
 				if err != nil {
 					return err
 				}
@@ -177,9 +188,9 @@ func (b *binCommand) rm() *cobra.Command {
 	return &cobra.Command{
 		Use: "rm BIN...", Short: "Remove all items of bins", Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
-			return b.with(c.Context(), func(s *bins.Store) error {
+			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error {
 				for _, bin := range args {
-					if err := s.Delete(c.Context(), bin); err != nil {
+					if err := s.Delete(ctx, bin); err != nil {
 						return err
 					}
 				}
@@ -198,8 +209,8 @@ func (b *binCommand) ls() *cobra.Command {
 			if len(args) > 0 {
 				pattern = args[0]
 			}
-			return b.with(c.Context(), func(s *bins.Store) error {
-				counts, err := s.List(c.Context(), pattern)
+			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error {
+				counts, err := s.List(ctx, pattern)
 				if err != nil {
 					return err
 				}
@@ -234,7 +245,8 @@ func (b *binCommand) listen() *cobra.Command {
 			if len(args) > 0 {
 				pattern = args[0]
 			}
-			return b.with(c.Context(), func(s *bins.Store) error { return b.print(c.Context(), c.OutOrStdout(), s, pattern) })
+			b.timeout = 0
+			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error { return b.print(ctx, c.OutOrStdout(), s, pattern) })
 		},
 	}
 }

@@ -99,6 +99,9 @@ func (t *transfer) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
+// transferAttempts is how often a transfer goes on after a broken connection without getting any further: for some 20 s.
+const transferAttempts = 10
+
 // link is a gateway, and its owner where that is on this host.
 type link struct {
 	device *host.Device
@@ -121,17 +124,14 @@ func (t *transfer) open(ctx context.Context, progress io.Writer) (l *link, err e
 	if l.conn, err = t.dial(); err != nil {
 		return l, err
 	}
-	l.client = stream.NewClient(l.conn, stream.ClientOptions{Device: l.device, Progress: showProgress(progress)})
-	if t.network {
-		return l, nil
-	}
+	l.client = stream.NewClient(l.conn, stream.ClientOptions{Device: l.device, Progress: showProgress(progress), Attempts: transferAttempts})
 	local, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	socket, err := l.client.Local(local)
 	if err != nil {
 		return l, fmt.Errorf("no gateway answers on %s: %w", t.address, err)
 	}
-	if socket == "" {
+	if socket == "" || t.network {
 		return l, nil
 	}
 	owner, err := endpoint.Dial(local, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{l.device}, Label: "sharedtensor-gateway"})

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
 // patience is how long a step may take: a browser on a machine that does much else is slow.
@@ -49,12 +51,7 @@ type message struct {
 func Open(t testing.TB, url string, width, height int) *Page {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
-	if err != nil {
-		if slices.Contains(strings.Split(os.Getenv("SHAREDTENSOR_REQUIRE"), ","), "chromium") {
-			t.Fatal(err)
-		}
-		t.Skip("no chromium here:", err)
-	}
+	drivertest.Needs(t, "chromium", err == nil, "a browser, which looks at the page")
 	toRead, out := pipe(t)
 	in, toWrite := pipe(t)
 	cmd := exec.Command(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",

@@ -152,6 +152,7 @@ type WorkArgs struct {
 // Functions registers what tests call:
 //
 //	add {a, b} → a+b               scale {x, factor} → x·factor, of float32
+//	linger X → X, after as many milliseconds as its first element says
 //	sum STATE_DICT → its elements' sum, of float32
 //	echo VALUE → VALUE, cached     fail TEXT → an error with that text
 //	work {steps, pace_ms} → steps, as a task with progress
@@ -162,6 +163,7 @@ func Functions(r *endpoint.Registry, dev driver.Device) error {
 	return errors.Join(
 		endpoint.Register(r, "add", func(_ context.Context, in AddArgs) (int, error) { return in.A + in.B, nil }),
 		endpoint.Register(r, "scale", func(_ context.Context, in ScaleArgs) (*tensor.Tensor, error) { return scale(dev, in) }),
+		endpoint.Register(r, "linger", linger),
 		endpoint.Register(r, "sum", sum),
 		endpoint.Register(r, "echo", func(_ context.Context, in string) (string, error) { return in, nil }, endpoint.Cached()),
 		endpoint.Register(r, "fail", func(_ context.Context, in string) (int, error) { return 0, errors.New(in) }),
@@ -197,6 +199,19 @@ func scale(dev driver.Device, in ScaleArgs) (*tensor.Tensor, error) {
 		values[i] *= in.Factor
 	}
 	return tensor.FromSlice(dev, in.X.Shape(), values)
+}
+
+func linger(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
+	values, err := tensor.Float32s(in)
+	if err != nil || len(values) == 0 {
+		return nil, errors.Join(driver.ErrInvalid, err)
+	}
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(time.Duration(values[0]) * time.Millisecond):
+		return in.Clone(), nil
+	}
 }
 
 func sum(_ context.Context, sd *module.StateDict) (float64, error) {

@@ -34,7 +34,7 @@ import (
 const programEnv = "SHAREDTENSOR_TEST_PROGRAM"
 
 // Patience is how long tests wait for what should happen at once, on a machine that does much else.
-const Patience = 30 * time.Second
+const Patience = 60 * time.Second
 
 // Main runs the tests of a package. In a process that a test started it runs an owner, or a gateway with these components.
 func Main(m *testing.M, components func() []gateway.Component) {
@@ -191,8 +191,19 @@ func (p *Process) Terminate() error {
 	return p.Wait()
 }
 
-// Stop and Continue freeze and thaw the process.
-func (p *Process) Stop()     { _ = p.cmd.Process.Signal(syscall.SIGSTOP) }
+// Stop freezes the process and returns when it is frozen, where the system tells. Continue thaws it.
+func (p *Process) Stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGSTOP)
+	for range 1000 {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+		if _, state, found := bytes.Cut(text, []byte(") ")); err != nil || !found || state[0] == 'T' {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Continue lets a frozen process go on.
 func (p *Process) Continue() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }
 
 // Wait waits for the end of the process.

@@ -1,0 +1,19 @@
+package main
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+)
+
+// commandEnv makes a process of this test binary run a command line of the program.
+const commandEnv = "SHAREDTENSOR_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(commandEnv) != "" {
+		os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	remotetest.Main(m, newComponents)
+}

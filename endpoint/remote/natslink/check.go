@@ -1,0 +1,53 @@
+package natslink
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// ErrStore means that an embedded server cannot write to its store, as when its disk is full. It answers nobody who would store something then,
+// also when there is room again: it has to be started again.
+var ErrStore = errors.New("the embedded NATS server cannot write to its store: make room on its disk and start it again")
+
+// Check returns nil while the server keeps what it is given, and else [ErrStore] with the reason.
+func (s *Server) Check() error {
+	if !s.ns.JetStreamEnabled() {
+		return fmt.Errorf("%w (it has closed the store: see its log)", ErrStore)
+	}
+	// What the server knows of its streams is to be had by its monitoring only, which needs no listener for this.
+	request, err := http.NewRequest(http.MethodGet, "/healthz", http.NoBody)
+	if err != nil {
+		return err
+	}
+	answer := &recorded{header: http.Header{}}
+	s.ns.HandleHealthz(answer, request)
+	if answer.status == 0 || answer.status == http.StatusOK {
+		return nil
+	}
+	var health struct {
+		Error string `json:"error"`
+	}
+	if err := json.Unmarshal(answer.body.Bytes(), &health); err != nil {
+		return fmt.Errorf("health of the embedded NATS server: %w", err)
+	}
+	return fmt.Errorf("%w (%s)", ErrStore, health.Error)
+}
+
+// recorded is an answer over HTTP that goes nowhere.
+type recorded struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (r *recorded) Header() http.Header { return r.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (r *recorded) WriteHeader(status int) { r.status = status }
+
+// Write implements http.ResponseWriter.
+func (r *recorded) Write(p []byte) (int, error) { return r.body.Write(p) }
