@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -13,7 +15,7 @@ import (
 // TestAnswerBeforeAbandonKeepsEvents has the answer to a watch come before its context is seen to have ended: the request has succeeded, so its
 // events go on. (D37)
 func TestAnswerBeforeAbandonKeepsEvents(t *testing.T) {
-	near, _ := newPipes(wire.Limits{}, wire.Limits{})
+	near, _ := inproc.New(wire.Limits{}, wire.Limits{})
 	l := makeLink(near, message.Hello{})
 	heard := 0
 	watch := call{op: message.OpWatch, item: func(wire.Frame) error { heard++; return nil }}
@@ -36,9 +38,9 @@ func TestClosedWatcherEndsAlone(t *testing.T) {
 	s, err := newOwner(ServerOptions{})
 	require.NoError(t, err)
 	defer s.Close()
-	require.ErrorIs(t, s.Call(context.Background(), "nothing", nil, nil), ErrNoEndpoint) // connects
+	require.ErrorIs(t, s.Call(context.Background(), "nothing", nil, nil), status.ErrNoEndpoint) // connects
 	l := s.own.link
-	w := &Watcher{client: s.own, wake: make(chan struct{}, 1), err: ErrClosed}
+	w := &Watcher{client: s.own, wake: make(chan struct{}, 1), err: status.ErrClosed}
 	require.NoError(t, s.own.resumeWatcher(context.Background(), l, w))
 	r := &reference{client: s.own, done: make(chan struct{}), err: errReleased, server: s.id}
 	require.NoError(t, s.own.resumeReference(context.Background(), l, r))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -47,21 +49,18 @@ func (s *Server) newArguments(a *arguments, d *definition, in *message.CallParts
 	return s.decodeArguments(a, d, in.Args, storages)
 }
 
-// noFields is the encoding of a struct without fields, nothing that of no value at all.
-var noFields, nothing = message.RawMessage{0xa0}, message.RawMessage{0xf6}
-
 // decodeArguments decodes the arguments of a call into a; none at all are a struct or map without fields. It takes the storages.
 func (s *Server) decodeArguments(a *arguments, d *definition, raw message.RawMessage, storages []*tensor.Storage) (err error) {
 	if len(raw) == 0 {
-		raw = nothing
+		raw = codec.Nothing
 		if keyed(d.in) {
-			raw = noFields
+			raw = codec.NoFields
 		}
 	}
 	decoded := false
 	defer func() {
 		if !decoded {
-			closeStorages(storages)
+			transfer.CloseStorages(storages)
 		}
 	}()
 	defer s.recovered(&err, d, "argument: ")
@@ -76,7 +75,7 @@ func (s *Server) decodeArguments(a *arguments, d *definition, raw message.RawMes
 
 // keyed reports whether values of t may be maps of names.
 func keyed(t reflect.Type) bool {
-	for t.Kind() == reflect.Pointer && !isTensor(t) {
+	for t.Kind() == reflect.Pointer && !codec.IsTensor(t) {
 		t = t.Elem()
 	}
 	return t.Kind() == reflect.Struct || t.Kind() == reflect.Map || t.Kind() == reflect.Interface
@@ -114,8 +113,8 @@ func (a *arguments) answered() {
 }
 
 func (a *arguments) free() {
-	closeAll(a.made)
-	closeStorages(a.storages)
+	codec.CloseAll(a.made)
+	transfer.CloseStorages(a.storages)
 }
 
 // key is the cache key of a call; false where its result must not be cached: an argument holds memory that somebody may still write, so
@@ -125,7 +124,7 @@ func (d *definition) key(a *arguments) (cache.Key, bool) {
 		return cache.Key{}, false
 	}
 	if t := d.options.cacheKey; t != nil {
-		return cache.Key{Group: d.name, ID: t.expand(reflect.ValueOf(a.value).Elem())}, true
+		return cache.Key{Group: d.name, ID: t.Expand(reflect.ValueOf(a.value).Elem())}, true
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%d:", len(a.raw))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -66,9 +67,9 @@ type fetch struct {
 // String says it for errors.
 func (f fetch) String() string {
 	if f.task != "" {
-		return "result of task " + message.CutText(f.task, maxShown)
+		return "result of task " + message.CutText(f.task, status.MaxShown)
 	}
-	return fmt.Sprintf("call %s", shown(f.name))
+	return fmt.Sprintf("call %s", status.Shown(f.name))
 }
 
 // caller is what a [Caller] does through a client: of another process, or of the server's own process.
@@ -146,7 +147,7 @@ func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got message.Invalidated
 	if err := c.to.ask(ctx, message.OpInvalidateCall, name, in, &got); err != nil {
-		return false, fmt.Errorf("invalidate call %s: %w", shown(name), err)
+		return false, fmt.Errorf("invalidate call %s: %w", status.Shown(name), err)
 	}
 	return got.Count > 0, nil
 }
@@ -156,7 +157,7 @@ func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, erro
 	var got message.Invalidated
 	ask := call{op: message.OpInvalidateEndpoint, body: message.InvalidateEndpoint{Endpoint: name}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
-		return 0, fmt.Errorf("invalidate endpoint %s: %w", shown(name), err)
+		return 0, fmt.Errorf("invalidate endpoint %s: %w", status.Shown(name), err)
 	}
 	return int(got.Count), nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -16,7 +17,7 @@ import (
 func (c *caller) Release(ctx context.Context, objectID string) (bool, error) {
 	released, err := c.release(ctx, []string{objectID})
 	if err != nil {
-		return false, fmt.Errorf("release object %s: %w", message.CutText(objectID, maxShown), err)
+		return false, fmt.Errorf("release object %s: %w", message.CutText(objectID, status.MaxShown), err)
 	}
 	return released[0].Released, nil
 }
@@ -46,7 +47,7 @@ func (c *caller) ReleaseEach(ctx context.Context, objectIDs ...string) ([]Releas
 	for i, row := range rows {
 		out[i] = Released{ObjectID: row.ID, Released: row.Released, Destroyed: row.Destroyed, Refs: row.Refs}
 		if row.Error != nil {
-			out[i].Err = decodeError(row.Error)
+			out[i].Err = status.DecodeError(row.Error)
 		}
 	}
 	return out, nil
@@ -54,7 +55,7 @@ func (c *caller) ReleaseEach(ctx context.Context, objectIDs ...string) ([]Releas
 
 func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectReleased, error) {
 	if slices.Contains(ids, "") {
-		return nil, fmt.Errorf("%w: an object id is empty", ErrInvalid)
+		return nil, fmt.Errorf("%w: an object id is empty", status.ErrInvalid)
 	}
 	if len(ids) == 0 {
 		return nil, nil
@@ -67,7 +68,7 @@ func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectRel
 			return nil, err
 		}
 		if len(got.Objects) != len(part) {
-			return nil, fmt.Errorf("%w: %d answers for %d objects", ErrProtocol, len(got.Objects), len(part))
+			return nil, fmt.Errorf("%w: %d answers for %d objects", status.ErrProtocol, len(got.Objects), len(part))
 		}
 		c.to.given(got.Objects)
 		all = append(all, got.Objects...)
@@ -101,7 +102,7 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 			return list, nil
 		}
 		if got.Next <= ask.After || len(got.Objects) == 0 || len(list) > message.MaxElements {
-			return nil, fmt.Errorf("objects: %w: the list does not go on as it should after %d objects", ErrProtocol, len(list))
+			return nil, fmt.Errorf("objects: %w: the list does not go on as it should after %d objects", status.ErrProtocol, len(list))
 		}
 		ask.After = got.Next
 	}
@@ -114,7 +115,7 @@ func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, erro
 	var got message.ObjectInfo
 	ask := call{op: message.OpObjectDestroy, body: message.Object{ID: objectID}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
-		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", message.CutText(objectID, maxShown), err)
+		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", message.CutText(objectID, status.MaxShown), err)
 	}
 	return decodeObject(got), nil
 }
@@ -124,14 +125,14 @@ func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, erro
 func (c *caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {
 	info, err := c.ObjectInfo(ctx, objectID)
 	answered := info.ServerID
-	var stale *StaleError
+	var stale *status.StaleError
 	if errors.As(err, &stale) {
 		answered = stale.ServerID
 	} else if err != nil {
 		return ObjectInfo{}, err
 	}
 	if serverID != "" && answered != serverID {
-		return ObjectInfo{}, &StaleError{ObjectID: objectID, ServerID: serverID, Reason: StaleServerMismatch}
+		return ObjectInfo{}, &status.StaleError{ObjectID: objectID, ServerID: serverID, Reason: status.StaleServerMismatch}
 	}
 	return info, err
 }

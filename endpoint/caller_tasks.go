@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -15,7 +16,7 @@ import (
 func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
 	var got message.TaskInfo
 	if err := c.to.ask(ctx, message.OpSubmit, name, in, &got); err != nil {
-		return TaskInfo{}, fmt.Errorf("submit %s: %w", shown(name), err)
+		return TaskInfo{}, fmt.Errorf("submit %s: %w", status.Shown(name), err)
 	}
 	return decodeTask(got), nil
 }
@@ -55,7 +56,7 @@ func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (Ta
 	var got message.TaskInfo
 	err := waiting(ctx, func() error { return c.to.request(ctx, call{op: op, body: body}, &got) })
 	if err != nil {
-		return TaskInfo{}, fmt.Errorf("task %s: %w", message.CutText(body.ID, maxShown), err)
+		return TaskInfo{}, fmt.Errorf("task %s: %w", message.CutText(body.ID, status.MaxShown), err)
 	}
 	return decodeTask(got), nil
 }
@@ -72,7 +73,7 @@ func (c *caller) Result(ctx context.Context, id string, out any) error {
 func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	var got message.TaskCancelled
 	if err := c.to.request(ctx, call{op: message.OpTaskCancel, body: message.Task{ID: id}}, &got); err != nil {
-		return false, fmt.Errorf("cancel task %s: %w", message.CutText(id, maxShown), err)
+		return false, fmt.Errorf("cancel task %s: %w", message.CutText(id, status.MaxShown), err)
 	}
 	return got.Cancelled, nil
 }

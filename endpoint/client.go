@@ -6,6 +6,9 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -38,7 +41,7 @@ type Client struct {
 	caller
 	opts    ClientOptions
 	log     *slog.Logger
-	devices deviceSet
+	devices transfer.Devices
 	self    *Server // whose own client it is; nil for others
 
 	ctx  context.Context // ends with Close
@@ -60,16 +63,16 @@ type Client struct {
 // user or refuses this one, [ErrProtocol] when it speaks another version, the cause of ctx when that ends first.
 func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	if opts.Socket == "" {
-		path, err := SocketPath("", 0)
+		path, err := unixsock.SocketPath("", 0)
 		if err != nil {
 			return nil, err
 		}
 		opts.Socket = path
 	}
-	if err := checkSocketPath(opts.Socket); err != nil {
+	if err := unixsock.CheckSocketPath(opts.Socket); err != nil {
 		return nil, err
 	}
-	devices, err := newDeviceSet(opts.Devices)
+	devices, err := transfer.NewDevices(opts.Devices)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +92,7 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 }
 
 // newClient is a client that is not connected yet.
-func newClient(opts ClientOptions, devices deviceSet) *Client {
+func newClient(opts ClientOptions, devices transfer.Devices) *Client {
 	c := &Client{
 		opts: opts, log: opts.Logger, devices: devices,
 		handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{},
@@ -103,7 +106,7 @@ func newClient(opts ClientOptions, devices deviceSet) *Client {
 // serverClosed ends a server's own client: the objects that it has references to are gone.
 func (c *Client) serverClosed() {
 	for _, r := range c.references() {
-		c.lose(r, StaleObjectMissing)
+		c.lose(r, status.StaleObjectMissing)
 	}
 	c.Close()
 }
@@ -128,7 +131,7 @@ func (c *Client) Close() error {
 	c.mu.Unlock()
 	c.stop()
 	for w := range watchers {
-		w.end(ErrClosed)
+		w.end(status.ErrClosed)
 	}
 	for h := range handles {
 		h.orphan()

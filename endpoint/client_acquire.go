@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -32,8 +33,8 @@ func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64
 			return newHandle(h, sd), nil
 		}
 		// A connection that broke takes its lease with it, so asking again takes nothing twice.
-		if l == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
-			return nil, fmt.Errorf("acquire %s: %w", shown(name), err)
+		if l == nil || !errors.Is(err, status.ErrUnavailable) || ctx.Err() != nil {
+			return nil, fmt.Errorf("acquire %s: %w", status.Shown(name), err)
 		}
 	}
 }
@@ -50,7 +51,7 @@ func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask message
 		l.ignore(id)
 		return nil, err
 	}
-	sd, err := c.importer().stateDict(&got.Manifest, got.Handles, frame.Files)
+	sd, err := c.importer().StateDict(&got.Manifest, got.Handles, frame.Files)
 	if err != nil {
 		l.release(got.Lease, id)
 		return nil, untrue(err)

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -80,20 +83,22 @@ func (c *Client) callOn(ctx context.Context, l *link, name string, in, out any) 
 }
 
 // importer maps what the owner sends.
-func (c *Client) importer() importer { return importer{devices: c.devices, socket: c.opts.Socket} }
+func (c *Client) importer() transfer.Importer {
+	return transfer.Importer{Devices: c.devices, Socket: c.opts.Socket}
+}
 
 // outgoing is a call with the memory that goes with it.
 type outgoing struct {
 	call
-	shared *export
-	load   payload
+	shared *transfer.Export
+	load   codec.Payload
 }
 
 func (o *outgoing) close() {
 	if o.shared != nil {
-		o.shared.close()
+		o.shared.Close()
 	}
-	o.load.close()
+	o.load.Close()
 }
 
 // newCall encodes a call to be made on l. The caller closes it when it has been sent.
@@ -102,21 +107,21 @@ func (c *Client) newCall(l *link, op message.Op, name string, in any) (o outgoin
 	if in == nil {
 		return o, nil
 	}
-	if !mayHold(reflect.TypeOf(in)) {
+	if !codec.MayHoldTensors(reflect.TypeOf(in)) {
 		o.plain = in
 		return o, nil
 	}
-	if o.load, err = encodePayload(in); err != nil {
+	if o.load, err = codec.EncodePayload(in); err != nil {
 		return outgoing{}, fmt.Errorf("argument: %w", err)
 	}
-	o.callee.Args = o.load.value
-	if len(o.load.storages) > 0 {
-		if o.shared, err = l.share(o.load.storages); err != nil {
-			o.load.close()
+	o.callee.Args = o.load.Value
+	if len(o.load.Storages) > 0 {
+		if o.shared, err = l.share(o.load.Storages); err != nil {
+			o.load.Close()
 			return outgoing{}, fmt.Errorf("share the argument: %w", err)
 		}
-		o.shared.claim(o.load.storages, c.opts.Socket)
-		o.callee.Handles, o.files, o.storages = o.shared.handles, o.shared.files, o.shared.storages
+		o.shared.Claim(o.load.Storages, c.opts.Socket)
+		o.callee.Handles, o.files, o.storages = o.shared.Handles, o.shared.Files, o.shared.Storages
 	}
 	return o, nil
 }
@@ -147,12 +152,12 @@ func (c *Client) decodeValue(value message.RawMessage, handles []message.Handle,
 	if len(value) == 0 {
 		return nil
 	}
-	storages, err := c.importer().storages(handles, files)
+	storages, err := c.importer().Storages(handles, files)
 	if err != nil {
 		return fmt.Errorf("result: %w", untrue(err))
 	}
-	defer closeStorages(storages) // what is made has references of its own
-	if _, err := decodePayload(value, storages, out, false); err != nil {
+	defer transfer.CloseStorages(storages) // what is made has references of its own
+	if _, err := codec.DecodePayload(value, storages, out, false); err != nil {
 		return fmt.Errorf("result: %w", err)
 	}
 	return nil
@@ -161,7 +166,7 @@ func (c *Client) decodeValue(value message.RawMessage, handles []message.Handle,
 // checkTarget refuses what no result can be decoded into.
 func checkTarget(out any) error {
 	if v := reflect.ValueOf(out); v.Kind() != reflect.Pointer || v.IsNil() {
-		return fmt.Errorf("%w: the result needs a pointer, not a %T", ErrInvalid, out)
+		return fmt.Errorf("%w: the result needs a pointer, not a %T", status.ErrInvalid, out)
 	}
 	return nil
 }

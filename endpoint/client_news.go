@@ -6,6 +6,7 @@ import (
 	"maps"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -48,7 +49,7 @@ func (n *objectNews) note(id string) error {
 		return nil
 	}
 	if n.bytes += len(id) + 64; n.bytes > maxNews { // with what it takes to keep one
-		return fmt.Errorf("%w: the owner tells of more destroyed objects than a client can have", ErrProtocol)
+		return fmt.Errorf("%w: the owner tells of more destroyed objects than a client can have", status.ErrProtocol)
 	}
 	if n.gone == nil {
 		n.gone = map[string]struct{}{}
@@ -131,15 +132,15 @@ func (c *Client) objectGone(l *link, frame wire.Frame) error {
 	defer frame.Files.Close()
 	var gone message.ObjectGone
 	if err := message.Unmarshal(frame.Body, &gone); err != nil {
-		return fmt.Errorf("%w: event: %w", ErrProtocol, err)
+		return fmt.Errorf("%w: event: %w", status.ErrProtocol, err)
 	}
 	if err := l.news.note(gone.ID); err != nil { // before looking for references: those that are not found look here
 		return err
 	}
 	for _, r := range c.referencesTo(gone.ID) {
 		if r.heldOn() == l {
-			r.stale(StaleObjectMissing, gone.Reason)
-			c.lose(r, StaleObjectMissing)
+			r.stale(status.StaleObjectMissing, gone.Reason)
+			c.lose(r, status.StaleObjectMissing)
 		}
 	}
 	return nil

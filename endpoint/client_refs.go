@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -22,7 +23,7 @@ func (c *Client) referencesTo(id string) []*reference {
 }
 
 // lose ends a reference whose object is gone.
-func (c *Client) lose(r *reference, reason StaleReason) {
+func (c *Client) lose(r *reference, reason status.StaleReason) {
 	c.mu.Lock()
 	c.refs.remove(r)
 	c.mu.Unlock()
@@ -69,7 +70,7 @@ func (c *Client) keepReference(l *link, obj *message.ObjectRef) *reference {
 	c.mu.Unlock()
 	switch {
 	case l.news.heardOf(r.id), !live && l.left():
-		c.lose(r, StaleObjectMissing)
+		c.lose(r, status.StaleObjectMissing)
 	case l.news.wasSpent(r):
 		c.mu.Lock()
 		c.refs.remove(r)

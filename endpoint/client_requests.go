@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -84,7 +87,7 @@ func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 	var got message.InfoResult
 	if err := c.request(ctx, call{op: message.OpInfo, body: message.Info{Name: name}}, &got); err != nil {
-		return ModelInfo{}, fmt.Errorf("info of %s: %w", shown(name), err)
+		return ModelInfo{}, fmt.Errorf("info of %s: %w", status.Shown(name), err)
 	}
 	info := decodeInfo(got.Model)
 	info.Loading = decodeLoading(got.Loading)
@@ -96,12 +99,12 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 	var got message.InfoResult
 	ask := message.Info{Name: name, Version: version, Manifest: true}
 	if err := c.request(ctx, call{op: message.OpInfo, body: ask}, &got); err != nil {
-		return nil, fmt.Errorf("manifest of %s: %w", shown(name), err)
+		return nil, fmt.Errorf("manifest of %s: %w", status.Shown(name), err)
 	}
 	if got.Manifest == nil {
-		return nil, fmt.Errorf("manifest of %s: %w: the answer has none", shown(name), ErrProtocol)
+		return nil, fmt.Errorf("manifest of %s: %w: the answer has none", status.Shown(name), status.ErrProtocol)
 	}
-	return decodeManifest(got.Manifest)
+	return codec.DecodeManifest(got.Manifest)
 }
 
 // Publish makes sd, which lies in this process's own memory, the next version of name at the owner, and returns its number. No byte is
@@ -118,24 +121,24 @@ func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict)
 func (c *Client) PublishFrom(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
 	version, err := c.publish(ctx, name, sd, source)
 	if err != nil {
-		return 0, fmt.Errorf("publish %s: %w", shown(name), err)
+		return 0, fmt.Errorf("publish %s: %w", status.Shown(name), err)
 	}
 	return version, nil
 }
 
 func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
 	if err := module.Freeze(sd); err != nil {
-		return 0, incapable(err)
+		return 0, status.Unshareable(err)
 	}
-	out, err := newExport(sd)
+	out, err := transfer.NewExport(sd)
 	if err != nil {
 		return 0, err
 	}
-	defer out.close()
+	defer out.Close()
 	ask := call{
 		op:    message.OpPublish,
-		body:  message.Publish{Name: name, Manifest: *out.columns, Handles: out.handles, Source: source},
-		files: out.files, storages: out.storages,
+		body:  message.Publish{Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: source},
+		files: out.Files, storages: out.Storages,
 	}
 	var done message.Published
 	if err := c.request(ctx, ask, &done); err != nil {
@@ -147,7 +150,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 // Withdraw takes a name off the owner's books: nobody can acquire it any more. Who holds a version keeps it, and is told.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
 	if err := c.request(ctx, call{op: message.OpWithdraw, body: message.Withdraw{Name: name}}, nil); err != nil {
-		return fmt.Errorf("withdraw %s: %w", shown(name), err)
+		return fmt.Errorf("withdraw %s: %w", status.Shown(name), err)
 	}
 	return nil
 }

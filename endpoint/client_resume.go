@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -19,7 +20,7 @@ const (
 	resumeSilence = 5 * time.Second
 )
 
-var errSilent = fmt.Errorf("%w: the owner has not answered for %v", ErrUnavailable, resumeSilence)
+var errSilent = fmt.Errorf("%w: the owner has not answered for %v", status.ErrUnavailable, resumeSilence)
 
 // resume takes up on a new connection what handles, watchers and references had on the old one. An error is of the connection: who
 // has been on it by then is told that it is lost.
@@ -100,7 +101,7 @@ func allWhileAnswered(ctx context.Context, jobs []func(context.Context) error) e
 // refused tells whether the owner has answered, and did not want to. Whatever that was about, the connection is in order.
 func refused(err error) bool {
 	var remote *message.Error
-	return errors.As(err, &remote) && !errors.Is(err, ErrUnavailable)
+	return errors.As(err, &remote) && !errors.Is(err, status.ErrUnavailable)
 }
 
 // resumeWatcher takes up a watch. If the owner refuses it, the watcher ends.
@@ -132,7 +133,7 @@ func (c *Client) resumeHandle(ctx context.Context, l *link, h *attachment) error
 	ask := message.Acquire{Name: h.name, Version: h.version}
 	id, frame, err := l.roundTrip(ctx, call{op: message.OpAcquire, body: ask, event: h.eventsOf(l), late: l.giveBack})
 	switch {
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, status.ErrNotFound):
 		h.orphan()
 		return nil
 	case refused(err):
@@ -158,7 +159,7 @@ func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) err
 	case r.heldOn() == l:
 		return nil
 	case r.server != l.server.Server:
-		c.lose(r, StaleServerMismatch)
+		c.lose(r, status.StaleServerMismatch)
 		return nil
 	}
 	if r.reason() != nil { // it was given back meanwhile
@@ -169,8 +170,8 @@ func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) err
 	}
 	_, frame, err := l.roundTrip(ctx, call{op: message.OpObjectRefer, body: message.Object{ID: r.id}})
 	switch {
-	case errors.Is(err, ErrStale), refused(err):
-		c.lose(r, StaleObjectMissing)
+	case errors.Is(err, status.ErrStale), refused(err):
+		c.lose(r, status.StaleObjectMissing)
 		return nil
 	case err != nil:
 		return err
@@ -185,7 +186,7 @@ func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) err
 	case !r.attach(l, again.Token):
 		l.releaseObject(r.id, again.Token)
 	case l.news.heardOf(r.id): // before it was known to be held here
-		c.lose(r, StaleObjectMissing)
+		c.lose(r, status.StaleObjectMissing)
 	}
 	return nil
 }
@@ -209,7 +210,7 @@ func (c *Client) referencesLost(l *link) {
 		switch {
 		case r.heldOn() != l:
 		case left:
-			c.lose(r, StaleObjectMissing)
+			c.lose(r, status.StaleObjectMissing)
 		default:
 			r.moveTo(nil)
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -61,7 +62,7 @@ func (s *stream) arrived(frame wire.Frame) error {
 	}
 	if len(s.items) >= 2*message.StreamWindow {
 		frame.Files.Close()
-		return fmt.Errorf("%w: the owner sends more of a stream than it may", ErrProtocol)
+		return fmt.Errorf("%w: the owner sends more of a stream than it may", status.ErrProtocol)
 	}
 	s.items = append(s.items, frame)
 	s.signal()
@@ -73,7 +74,7 @@ func (s *stream) finished(frame wire.Frame, err error) {
 	if err == nil {
 		err = io.EOF
 		if frame.Kind == wire.KindError {
-			err = remoteError(frame)
+			err = status.RemoteError(frame)
 		}
 		frame.Files.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -61,7 +62,7 @@ func (n *taskNews) take(frame wire.Frame) error {
 	defer frame.Files.Close()
 	var e message.TaskEvent
 	if err := message.Unmarshal(frame.Body, &e); err != nil {
-		return fmt.Errorf("%w: event: %w", ErrProtocol, err)
+		return fmt.Errorf("%w: event: %w", status.ErrProtocol, err)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -81,7 +82,7 @@ func (n *taskNews) take(frame wire.Frame) error {
 		clear(n.latest)
 	}
 	if n.listed > keptTasks {
-		return fmt.Errorf("%w: more than %d tasks", ErrProtocol, keptTasks)
+		return fmt.Errorf("%w: more than %d tasks", status.ErrProtocol, keptTasks)
 	}
 	select {
 	case n.wake <- struct{}{}:

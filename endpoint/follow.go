@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -59,7 +60,7 @@ type Follower struct {
 func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*Follower, error) {
 	w, err := c.Watch(ctx, name)
 	if err != nil {
-		return nil, fmt.Errorf("follow %s: %w", shown(name), err)
+		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)
 	}
 	f := &Follower{
 		client: c, name: name, opts: opts, ended: make(chan struct{}), ready: make(chan struct{}), events: make(chan FollowEvent, 1),
@@ -78,7 +79,7 @@ func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*
 		}
 	}
 	f.Close()
-	return nil, fmt.Errorf("follow %s: wait for its first version: %w", shown(name), err)
+	return nil, fmt.Errorf("follow %s: wait for its first version: %w", status.Shown(name), err)
 }
 
 // Current pins the version that is in use, so that it stays mapped until the caller closes the pin. [ErrClosed] when
@@ -96,7 +97,7 @@ func (f *Follower) pin() (*followed, error) {
 	for {
 		v := f.current.Load()
 		if v == nil {
-			return nil, fmt.Errorf("follower of %s: %w", shown(f.name), ErrClosed)
+			return nil, fmt.Errorf("follower of %s: %w", status.Shown(f.name), status.ErrClosed)
 		}
 		if v.pin() { // else it was superseded since, and there is another one
 			return v, nil
@@ -141,7 +142,7 @@ func (f *Follower) OwnerLost() bool {
 // Close ends the following and gives the version that is in use back. Requests that have a version keep it until they
 // end. It waits for Validate and Notify to return. A second Close is nil.
 func (f *Follower) Close() error {
-	f.stop(ErrClosed)
+	f.stop(status.ErrClosed)
 	<-f.ended
 	return nil
 }
@@ -232,9 +233,9 @@ func (f *Follower) take(tries *retries) {
 		tries.stop()
 		f.offer(h, tries)
 	case f.ctx.Err() != nil:
-	case errors.Is(err, ErrNotFound): // withdrawn, or still loading: the watcher is told when it is there
+	case errors.Is(err, status.ErrNotFound): // withdrawn, or still loading: the watcher is told when it is there
 		tries.stop()
-	case errors.Is(err, ErrUnavailable): // events of the owner say so
+	case errors.Is(err, status.ErrUnavailable): // events of the owner say so
 		tries.again()
 	default:
 		tries.again()
@@ -280,7 +281,7 @@ func (f *Follower) validate(h *Handle) (err error) {
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: validate: %v", ErrPanic, p)
+			err = fmt.Errorf("%w: validate: %v", status.ErrPanic, p)
 		}
 	}()
 	return f.opts.Validate(f.ctx, h.Version(), h.StateDict())

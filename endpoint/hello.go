@@ -22,7 +22,7 @@ const (
 // introduction is the server's hello.
 func (s *Server) introduction() message.Hello {
 	return message.Hello{
-		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(s.opts.Label), Devices: s.devices.describe(),
+		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(s.opts.Label), Devices: s.devices.Describe(),
 	}
 }
 
@@ -32,16 +32,7 @@ func (c *Client) introduction() message.Hello {
 	if label == "" {
 		label = filepath.Base(os.Args[0])
 	}
-	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.describe()}
-}
-
-// describe lists the devices for the peer.
-func (s deviceSet) describe() []message.DeviceInfo {
-	list := make([]message.DeviceInfo, 0, len(s))
-	for _, dev := range s {
-		list = append(list, encodeDevice(dev.Info()))
-	}
-	return list
+	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.Describe()}
 }
 
 // shortLabel makes a label fit to be kept and shown.

@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -83,7 +84,7 @@ func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
 		Origin:      message.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
 	}
 	for _, d := range v.Devices {
-		version.Devices = append(version.Devices, encodeDevice(d))
+		version.Devices = append(version.Devices, codec.EncodeDevice(d))
 	}
 	for _, h := range v.Holders {
 		version.Holders = append(version.Holders, message.Holder{

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -82,7 +83,7 @@ func decodeLoading(in *message.Loading) *LoadInfo {
 	case message.LoadFailed:
 		out.State = LoadFailed
 		if in.Error != nil {
-			out.err = decodeError(in.Error)
+			out.err = status.DecodeError(in.Error)
 			out.Error = out.err.Error()
 		}
 	}

@@ -117,11 +117,6 @@ type DeviceInfo struct {
 	Name string `json:"name,omitempty"`
 }
 
-// encodeDevice is a device as it crosses.
-func encodeDevice(d driver.Info) message.DeviceInfo {
-	return message.DeviceInfo{UUID: message.UUID(d.UUID), Type: int32(d.Type), Index: int32(d.Index), Name: d.Name}
-}
-
 // decodeDevices is what a client makes of devices.
 func decodeDevices(in []message.DeviceInfo) []DeviceInfo {
 	out := make([]DeviceInfo, 0, len(in))
@@ -284,4 +279,29 @@ func decodeServerInfo(in message.ServerInfo) ServerInfo {
 		out.Sessions = append(out.Sessions, session)
 	}
 	return out
+}
+
+// FieldInfo describes a field of a struct that is an argument or a result, or stands in one.
+type FieldInfo struct {
+	// Name is the name on the wire.
+	Name string `json:"name"`
+	// Type is its Go type, for people.
+	Type string `json:"type"`
+	// Optional tells that it may be left out: the type is a pointer, or the tag says omitempty or omitzero. An
+	// argument in which another field is left out is refused.
+	Optional bool `json:"optional,omitempty"`
+	// Fields are those of the struct that the field is or holds, down to a certain depth.
+	Fields []FieldInfo `json:"fields,omitempty"`
+}
+
+// decodeFields is what a caller makes of fields that crossed.
+func decodeFields(in []message.FieldInfo) []FieldInfo {
+	if len(in) == 0 {
+		return nil
+	}
+	list := make([]FieldInfo, len(in))
+	for i, f := range in {
+		list[i] = FieldInfo{Name: f.Name, Type: f.Type, Optional: f.Optional, Fields: decodeFields(f.Fields)}
+	}
+	return list
 }

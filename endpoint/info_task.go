@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -82,7 +83,7 @@ func (t *TaskInfo) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	e := &message.Error{Code: message.CodeTask, Type: string(t.State), Message: t.Error}
-	t.err = codes.Decode(e, codes.Named(t.ErrorType)...)
+	t.err = status.Codes.Decode(e, status.Codes.Named(t.ErrorType)...)
 	return nil
 }
 
@@ -104,7 +105,7 @@ func decodeTask(in message.TaskInfo) TaskInfo {
 		Done: in.Done, Total: in.Total, Message: in.Message, Session: in.Session, ObjectID: in.Object,
 	}
 	if in.Error != nil {
-		out.err = decodeError(in.Error)
+		out.err = status.DecodeError(in.Error)
 		out.ErrorType, out.Error = in.Error.Type, in.Error.Message
 		if cause := in.Error.Details().Cause; cause != nil {
 			out.ErrorType = cause.Type

@@ -6,6 +6,9 @@ import (
 	"os"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -15,24 +18,21 @@ import (
 // nor a file that has taken its place misleads: as long as a socket listens, the kernel keeps the inode that it is bound to. A listener that
 // was handed over (systemd) was bound by another process, and is dialled like that of a stranger.
 
-// fileID names a file of this host while it exists.
-type fileID struct{ device, inode uint64 }
-
 var neighbours struct {
 	mu sync.Mutex
-	of map[fileID]*Server
+	of map[unixsock.FileID]*Server
 }
 
 // announce lets clients of this process find the server.
 func (s *Server) announce() {
-	id := s.sock.id()
-	if id == (fileID{}) {
+	id := s.sock.ID()
+	if id == (unixsock.FileID{}) {
 		return
 	}
 	neighbours.mu.Lock()
 	defer neighbours.mu.Unlock()
 	if neighbours.of == nil {
-		neighbours.of = map[fileID]*Server{}
+		neighbours.of = map[unixsock.FileID]*Server{}
 	}
 	neighbours.of[id] = s
 }
@@ -44,7 +44,7 @@ func (s *Server) conceal() {
 	}
 	neighbours.mu.Lock()
 	defer neighbours.mu.Unlock()
-	if id := s.sock.id(); neighbours.of[id] == s {
+	if id := s.sock.ID(); neighbours.of[id] == s {
 		delete(neighbours.of, id)
 	}
 }
@@ -57,23 +57,23 @@ func neighbour(path string) *Server {
 	}
 	neighbours.mu.Lock()
 	defer neighbours.mu.Unlock()
-	return neighbours.of[fileOf(info)]
+	return neighbours.of[unixsock.FileOf(info)]
 }
 
 // connect begins a session for a client of this process, as accepting it and the handshake do for others: when the server serves. The caller
 // closes the pipe.
-func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.Limits) (*pipe, error) {
+func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.Limits) (*inproc.Pipe, error) {
 	select {
 	case <-s.accepting:
 	case <-s.stopping:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+		return nil, fmt.Errorf("%w: %w", status.ErrUnavailable, context.Cause(ctx))
 	}
-	mine, theirs := newPipes(s.opts.Limits.Wire, limits)
+	mine, theirs := inproc.New(s.opts.Limits.Wire, limits)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
-		return nil, fmt.Errorf("%w on %s: its owner has ended", ErrUnavailable, s.opts.Socket)
+		return nil, fmt.Errorf("%w on %s: its owner has ended", status.ErrUnavailable, s.opts.Socket)
 	}
 	ses := newSession(s, mine, s.nextID+1)
 	ses.surplus = s.clientsLocked() >= s.opts.Limits.Clients
@@ -89,7 +89,7 @@ func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.L
 
 // connectSelf begins the session of the server's own client, which does not wait for the server to serve and is not counted as a client. The
 // caller closes the pipe.
-func (s *Server) connectSelf() (*pipe, error) {
+func (s *Server) connectSelf() (*inproc.Pipe, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -107,8 +107,8 @@ func (s *Server) connectSelf() (*pipe, error) {
 }
 
 // newSelfLocked makes the session of the server's own client, and returns the client's end of its pipe.
-func (s *Server) newSelfLocked() *pipe {
-	mine, theirs := newPipes(s.opts.Limits.Wire, s.opts.Limits.Wire)
+func (s *Server) newSelfLocked() *inproc.Pipe {
+	mine, theirs := inproc.New(s.opts.Limits.Wire, s.opts.Limits.Wire)
 	s.self = newSession(s, mine, s.nextID)
 	s.self.own, s.self.greeted, s.self.label = true, true, shortLabel(s.opts.Label)
 	s.self.answers = nil // the limits are those of clients
@@ -116,7 +116,7 @@ func (s *Server) newSelfLocked() *pipe {
 }
 
 // errServerClosing refuses what this process asks of its own server once that has begun to close.
-var errServerClosing = fmt.Errorf("%w: %w", ErrUnavailable, ErrServerClosed)
+var errServerClosing = fmt.Errorf("%w: %w", status.ErrUnavailable, status.ErrServerClosed)
 
 // newSelfLink is newLink of a server's own client.
 func newSelfLink(s *Server) (*link, error) {
@@ -125,7 +125,7 @@ func newSelfLink(s *Server) (*link, error) {
 		return nil, err
 	}
 	l := makeLink(conn, s.introduction())
-	l.receiver = pipeReceiver{conn, l.dispatch}
+	l.receiver = inproc.NewReceiver(conn, l.dispatch)
 	l.lendsContext = true
 	return l, nil
 }
@@ -137,6 +137,6 @@ func newNeighbourLink(ctx context.Context, s *Server, hello message.Hello, limit
 		return nil, err
 	}
 	l := makeLink(conn, s.introduction())
-	l.receiver = pipeReceiver{conn, l.dispatch}
+	l.receiver = inproc.NewReceiver(conn, l.dispatch)
 	return l, nil
 }

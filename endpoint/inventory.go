@@ -56,14 +56,14 @@ func (s *Server) takeInventory() *inventory {
 	cached := map[*result]struct{}{}
 	s.results.Each(func(_ cache.Key, r *result) {
 		cached[r] = struct{}{}
-		v.add(MemoryResults, r.payload.storages)
+		v.add(MemoryResults, r.payload.Storages)
 	})
 	s.objects.each(func(obj *object) {
-		v.add(MemoryObjects, obj.result.payload.storages)
+		v.add(MemoryObjects, obj.result.payload.Storages)
 		if _, is := cached[obj.result.result]; is {
 			v.cached++
 		}
-		bytes := uint64(obj.result.payload.bytes())
+		bytes := uint64(obj.result.payload.Bytes())
 		for session, h := range obj.refs {
 			of := v.sessions[session]
 			if of == nil {
@@ -71,14 +71,14 @@ func (s *Server) takeInventory() *inventory {
 				v.sessions[session] = of
 			}
 			of.add(message.Reference{ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(len(h.tokens)), Bytes: bytes})
-			of.storages = append(of.storages, obj.result.payload.storages)
+			of.storages = append(of.storages, obj.result.payload.Storages)
 		}
 	})
 	s.tasks.EachResult(func(_ string, o *outcome) {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if o.kept.result != nil {
-			v.add(MemoryTasks, o.kept.payload.storages)
+			v.add(MemoryTasks, o.kept.payload.Storages)
 		}
 	})
 	return v
@@ -182,15 +182,4 @@ func (o *objects) each(visit func(*object)) {
 	for _, obj := range o.byID {
 		visit(obj)
 	}
-}
-
-// storages are those of all exports of state dicts.
-func (x *exports) storages() [][]*tensor.Storage {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-	list := make([][]*tensor.Storage, 0, len(x.by))
-	for _, out := range x.by {
-		list = append(list, out.storages)
-	}
-	return list
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -114,7 +116,7 @@ func MemoryBudget(devices []driver.Device) (bytes int64, why string) {
 // defaults fills in what is zero.
 func (l *Limits) defaults(devices []driver.Device) {
 	memory, _ := memoryLimit(devices)
-	files := maxOpenFiles()
+	files := unixsock.MaxOpenFiles()
 	total := min(max(memory/8, leastTotal), mostTotal)
 	orDefault(&l.Clients, min(16384, files/8))
 	orDefault(&l.Requests, 16384)
@@ -154,11 +156,11 @@ type overLimit struct {
 }
 
 func (o *overLimit) Error() string   { return o.err.Error() }
-func (o *overLimit) Unwrap() []error { return []error{ErrLimit, o.err} }
+func (o *overLimit) Unwrap() []error { return []error{status.ErrLimit, o.err} }
 
 // over refuses something because a limit is reached.
 func over(limit limitName, format string, args ...any) error {
-	return &overLimit{limit, fmt.Errorf("%w: "+format, append([]any{ErrLimit}, args...)...)}
+	return &overLimit{limit, fmt.Errorf("%w: "+format, append([]any{status.ErrLimit}, args...)...)}
 }
 
 // budget fills in the default and returns where it comes from.

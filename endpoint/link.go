@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -13,8 +15,8 @@ import (
 // link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials again when it ends
 // is the client's business.
 type link struct {
-	conn     connection
-	receiver receiver
+	conn     inproc.Conn
+	receiver inproc.Receiver
 	server   message.Hello
 	// lendsContext makes the contexts of requests go with them: they are of a server's own process.
 	lendsContext bool
@@ -38,7 +40,7 @@ func newLink(ctx context.Context, conn *wire.Conn, hello message.Hello) (*link, 
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	agreed, err := message.ClientHandshake(conn, hello)
 	if !stop() {
-		err = fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+		err = fmt.Errorf("%w: %w", status.ErrUnavailable, context.Cause(ctx))
 	}
 	if err != nil {
 		conn.Close()
@@ -50,7 +52,7 @@ func newLink(ctx context.Context, conn *wire.Conn, hello message.Hello) (*link, 
 }
 
 // makeLink is a link without its receiver.
-func makeLink(conn connection, server message.Hello) *link {
+func makeLink(conn inproc.Conn, server message.Hello) *link {
 	return &link{
 		conn: conn, server: server, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{},
 		over: make(chan struct{}), done: make(chan struct{}),
@@ -68,7 +70,7 @@ func (l *link) dispatch(frame wire.Frame) error {
 	switch {
 	case frame.Kind == wire.KindError && frame.ID == 0: // not to a request: the owner says why it hangs up
 		defer frame.Files.Close()
-		return remoteError(frame)
+		return status.RemoteError(frame)
 	case frame.Kind == wire.KindResponse || frame.Kind == wire.KindError:
 		return l.deliver(frame)
 	case frame.Kind == wire.KindEvent:
@@ -81,7 +83,7 @@ func (l *link) dispatch(frame wire.Frame) error {
 		return l.overLocked()
 	}
 	frame.Files.Close()
-	return fmt.Errorf("%w: an owner does not send %s frames", ErrProtocol, frame.Kind)
+	return fmt.Errorf("%w: an owner does not send %s frames", status.ErrProtocol, frame.Kind)
 }
 
 // deliver gives an answer to the request that waits for it.
@@ -92,7 +94,7 @@ func (l *link) deliver(frame wire.Frame) error {
 	if w == nil {
 		l.mu.Unlock()
 		frame.Files.Close()
-		return fmt.Errorf("%w: answer to request %d, which was not sent or was answered before", ErrProtocol, frame.ID)
+		return fmt.Errorf("%w: answer to request %d, which was not sent or was answered before", status.ErrProtocol, frame.ID)
 	}
 	over := l.overLocked()
 	if !w.gone {
@@ -140,10 +142,10 @@ func asItem(event func(message.Event)) func(wire.Frame) error {
 		defer frame.Files.Close()
 		var e message.Event
 		if err := message.Unmarshal(frame.Body, &e); err != nil {
-			return fmt.Errorf("%w: event: %w", ErrProtocol, err)
+			return fmt.Errorf("%w: event: %w", status.ErrProtocol, err)
 		}
 		if len(e.Name) > catalog.MaxNameBytes { // nor would it be kept
-			return fmt.Errorf("%w: event of a name of %d bytes", ErrProtocol, len(e.Name))
+			return fmt.Errorf("%w: event of a name of %d bytes", status.ErrProtocol, len(e.Name))
 		}
 		event(e)
 		return nil

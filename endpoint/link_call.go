@@ -7,6 +7,10 @@ import (
 	"os"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -38,23 +42,23 @@ type call struct {
 
 // sendCall sends a request with what goes beside it, as [wire.Conn.SendContext] does.
 func (l *link) sendCall(ctx context.Context, id uint64, body []byte, c *call) error {
-	if p, ok := l.conn.(*pipe); ok {
+	if p, ok := l.conn.(*inproc.Pipe); ok {
 		if !l.lendsContext {
 			ctx = nil
 		} else {
 			callsBack(ctx)
 		}
-		return p.lend(wire.Frame{Kind: wire.KindRequest, ID: id, Body: body, Context: ctx}, c.storages)
+		return p.Lend(wire.Frame{Kind: wire.KindRequest, ID: id, Body: body, Context: ctx}, c.storages)
 	}
 	return l.conn.SendContext(ctx, wire.KindRequest, id, body, c.files...)
 }
 
 // share makes storages ready to be sent. It borrows them.
-func (l *link) share(storages []*tensor.Storage) (*export, error) {
-	if _, ok := l.conn.(*pipe); ok {
-		return lentExport(storages)
+func (l *link) share(storages []*tensor.Storage) (*transfer.Export, error) {
+	if _, ok := l.conn.(*inproc.Pipe); ok {
+		return transfer.ExportLent(storages)
 	}
-	return exportStorages(storages)
+	return transfer.ExportStorages(storages)
 }
 
 // appendTo encodes the body of the request's frame. What is left of ctx's time goes with it.
@@ -84,8 +88,8 @@ func (c *call) appendCall(b []byte, req message.Request) ([]byte, error) {
 	args := bodies.get()
 	defer bodies.put(args)
 	var err error
-	if *args, err = appendPlain(*args, c.plain); err != nil {
-		return b, fmt.Errorf("argument: %w", uncrossable(err))
+	if *args, err = codec.AppendPlain(*args, c.plain); err != nil {
+		return b, fmt.Errorf("argument: %w", codec.Unencodable(err))
 	}
 	callee := c.callee
 	callee.Args = *args
@@ -100,15 +104,15 @@ func decodeAnswer(frame wire.Frame, out any) error {
 	return nil
 }
 
-func badAnswer(err error) error { return fmt.Errorf("%w: answer: %w", ErrProtocol, err) }
+func badAnswer(err error) error { return fmt.Errorf("%w: answer: %w", status.ErrProtocol, err) }
 
 // untrue says whose fault it is that memory in an answer could not be imported: what the owner says of it does not hold, unless it is
 // this process that cannot have it.
 func untrue(err error) error {
-	if errors.Is(err, ErrProtocol) || errors.Is(err, ErrCapability) {
+	if errors.Is(err, status.ErrProtocol) || errors.Is(err, status.ErrCapability) {
 		return err
 	}
-	for _, claim := range []error{ErrInvalid, driver.ErrHandle, message.ErrManifest, message.ErrEncoding} {
+	for _, claim := range []error{status.ErrInvalid, driver.ErrHandle, message.ErrManifest, message.ErrEncoding} {
 		if errors.Is(err, claim) {
 			return badAnswer(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -19,18 +20,18 @@ import (
 func handshakeError(err error) error {
 	var refused *message.Error
 	if errors.As(err, &refused) {
-		return fmt.Errorf("owner: %w", decodeError(refused))
+		return fmt.Errorf("owner: %w", status.DecodeError(refused))
 	}
 	switch {
-	case errors.Is(err, ErrProtocol), errors.Is(err, ErrUnavailable):
+	case errors.Is(err, status.ErrProtocol), errors.Is(err, status.ErrUnavailable):
 		return err
 	case errors.Is(err, message.ErrEncoding):
-		return fmt.Errorf("%w: %w", ErrProtocol, err)
+		return fmt.Errorf("%w: %w", status.ErrProtocol, err)
 	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	return fmt.Errorf("%w: %w", status.ErrUnavailable, err)
 }
 
-var errOwnerLeft = fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
+var errOwnerLeft = fmt.Errorf("%w: the owner is shutting down", status.ErrUnavailable)
 
 // fail ends the link and every request that waits on it.
 func (l *link) fail(err error) {
@@ -66,12 +67,12 @@ func (l *link) endLocked(err error) {
 func lost(err error) error {
 	var remote *message.Error
 	switch {
-	case errors.Is(err, ErrProtocol), errors.As(err, &remote):
+	case errors.Is(err, status.ErrProtocol), errors.As(err, &remote):
 		return err
 	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
-		return fmt.Errorf("%w: the connection ended", ErrUnavailable)
+		return fmt.Errorf("%w: the connection ended", status.ErrUnavailable)
 	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	return fmt.Errorf("%w: %w", status.ErrUnavailable, err)
 }
 
 // sendError explains why a request could not be sent: the reader often knows better than the writer. An owner that hangs up has said why
@@ -92,7 +93,7 @@ func (l *link) sendError(ctx context.Context, err error) error {
 		return l.err
 	}
 	if errors.Is(err, wire.ErrTooLarge) {
-		return &classed{ErrLimit, err}
+		return status.WithClass(status.ErrLimit, err)
 	}
 	return lost(err)
 }

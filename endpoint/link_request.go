@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -101,7 +102,7 @@ func (l *link) answered(ctx context.Context, id uint64, w *waiter, frame wire.Fr
 		if l.lendsContext && ctx.Err() != nil { // what the server's side of it came to is not told by a code
 			return 0, wire.Frame{}, context.Cause(ctx)
 		}
-		return 0, wire.Frame{}, remoteError(frame)
+		return 0, wire.Frame{}, status.RemoteError(frame)
 	}
 	return id, frame, nil
 }

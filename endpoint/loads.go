@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -45,7 +46,7 @@ func (l *Load) Progress(done, total int64) {
 // Fail says that nothing will be published, and why. Clients see it until the name is loaded again.
 func (l *Load) Fail(err error) {
 	l.change(func(info *message.Loading) {
-		info.State, info.UpdatedAt, info.Error = message.LoadFailed, time.Now().UnixNano(), encodeError(err)
+		info.State, info.UpdatedAt, info.Error = message.LoadFailed, time.Now().UnixNano(), status.EncodeError(err)
 	})
 }
 
@@ -138,7 +139,7 @@ func (l *loads) absent(name string, err error) error {
 	case info == nil:
 		return err
 	case info.State == message.LoadFailed:
-		return &classed{ErrNotFound, fmt.Errorf("%s could not be loaded: %w", shown(name), decodeError(info.Error))}
+		return status.WithClass(status.ErrNotFound, fmt.Errorf("%s could not be loaded: %w", status.Shown(name), status.DecodeError(info.Error)))
 	}
-	return &classed{ErrNotFound, fmt.Errorf("%s is %w: %d of %d bytes", shown(name), ErrLoading, info.Done, info.Total)}
+	return status.WithClass(status.ErrNotFound, fmt.Errorf("%s is %w: %d of %d bytes", status.Shown(name), status.ErrLoading, info.Done, info.Total))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 // The environment variables that [Open] reads, beside [EnvBasePath]. What a program sets itself goes before all of them.
@@ -63,7 +64,7 @@ func ParseMode(s string) (Mode, error) {
 			return m, nil
 		}
 	}
-	return 0, configuration(fmt.Errorf("%w: mode %q: it must be auto, local, server or client", ErrInvalid, s))
+	return 0, status.Configuration(fmt.Errorf("%w: mode %q: it must be auto, local, server or client", status.ErrInvalid, s))
 }
 
 // resolve makes a role of a mode, by the environment where it is ModeAuto. A role that is misspelt is an error: taking it for another one
@@ -71,7 +72,7 @@ func ParseMode(s string) (Mode, error) {
 func (m Mode) resolve() (Mode, error) {
 	switch {
 	case m > ModeClient:
-		return 0, configuration(fmt.Errorf("%w: there is no mode %d", ErrInvalid, uint8(m)))
+		return 0, status.Configuration(fmt.Errorf("%w: there is no mode %d", status.ErrInvalid, uint8(m)))
 	case m != ModeAuto:
 		return m, nil
 	case !truthy(os.Getenv(EnvEnabled)):
@@ -83,7 +84,7 @@ func (m Mode) resolve() (Mode, error) {
 	}
 	m, err := ParseMode(role)
 	if err != nil || m == ModeAuto {
-		return 0, configuration(fmt.Errorf("%w: %s is %q: it must be server, client or local", ErrInvalid, EnvRole, role))
+		return 0, status.Configuration(fmt.Errorf("%w: %s is %q: it must be server, client or local", status.ErrInvalid, EnvRole, role))
 	}
 	return m, nil
 }
@@ -108,7 +109,7 @@ func deviceIndex(explicit int, devices []driver.Device) (int, error) {
 		}
 		rank, err := strconv.Atoi(text)
 		if err != nil || rank < 0 {
-			return 0, configuration(fmt.Errorf("%w: %s is %q: it must be a number, 0 or more", ErrInvalid, name, text))
+			return 0, status.Configuration(fmt.Errorf("%w: %s is %q: it must be a number, 0 or more", status.ErrInvalid, name, text))
 		}
 		return rank, nil
 	}
@@ -131,7 +132,7 @@ func defaultLogger() (*slog.Logger, error) {
 		level = slog.LevelError + 4
 	default:
 		if err := level.UnmarshalText([]byte(text)); err != nil {
-			return nil, configuration(fmt.Errorf("%w: %s is %q: it must be debug, info, warning, error or critical", ErrInvalid, EnvLogLevel, text))
+			return nil, status.Configuration(fmt.Errorf("%w: %s is %q: it must be debug, info, warning, error or critical", status.ErrInvalid, EnvLogLevel, text))
 		}
 	}
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level})), nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -17,7 +19,7 @@ const (
 
 // pageRoom is how many bytes an answer that lists versions may have.
 func (s *Server) pageRoom() int64 {
-	frame, _ := frameLimits(s.opts.Limits.Wire)
+	frame, _ := inproc.FrameLimits(s.opts.Limits.Wire)
 	return min(frame/2, pageBytes)
 }
 
@@ -101,7 +103,7 @@ func (c *Client) listAll(ctx context.Context) (message.Listed, error) {
 		case part.Next == "":
 			return all, nil
 		case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
-			return all, fmt.Errorf("%w: answer: the list goes back", ErrProtocol)
+			return all, fmt.Errorf("%w: answer: the list goes back", status.ErrProtocol)
 		}
 		ask = message.List{After: part.Next, AfterVersion: part.NextVersion}
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 // Node is a process in its role: as a server or alone it runs functions, as a client it has them run by an owner. What is shared through it
@@ -59,7 +61,7 @@ func (n *Node) Ready() {
 	n.once.Do(func() {
 		go func() {
 			defer close(n.served)
-			if err := n.server.Serve(); !errors.Is(err, ErrServerClosed) {
+			if err := n.server.Serve(); !errors.Is(err, status.ErrServerClosed) {
 				n.err = err
 			}
 		}()
@@ -144,7 +146,7 @@ func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 		info.CacheEntries = server.Stats.CacheEntries
 	case ctx.Err() != nil: // whatever came of asking then
 		return info, fmt.Errorf("server info: %w", context.Cause(ctx))
-	case !errors.Is(err, ErrUnavailable):
+	case !errors.Is(err, status.ErrUnavailable):
 		return info, err
 	}
 	return info, nil

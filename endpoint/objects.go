@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -49,7 +51,7 @@ type belongings struct {
 
 // missing is the error of an object that is not there.
 func (o *objects) missing(id string) error {
-	return &StaleError{ObjectID: id, ServerID: o.server, Reason: StaleObjectMissing}
+	return &status.StaleError{ObjectID: id, ServerID: o.server, Reason: status.StaleObjectMissing}
 }
 
 // refer returns the object of a result, made if there is none yet, with one reference more for the session, and the token of that. The
@@ -66,7 +68,7 @@ func (o *objects) refer(r grip, d *definition, of *outcome, session uint64, limi
 	obj := o.of[r.result]
 	if obj == nil {
 		obj = &object{
-			id: newID(), endpoint: d.name, result: r.again(), created: time.Now(), number: o.last + 1, refs: map[uint64]holding{},
+			id: transfer.NewID(), endpoint: d.name, result: r.again(), created: time.Now(), number: o.last + 1, refs: map[uint64]holding{},
 			outcomes: map[*outcome]struct{}{},
 		}
 		o.byID[obj.id], o.of[r.result] = obj, obj
@@ -179,7 +181,7 @@ func (o *objects) release(id string, token, session uint64) (released, error) {
 		at, found = slices.BinarySearch(tokens, token)
 	}
 	if !found {
-		return released{left: obj.total}, fmt.Errorf("%w: this session has no such reference to object %s", ErrPermission, shown(id))
+		return released{left: obj.total}, fmt.Errorf("%w: this session has no such reference to object %s", status.ErrPermission, status.Shown(id))
 	}
 	token = o.takeLocked(obj, session, at)
 	o.dropLocked(obj)

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -35,8 +35,8 @@ func (o *objects) info(id string, session uint64) (message.ObjectInfo, error) {
 func (obj *object) describeLocked(session uint64) message.ObjectInfo {
 	info := message.ObjectInfo{
 		ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(obj.total), Mine: uint64(len(obj.refs[session].tokens)),
-		Bytes: uint64(obj.result.payload.bytes()), CreatedAt: obj.created.UnixNano(), AccessedAt: obj.accessed.UnixNano(),
-		Sessions: uint64(len(obj.refs)), Devices: obj.result.payload.devices(), CacheKey: obj.result.key(),
+		Bytes: uint64(obj.result.payload.Bytes()), CreatedAt: obj.created.UnixNano(), AccessedAt: obj.accessed.UnixNano(),
+		Sessions: uint64(len(obj.refs)), Devices: obj.result.payload.Devices(), CacheKey: obj.result.key(),
 	}
 	for session, h := range obj.refs {
 		info.Holders = append(info.Holders, message.ObjectHolder{Session: session, Refs: uint64(len(h.tokens)), Since: h.since.UnixNano()})
@@ -46,20 +46,6 @@ func (obj *object) describeLocked(session uint64) message.ObjectInfo {
 	})
 	info.Holders = info.Holders[:min(len(info.Holders), listedHolders)]
 	return info
-}
-
-// devices are the devices of the storages, each once.
-func (p *payload) devices() []message.DeviceInfo {
-	var list []message.DeviceInfo
-	seen := map[driver.UUID]bool{}
-	for _, s := range p.storages {
-		info := s.Memory().Device().Info()
-		if !seen[info.UUID] {
-			seen[info.UUID] = true
-			list = append(list, encodeDevice(info))
-		}
-	}
-	return list
 }
 
 // list describes the objects that are asked for, as many as have a size of bytes together, but one at least.
@@ -105,7 +91,7 @@ func sizeOfDevices(list []message.DeviceInfo) (n int64) {
 
 // listObjects answers a session's question.
 func (s *Server) listObjects(in message.Objects, session uint64) message.ObjectsListed {
-	frame, _ := frameLimits(s.opts.Limits.Wire)
+	frame, _ := inproc.FrameLimits(s.opts.Limits.Wire)
 	out := s.objects.list(in, session, min(frame-envelopeBytes, listedBytes))
 	infos := make([]*message.ObjectInfo, len(out.Objects))
 	for i := range out.Objects {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 )
 
 // Options say what a [Node] is. The zero value is a node whose role and socket the environment decides, without devices.
@@ -63,7 +64,7 @@ func Open(ctx context.Context, opts Options) (*Node, error) {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	if opts.Socket == "" {
-		n.base = cmp.Or(opts.BasePath, defaultBase())
+		n.base = cmp.Or(opts.BasePath, unixsock.DefaultBase())
 	}
 	switch mode {
 	case ModeLocal:
@@ -95,9 +96,9 @@ func (o *Options) environment(mode Mode) (err error) {
 // socket is the path that the options ask for.
 func (o *Options) socket() (string, error) {
 	if o.Socket != "" {
-		return o.Socket, checkSocketPath(o.Socket)
+		return o.Socket, unixsock.CheckSocketPath(o.Socket)
 	}
-	return SocketPath(o.BasePath, o.DeviceIndex)
+	return unixsock.SocketPath(o.BasePath, o.DeviceIndex)
 }
 
 func (o *Options) server(socket string) ServerOptions {

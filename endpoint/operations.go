@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -94,7 +96,7 @@ func (r *reply) lost() {
 // memory are the storages that the reply is about.
 func (r *reply) memory() []*tensor.Storage {
 	if r.result.result != nil {
-		return r.result.payload.storages
+		return r.result.payload.Storages
 	}
 	return r.storages
 }
@@ -171,13 +173,13 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	lease, err := ses.server.books.Acquire(in.Name, in.Version, ses.holder())
 	if err != nil {
 		ses.unsubscribe(r.id)
-		return reply{}, ses.server.loads.absent(in.Name, absent(err))
+		return reply{}, ses.server.loads.absent(in.Name, status.Absent(err))
 	}
 	ses.holds(lease.ID, r.id)
 	out := ses.server.exports.of(lease.StateDict())
 	return reply{
-		head: message.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version), shared: out.tail,
-		files: out.files, storages: out.storages,
+		head: message.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version), shared: out.Tail,
+		files: out.Files, storages: out.Storages,
 		after: func() { ses.begin(sub) },
 		undo: func() {
 			if err := ses.server.books.Release(lease.ID, ses.id); err == nil {
@@ -225,7 +227,7 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)
 	}
-	sd, err := importer{devices: s.devices}.stateDict(&in.Manifest, in.Handles, r.files)
+	sd, err := transfer.Importer{Devices: s.devices}.StateDict(&in.Manifest, in.Handles, r.files)
 	if err != nil {
 		s.quotas.giveBack(c)
 		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)
@@ -233,7 +235,7 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 	s.quotas.bind(c, sd)
 	if err := module.Freeze(sd); err != nil { // what is mapped read-only here can only be found frozen
 		s.quotas.drop(sd)
-		return reply{}, errors.Join(fmt.Errorf("publish %q: the publisher has to seal its memory against new writers: %w", in.Name, incapable(err)), sd.Close())
+		return reply{}, errors.Join(fmt.Errorf("publish %q: the publisher has to seal its memory against new writers: %w", in.Name, status.Unshareable(err)), sd.Close())
 	}
 	version, err := s.publish(ctx, in.Name, sd, catalog.Origin{Source: in.Source, Publisher: r.session.holder()})
 	if err != nil {
@@ -296,10 +298,10 @@ func (ses *session) manifest(name string, version uint64) ([]byte, error) {
 	books := ses.server.books
 	lease, err := books.Acquire(name, version, ses.holder())
 	if err != nil {
-		return nil, absent(err)
+		return nil, status.Absent(err)
 	}
 	defer func() { _ = books.Release(lease.ID, ses.id) }()
-	return ses.server.exports.of(lease.StateDict()).manifest, nil
+	return ses.server.exports.of(lease.StateDict()).Manifest, nil
 }
 
 // maxWatchNames is how many names one watch may have.
@@ -311,7 +313,7 @@ func doWatch(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	if len(in.Names) > maxWatchNames {
-		return reply{}, fmt.Errorf("%w: a watch has at most %d names, watch all instead", ErrLimit, maxWatchNames)
+		return reply{}, fmt.Errorf("%w: a watch has at most %d names, watch all instead", status.ErrLimit, maxWatchNames)
 	}
 	for _, name := range in.Names {
 		if err := checkName(name); err != nil {
@@ -336,7 +338,7 @@ func doUnwatch(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	if !r.session.unsubscribe(in.Watch) {
-		return reply{}, fmt.Errorf("%w: no watch has the id %d", ErrNotFound, in.Watch)
+		return reply{}, fmt.Errorf("%w: no watch has the id %d", status.ErrNotFound, in.Watch)
 	}
 	return reply{body: message.Unwatched{}}, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -59,7 +61,7 @@ func doCall(ctx context.Context, r request) (reply, error) {
 func (r request) callEndpoint(ctx context.Context, d *definition, a *arguments) (reply, error) {
 	if d.stream != nil {
 		a.drop()
-		return reply{}, fmt.Errorf("%w: endpoint %q streams its results, ask for the stream", ErrInvalid, d.name)
+		return reply{}, fmt.Errorf("%w: endpoint %q streams its results, ask for the stream", status.ErrInvalid, d.name)
 	}
 	if d.options.task {
 		return r.callTask(ctx, d, a)
@@ -119,11 +121,11 @@ func (d *definition) info() message.EndpointInfo {
 	o := d.options
 	info := message.EndpointInfo{
 		Name: d.name, Task: o.task, Managed: o.managed, Stream: d.stream != nil, Cache: o.cached, SingleFlight: o.cached && !o.noSingleFlight,
-		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: clipped(typeName(d.in)), Out: clipped(typeName(d.out)),
-		InFields: describeFields(d.in), OutFields: describeFields(d.out), Uncached: d.uncached.Load(),
+		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: codec.Clipped(codec.TypeName(d.in)), Out: codec.Clipped(codec.TypeName(d.out)),
+		InFields: codec.DescribeFields(d.in), OutFields: codec.DescribeFields(d.out), Uncached: d.uncached.Load(),
 	}
 	if o.cacheKey != nil {
-		info.CacheKey = o.cacheKey.text
+		info.CacheKey = o.cacheKey.Text
 	}
 	return info
 }

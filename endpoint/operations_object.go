@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -36,7 +37,7 @@ func doObjectDestroy(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	if !r.session.ownerOrRoot() {
-		return reply{}, fmt.Errorf("%w: only the owner's user and root may destroy objects that others hold", ErrPermission)
+		return reply{}, fmt.Errorf("%w: only the owner's user and root may destroy objects that others hold", status.ErrPermission)
 	}
 	s := r.session.server
 	info, err := s.destroyObject(in.ID, r.session.destroys())
@@ -68,7 +69,7 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	if len(in.Tokens) > 0 && len(in.Tokens) != len(in.IDs) {
-		return reply{}, fmt.Errorf("%w: %d tokens for %d objects", ErrInvalid, len(in.Tokens), len(in.IDs))
+		return reply{}, fmt.Errorf("%w: %d tokens for %d objects", status.ErrInvalid, len(in.Tokens), len(in.IDs))
 	}
 	if len(in.IDs) > message.MaxReleases {
 		return reply{}, over(limitReleases, "a request releases at most %d references, this one names %d", message.MaxReleases, len(in.IDs))

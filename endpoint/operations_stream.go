@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -19,13 +21,13 @@ func RegisterStream[In, Out any](r *Registry, name string, fn func(ctx context.C
 	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
 	d.decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
 		in := new(In)
-		made, err := decodePayload(raw, storages, in, true)
+		made, err := codec.DecodePayload(raw, storages, in, true)
 		return in, made, err
 	}
 	d.stream = func(ctx context.Context, in any, send func(any) error) error {
 		for out, err := range fn(ctx, *in.(*In)) {
 			if err != nil {
-				closeValue(out)
+				codec.CloseValue(out)
 				return err
 			}
 			if err := send(out); err != nil {
@@ -91,7 +93,7 @@ func doStream(ctx context.Context, r request) (reply, error) {
 func (r request) streamEndpoint(ctx context.Context, d *definition, a *arguments) (reply, error) {
 	if d.stream == nil {
 		a.drop()
-		return reply{}, fmt.Errorf("%w: endpoint %q returns one result, call it", ErrInvalid, d.name)
+		return reply{}, fmt.Errorf("%w: endpoint %q returns one result, call it", status.ErrInvalid, d.name)
 	}
 	flow := &credit{items: message.StreamWindow, more: make(chan struct{}, 1)}
 	r.session.streams.put(r.id, flow)
@@ -115,7 +117,7 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 	defer res.release()
 	held := heldAnswer{of: r.session.answers}
 	defer held.release()
-	if err := held.grow(2 * len(res.payload.value)); err != nil { // it is copied into the frame
+	if err := held.grow(2 * len(res.payload.Value)); err != nil { // it is copied into the frame
 		return err
 	}
 	if err := flow.take(ctx); err != nil {
@@ -129,7 +131,7 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 	if err != nil {
 		return err
 	}
-	return r.session.send(r.session.conn.Send, wire.KindEvent, r.id, body, files, res.payload.storages)
+	return r.session.send(r.session.conn.Send, wire.KindEvent, r.id, body, files, res.payload.Storages)
 }
 
 // streams are the streams of a session that run, by the id of their request.

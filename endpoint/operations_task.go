@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -48,7 +49,7 @@ func (o *outcome) bytes() int64 {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.kept.payload.bytes()
+	return o.kept.payload.Bytes()
 }
 
 // drop gives the reference up.
@@ -110,7 +111,7 @@ func (r request) submit(ctx context.Context, d *definition, a *arguments, then f
 	if err != nil {
 		a.drop()
 		if errors.Is(err, task.ErrShutdown) { // to whoever asks it is an owner that is going
-			err = &classed{ErrUnavailable, err}
+			err = status.WithClass(status.ErrUnavailable, err)
 		}
 		return nil, err
 	}
@@ -158,8 +159,8 @@ func (r request) taskResult(t *task.Task[*outcome]) (reply, error) {
 		res, err = o.fetch()
 	}
 	if errors.Is(err, task.ErrDiscarded) {
-		return reply{}, &StaleError{
-			ObjectID: t.Status().Note, ServerID: r.session.server.id, Reason: StaleObjectMissing,
+		return reply{}, &status.StaleError{
+			ObjectID: t.Status().Note, ServerID: r.session.server.id, Reason: status.StaleObjectMissing,
 			Detail: "it was the result of task " + t.ID(),
 		}
 	}
@@ -187,7 +188,7 @@ func doSubmit(ctx context.Context, r request) (reply, error) {
 func (r request) submitEndpoint(ctx context.Context, d *definition, a *arguments) (reply, error) {
 	if d.stream != nil {
 		a.drop()
-		return reply{}, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", ErrInvalid, d.name)
+		return reply{}, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", status.ErrInvalid, d.name)
 	}
 	t, err := r.submit(ctx, d, a, nil)
 	if err != nil {
@@ -268,7 +269,7 @@ func doTasks(_ context.Context, r request) (reply, error) {
 	for _, name := range in.States {
 		state, err := task.ParseState(name)
 		if err != nil {
-			return reply{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+			return reply{}, fmt.Errorf("%w: %w", status.ErrInvalid, err)
 		}
 		filter.States = append(filter.States, state)
 	}

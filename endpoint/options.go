@@ -3,14 +3,17 @@ package endpoint
 import (
 	"fmt"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 // options are how an endpoint runs.
 type options struct {
 	task, managed, cached, noCache, noSingleFlight, writable bool
 
-	cacheKey   *template // nil for a key of all arguments
-	serialized *template // nil for runs that do not wait for each other
+	cacheKey   *codec.Template // nil for a key of all arguments
+	serialized *codec.Template // nil for runs that do not wait for each other
 	timeout    time.Duration
 }
 
@@ -31,11 +34,11 @@ func (o *options) apply(d *definition, defaults, own []Option) error {
 	}
 	switch {
 	case o.noCache && o.cacheKey != nil:
-		return fmt.Errorf("%w: it has a cache key and no cache", ErrInvalid)
+		return fmt.Errorf("%w: it has a cache key and no cache", status.ErrInvalid)
 	case o.noCache && o.cached:
-		return fmt.Errorf("%w: it is cached and has no cache", ErrInvalid)
+		return fmt.Errorf("%w: it is cached and has no cache", status.ErrInvalid)
 	case d.stream != nil && (o.task || o.managed || o.cached || o.cacheKey != nil):
-		return fmt.Errorf("%w: a stream is neither a task nor managed nor cached", ErrInvalid)
+		return fmt.Errorf("%w: a stream is neither a task nor managed nor cached", status.ErrInvalid)
 	}
 	asked := o.cached || o.managed || o.cacheKey != nil
 	o.cached = d.stream == nil && !o.noCache && (asked || byDefault)
@@ -49,7 +52,7 @@ func (o *options) apply(d *definition, defaults, own []Option) error {
 func (d *definition) set(opts []Option) error {
 	for _, opt := range opts {
 		if opt == nil {
-			return fmt.Errorf("%w: an option is nil", ErrInvalid)
+			return fmt.Errorf("%w: an option is nil", status.ErrInvalid)
 		}
 		if err := opt(d); err != nil {
 			return err
@@ -98,7 +101,7 @@ func WritableArguments() Option {
 // have is an error at registration.
 func CacheKey(text string) Option {
 	return func(d *definition) (err error) {
-		d.options.cacheKey, err = parseTemplate(text, d.in)
+		d.options.cacheKey, err = codec.ParseTemplate(text, d.in)
 		return err
 	}
 }
@@ -109,7 +112,7 @@ func Serialized() Option { return SerializedBy("") }
 // SerializedBy lets runs with the same key wait for each other; the template is as for [CacheKey].
 func SerializedBy(text string) Option {
 	return func(d *definition) (err error) {
-		d.options.serialized, err = parseTemplate(text, d.in)
+		d.options.serialized, err = codec.ParseTemplate(text, d.in)
 		return err
 	}
 }
@@ -118,7 +121,7 @@ func SerializedBy(text string) Option {
 func Timeout(limit time.Duration) Option {
 	return func(d *definition) error {
 		if limit <= 0 {
-			return fmt.Errorf("%w: a timeout of %v", ErrInvalid, limit)
+			return fmt.Errorf("%w: a timeout of %v", status.ErrInvalid, limit)
 		}
 		d.options.timeout = limit
 		return nil

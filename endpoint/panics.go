@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task/panics"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -53,5 +54,5 @@ func tellable(err error) (out *message.Error) {
 			}
 		}
 	}()
-	return encodeError(err)
+	return status.EncodeError(err)
 }

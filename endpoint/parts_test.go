@@ -12,137 +12,44 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// shade is a type whose String says the same of all values.
-type shade int
+// selfEncoded is a number that the codec does not know, of a type that does.
+type selfEncoded complex128
 
-func (shade) String() string { return "grey" }
+func (p selfEncoded) MarshalCBOR() ([]byte, error) { return []byte{0xf6}, nil }
 
-// phase is a number that the codec does not know, of a type that does.
-type phase complex128
-
-func (p phase) MarshalCBOR() ([]byte, error) { return []byte{0xf6}, nil }
-
-type templateIn struct {
-	Model struct {
-		Hidden int     `json:"hidden_size"`
-		Rate   float32 `json:"rate"`
-	} `json:"model"`
-	A, B   int
-	Name   string
-	Option *string
-	Shade  shade
-	List   []int
-	*EmbeddedIn
-}
-
-type EmbeddedIn struct{ Extra bool }
-
-func TestTemplates(t *testing.T) {
-	typ := reflect.TypeFor[templateIn]()
-	in := templateIn{A: 1, B: 23, Name: `a"b`, Shade: 2}
-	in.Model.Hidden, in.Model.Rate = 768, 0.1
-	for text, want := range map[string]string{
-		"":                          "",
-		"model:{model.hidden_size}": "model:768",
-		"{model.rate}":              "0.1",
-		"{A}{B}":                    "1,23",
-		"{A}-{B}":                   "1-23",
-		"{{{A}}}":                   "{1}",
-		"{Name}{Option}":            `"a\"b",nil`,
-		"{Shade}":                   "2",
-		"{Extra}":                   "nil",
-		"constant":                  "constant",
-		"{A}1{B}":                   "1,123",
-		"{A}.5":                     "1,.5",
-		"{A}e{B}":                   "1,e23",
-		"{A}x1":                     "1x1",
-		"{A}{{1":                    "1{1",
-	} {
-		p, err := parseTemplate(text, typ)
-		require.NoError(t, err, text)
-		require.Equal(t, "key:"+want, p.expand(reflect.ValueOf(in)), text)
-	}
-	option := "o"
-	in.Option, in.EmbeddedIn = &option, &EmbeddedIn{Extra: true}
-	p, err := parseTemplate("{Option}{Extra}", reflect.TypeFor[*templateIn]())
-	require.NoError(t, err)
-	require.Equal(t, `key:"o",true`, p.expand(reflect.ValueOf(&in)))
-
-	for _, text := range []string{"{", "}", "{}", "{A", "A}", "{a}", "{A.B}", "{model}", "{List}", "{model.}", "{.A}", "{{A}", "{ A }"} {
-		_, err := parseTemplate(text, typ)
-		require.ErrorIs(t, err, ErrInvalid, text)
-	}
-	_, err = parseTemplate("{A}", reflect.TypeFor[int]())
-	require.ErrorIs(t, err, ErrInvalid)
-}
-
-// Whatever stands between two fields, different values make different keys.
-func TestTemplatesTellValuesApart(t *testing.T) {
-	typ := reflect.TypeFor[templateIn]()
-	values := []int{0, 1, 2, 5, 10, 11, 111, -1, -11}
-	rates := []float32{0, 1, 11, 0.5, 1.5, 1e10, 1e-10, 11e10, -1}
-	for _, between := range []string{"", "1", "11", ".", ".5", "e", "e1", "e+", "-", "+", "-1", ",", "x", "0x", "nil", "{{", "\"", " "} {
-		seen := map[string]templateIn{}
-		p, err := parseTemplate("1{A}"+between+"{model.rate}"+between+"{B}1", typ)
-		require.NoError(t, err)
-		for _, a := range values {
-			for _, rate := range rates {
-				for _, b := range values {
-					in := templateIn{A: a, B: b}
-					in.Model.Rate = rate
-					key := p.expand(reflect.ValueOf(in))
-					if other, known := seen[key]; known {
-						require.Equal(t, other, in, "%q makes one key %s of both", between, key)
-					}
-					seen[key] = in
-				}
-			}
-		}
-	}
-}
-
-func TestLongKeysAreHashed(t *testing.T) {
-	d := &definition{name: "e", in: reflect.TypeFor[templateIn]()}
-	require.NoError(t, d.options.apply(d, nil, []Option{CacheKey("{Name}")}))
-	key := func(name string) string {
-		k, keyed := d.key(&arguments{value: &templateIn{Name: name}})
-		require.True(t, keyed)
-		return k.ID
-	}
-	require.Equal(t, `key:"short"`, key("short"))
-	long := strings.Repeat("x", 1<<20)
-	require.LessOrEqual(t, len(key(long)), 128)
-	require.Equal(t, key(long), key(long))
-	require.NotEqual(t, key(long), key(long+"y"))
-	require.NotEqual(t, key(long), key(strings.TrimPrefix(key(long), "key:")))
+type registeredIn struct {
+	A, B int
+	Name string
 }
 
 func TestRegistrationsAreChecked(t *testing.T) {
 	r := NewRegistry()
-	fn := func(context.Context, templateIn) (int, error) { return 0, nil }
+	fn := func(context.Context, registeredIn) (int, error) { return 0, nil }
 	for _, opts := range [][]Option{
 		{CacheKey("{nothing}")}, {SerializedBy("{nothing}")}, {Timeout(0)}, {Timeout(-1)}, {NoCache(), CacheKey("k")},
 		{NoCache(), Cached()},
 	} {
-		require.ErrorIs(t, Register(r, "x", fn, opts...), ErrInvalid)
+		require.ErrorIs(t, Register(r, "x", fn, opts...), status.ErrInvalid)
 	}
-	require.ErrorIs(t, Register(r, "", fn), ErrInvalid)
-	require.ErrorIs(t, Register(r, "a\nb", fn), ErrInvalid)
-	require.ErrorIs(t, Register(r, "x", func(context.Context, chan int) (int, error) { return 0, nil }), ErrInvalid)
+	require.ErrorIs(t, Register(r, "", fn), status.ErrInvalid)
+	require.ErrorIs(t, Register(r, "a\nb", fn), status.ErrInvalid)
+	require.ErrorIs(t, Register(r, "x", func(context.Context, chan int) (int, error) { return 0, nil }), status.ErrInvalid)
 	var none func(context.Context, int) (int, error)
-	require.ErrorIs(t, Register(r, "x", none), ErrInvalid)
-	require.ErrorIs(t, RegisterStream[int, int](r, "x", nil), ErrInvalid)
-	require.ErrorIs(t, Register(r, "x", fn, nil), ErrInvalid)
-	require.ErrorIs(t, Register(nil, "x", fn), ErrInvalid)
-	require.ErrorIs(t, RegisterStream(nil, "x", func(context.Context, int) iter.Seq2[int, error] { return nil }), ErrInvalid)
-	require.ErrorIs(t, Register(r, "x", func(context.Context, complex64) (int, error) { return 0, nil }), ErrInvalid)
-	require.ErrorIs(t, Register(r, "x", func(context.Context, int) (map[string][]complex128, error) { return nil, nil }), ErrInvalid)
-	require.NoError(t, Register(new(Registry), "x", func(context.Context, phase) (int, error) { return 0, nil }), "it encodes itself")
+	require.ErrorIs(t, Register(r, "x", none), status.ErrInvalid)
+	require.ErrorIs(t, RegisterStream[int, int](r, "x", nil), status.ErrInvalid)
+	require.ErrorIs(t, Register(r, "x", fn, nil), status.ErrInvalid)
+	require.ErrorIs(t, Register(nil, "x", fn), status.ErrInvalid)
+	require.ErrorIs(t, RegisterStream(nil, "x", func(context.Context, int) iter.Seq2[int, error] { return nil }), status.ErrInvalid)
+	require.ErrorIs(t, Register(r, "x", func(context.Context, complex64) (int, error) { return 0, nil }), status.ErrInvalid)
+	require.ErrorIs(t, Register(r, "x", func(context.Context, int) (map[string][]complex128, error) { return nil, nil }), status.ErrInvalid)
+	require.NoError(t, Register(new(Registry), "x", func(context.Context, selfEncoded) (int, error) { return 0, nil }), "it encodes itself")
 	require.Empty(t, r.list(), "nothing that was refused is there")
 	require.NoError(t, Register(r, "x", fn))
-	require.ErrorIs(t, Register(r, "x", fn), ErrRegistered)
+	require.ErrorIs(t, Register(r, "x", fn), status.ErrRegistered)
 }
 
 func TestLatencyQuantiles(t *testing.T) {
@@ -222,4 +129,20 @@ func TestCredit(t *testing.T) {
 		c.add(1<<64 - 1) // a client cannot make the number wrap around
 	}
 	require.NoError(t, c.take(context.Background()))
+}
+
+func TestLongKeysAreHashed(t *testing.T) {
+	d := &definition{name: "e", in: reflect.TypeFor[registeredIn]()}
+	require.NoError(t, d.options.apply(d, nil, []Option{CacheKey("{Name}")}))
+	key := func(name string) string {
+		k, keyed := d.key(&arguments{value: &registeredIn{Name: name}})
+		require.True(t, keyed)
+		return k.ID
+	}
+	require.Equal(t, `key:"short"`, key("short"))
+	long := strings.Repeat("x", 1<<20)
+	require.LessOrEqual(t, len(key(long)), 128)
+	require.Equal(t, key(long), key(long))
+	require.NotEqual(t, key(long), key(long+"y"))
+	require.NotEqual(t, key(long), key(strings.TrimPrefix(key(long), "key:")))
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -38,7 +39,7 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 			return l, err
 		}
 		l, err = a.wait(ctx)
-		if err == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil || errors.Is(err, ErrServerClosed) {
+		if err == nil || !errors.Is(err, status.ErrUnavailable) || ctx.Err() != nil || errors.Is(err, status.ErrServerClosed) {
 			return l, err
 		}
 	}
@@ -59,7 +60,7 @@ func (a *attempt) wait(ctx context.Context) (*link, error) {
 	case <-a.done:
 		return a.link, a.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(ctx))
+		return nil, fmt.Errorf("%w: %w", status.ErrUnavailable, context.Cause(ctx))
 	}
 }
 
@@ -95,7 +96,7 @@ func (c *Client) closedError() error {
 	if c.self != nil {
 		return errServerClosing
 	}
-	return fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
+	return fmt.Errorf("client of %s: %w", c.opts.Socket, status.ErrClosed)
 }
 
 // try makes one attempt after a pause that grows with the number of failures before it.
@@ -130,7 +131,7 @@ func (c *Client) settle(a *attempt) {
 	if a.err != nil {
 		c.failed++
 		if c.closed { // which is why it failed, whatever it says
-			a.err = fmt.Errorf("client of %s: %w", c.opts.Socket, ErrClosed)
+			a.err = fmt.Errorf("client of %s: %w", c.opts.Socket, status.ErrClosed)
 		}
 		c.mu.Unlock()
 		c.keepTrying()
@@ -260,7 +261,7 @@ func (c *Client) trusted(peer wire.Credentials) error {
 		return nil
 	}
 	return fmt.Errorf("%w: the owner on socket %s runs as uid %d, this process as uid %d; say --owner-uid %d (ClientOptions.AllowUIDs) to trust it",
-		ErrPermission, c.opts.Socket, peer.UID, os.Geteuid(), peer.UID)
+		status.ErrPermission, c.opts.Socket, peer.UID, os.Geteuid(), peer.UID)
 }
 
 // dialError says why nobody answered, and what to do about it.
@@ -268,14 +269,14 @@ func dialError(socket string, err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("%w on %s: there is no such socket; start an owner with: sharedtensor serve --socket %s NAME=FILE",
-			ErrUnavailable, socket, socket)
+			status.ErrUnavailable, socket, socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%w on %s: its owner has ended and left the socket behind", ErrUnavailable, socket)
+		return fmt.Errorf("%w on %s: its owner has ended and left the socket behind", status.ErrUnavailable, socket)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("socket %s: %w: it belongs to another user; its owner lets this one in with --allow-uid %d, and --owner-uid trusts that owner",
-			socket, ErrPermission, os.Geteuid())
+			socket, status.ErrPermission, os.Geteuid())
 	case errors.Is(err, syscall.EAGAIN):
-		return fmt.Errorf("%w on %s: its queue of clients is full: %w", ErrUnavailable, socket, err)
+		return fmt.Errorf("%w on %s: its queue of clients is full: %w", status.ErrUnavailable, socket, err)
 	}
-	return fmt.Errorf("%w on %s: %w", ErrUnavailable, socket, err)
+	return fmt.Errorf("%w on %s: %w", status.ErrUnavailable, socket, err)
 }

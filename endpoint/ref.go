@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 )
 
 // Ref is the managed result of a call, typed: the value, and one reference to the object at its server, which keeps the object as long as
@@ -57,7 +58,7 @@ func ResultManaged[T any](ctx context.Context, c Caller, taskID string) (*Ref[T]
 // guard sees to it that the reference goes back when the Ref is forgotten, and tells where it came from.
 func (r *Ref[T]) guard(what, name string) {
 	if ref := r.ref; ref != nil {
-		r.net = spread(r, "reference to an object", storagesIn(r.value), func(leak *driver.Leak) { ref.forgotten(leak, what, name) })
+		r.net = spread(r, "reference to an object", codec.StoragesIn(r.value), func(leak *driver.Leak) { ref.forgotten(leak, what, name) })
 	}
 }
 
@@ -121,7 +122,7 @@ func (r *Ref[T]) Close() error {
 		if r.ref != nil && r.ref.end(errReleased) {
 			_, _ = r.ref.client.returnReference(context.Background(), r.ref, false)
 		}
-		closeValue(r.value)
+		codec.CloseValue(r.value)
 	})
 	return nil
 }

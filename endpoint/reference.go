@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -25,7 +26,7 @@ func newReference(c *Client, obj *message.ObjectRef) *reference {
 	return &reference{client: c, id: obj.ID, server: obj.Server, token: obj.Token, done: make(chan struct{})}
 }
 
-var errReleased = fmt.Errorf("reference to an object: %w", ErrClosed)
+var errReleased = fmt.Errorf("reference to an object: %w", status.ErrClosed)
 
 // end notes why the reference is of no use any more. It is false for one that was of no use before.
 func (r *reference) end(err error) bool {
@@ -56,8 +57,8 @@ func (r *reference) forgotten(leak *driver.Leak, what, name string) {
 }
 
 // stale ends the reference because its object is gone; detail is what the server said of that.
-func (r *reference) stale(reason StaleReason, detail string) bool {
-	return r.end(&StaleError{ObjectID: r.id, ServerID: r.server, Reason: reason, Detail: detail})
+func (r *reference) stale(reason status.StaleReason, detail string) bool {
+	return r.end(&status.StaleError{ObjectID: r.id, ServerID: r.server, Reason: reason, Detail: detail})
 }
 
 // reason is why the reference is of no use any more; nil while it is.

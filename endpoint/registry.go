@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -10,16 +9,12 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
-
-// ErrRegistered is a name that is taken in a registry.
-var ErrRegistered = errors.New("endpoint is registered already")
-
-// ErrNoEndpoint is a call of a name that is not registered.
-var ErrNoEndpoint = errors.New("endpoint is not registered")
 
 // Registry is the endpoints of a server: Go functions that other processes call by name. Its methods are safe for concurrent use.
 type Registry struct {
@@ -48,7 +43,7 @@ func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context
 	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
 	d.decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
 		in := new(In)
-		made, err := decodePayload(raw, storages, in, true)
+		made, err := codec.DecodePayload(raw, storages, in, true)
 		return in, made, err
 	}
 	if fn != nil {
@@ -80,12 +75,12 @@ type definition struct {
 
 // add checks the definition and enters it.
 func (r *Registry) add(d *definition, opts []Option) error {
-	err := fmt.Errorf("%w: there is no registry", ErrInvalid)
+	err := fmt.Errorf("%w: there is no registry", status.ErrInvalid)
 	if r != nil {
 		err = d.check(r.defaults, opts)
 	}
 	if err != nil {
-		return fmt.Errorf("register %s: %w", shown(d.name), configuration(err))
+		return fmt.Errorf("register %s: %w", status.Shown(d.name), status.Configuration(err))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +88,7 @@ func (r *Registry) add(d *definition, opts []Option) error {
 		r.endpoints = map[string]*definition{}
 	}
 	if r.endpoints[d.name] != nil {
-		return fmt.Errorf("register %q: %w", d.name, ErrRegistered)
+		return fmt.Errorf("register %q: %w", d.name, status.ErrRegistered)
 	}
 	r.endpoints[d.name] = d
 	return nil
@@ -102,13 +97,13 @@ func (r *Registry) add(d *definition, opts []Option) error {
 // check refuses a definition that makes no sense, and takes the options over.
 func (d *definition) check(defaults, own []Option) error {
 	if err := catalog.CheckName(d.name); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", status.ErrInvalid, err)
 	}
 	if d.invoke == nil {
-		return fmt.Errorf("%w: there is no function", ErrInvalid)
+		return fmt.Errorf("%w: there is no function", status.ErrInvalid)
 	}
 	for _, t := range []reflect.Type{d.in, d.out} {
-		if err := checkType(t); err != nil {
+		if err := codec.CheckType(t); err != nil {
 			return err
 		}
 	}
@@ -124,7 +119,7 @@ func (r *Registry) find(name string) (*definition, error) {
 			return d, nil
 		}
 	}
-	return nil, fmt.Errorf("endpoint %s: %w", shown(name), ErrNoEndpoint)
+	return nil, fmt.Errorf("endpoint %s: %w", status.Shown(name), status.ErrNoEndpoint)
 }
 
 // lookup is find for a name that is a part of a message; nil where there is no such endpoint.

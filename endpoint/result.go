@@ -9,6 +9,9 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -16,17 +19,17 @@ import (
 // result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a managed object and
 // whoever sends it have a reference each, as a grip, and the last one gives the memory back.
 type result struct {
-	payload payload
+	payload codec.Payload
 	refs    atomic.Int64
-	loans   *loans            // has names for some of the storages; may be nil
-	named   []*tensor.Storage // those
+	loans   *transfer.MemoryNames // has names for some of the storages; may be nil
+	named   []*tensor.Storage     // those
 
 	mu     sync.Mutex
-	shared *export // made at the first send, serves all later ones
+	shared *transfer.Export // made at the first send, serves all later ones
 }
 
 // newResult takes the payload. The caller has the one reference.
-func newResult(p payload) *result {
+func newResult(p codec.Payload) *result {
 	r := &result{payload: p}
 	r.refs.Store(1)
 	return r
@@ -46,54 +49,54 @@ func (r *result) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shared != nil {
-		r.shared.close()
+		r.shared.Close()
 	}
 	for _, s := range r.named {
-		r.loans.remove(s)
+		r.loans.Remove(s)
 	}
-	r.payload.close()
+	r.payload.Close()
 }
 
 // returned is the answer that carries the result, for a client in this process where its memory is lent. The files are the result's, valid while
 // the caller's reference is.
 func (r *result) returned(lent bool) (message.Returned, []*os.File, error) {
-	out := message.Returned{Value: r.payload.value}
-	if len(r.payload.storages) == 0 {
+	out := message.Returned{Value: r.payload.Value}
+	if len(r.payload.Storages) == 0 {
 		return out, nil, nil
 	}
 	if lent {
-		shared, err := lentExport(r.payload.storages)
+		shared, err := transfer.ExportLent(r.payload.Storages)
 		if err != nil {
 			return out, nil, fmt.Errorf("share the result: %w", err)
 		}
-		out.Handles = shared.handles
+		out.Handles = shared.Handles
 		return out, nil, nil
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shared == nil {
-		shared, err := exportStorages(r.payload.storages)
+		shared, err := transfer.ExportStorages(r.payload.Storages)
 		if err != nil {
 			return out, nil, fmt.Errorf("share the result: %w", err)
 		}
-		for i, s := range r.payload.storages {
+		for i, s := range r.payload.Storages {
 			if slices.Contains(r.named, s) {
-				shared.handles[i].Name = r.loans.name(s)
+				shared.Handles[i].Name = r.loans.Name(s)
 			}
 		}
 		r.shared = shared
 	}
-	out.Handles = r.shared.handles
-	return out, r.shared.files, nil
+	out.Handles = r.shared.Handles
+	return out, r.shared.Files, nil
 }
 
 // resultCost is what a cached result costs of the budget.
 func resultCost(key cache.Key, r *result) int64 {
-	return r.payload.bytes() + int64(len(key.Group)+len(key.ID))
+	return r.payload.Bytes() + int64(len(key.Group)+len(key.ID))
 }
 
 // empty tells whether the result is nothing at all.
-func (r *result) empty() bool { return isNull(r.payload.value) }
+func (r *result) empty() bool { return codec.IsNull(r.payload.Value) }
 
 // lasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as long as nobody
 // frees it. A managed result is kept for its receivers, other kinds of memory keep themselves.
@@ -101,7 +104,7 @@ func lasting(kind string, kept bool) error {
 	if kept || kind != string(driver.CUDAIPC) {
 		return nil
 	}
-	return capability(&driver.UnsupportedError{
+	return status.Capability(&driver.UnsupportedError{
 		Feature:  "a result in memory of kind " + kind,
 		Requires: "a managed endpoint, or memory that outlives its owner (cuda-fd)",
 	})

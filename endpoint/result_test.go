@@ -19,11 +19,11 @@ func TestMemoryThatEndsWithItsOwnerIsNoResult(t *testing.T) {
 
 func TestKeysCountAsBytesOfTheCache(t *testing.T) {
 	r := NewRegistry()
-	require.NoError(t, Register(r, "length", func(_ context.Context, in templateIn) (int, error) { return len(in.Name), nil }, CacheKey("{Name}")))
+	require.NoError(t, Register(r, "length", func(_ context.Context, in registeredIn) (int, error) { return len(in.Name), nil }, CacheKey("{Name}")))
 	s, err := newOwner(ServerOptions{Registry: r})
 	require.NoError(t, err)
 	defer s.Close()
-	require.NoError(t, s.Call(context.Background(), "length", templateIn{Name: "four"}, nil))
+	require.NoError(t, s.Call(context.Background(), "length", registeredIn{Name: "four"}, nil))
 	const value = 1 // byte of a small number
 	require.EqualValues(t, value+len("length")+len(`key:"four"`), s.results.Stats().Bytes)
 }

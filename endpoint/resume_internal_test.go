@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 func TestTakingUpMuchLastsAsLongAsTheOwnerAnswers(t *testing.T) {
@@ -39,7 +41,7 @@ func TestTakingUpEndsWhenTheOwnerIsSilent(t *testing.T) {
 		start := time.Now()
 		err := allWhileAnswered(context.Background(), []func(context.Context) error{quick, silent, quick, silent})
 		require.ErrorIs(t, err, errSilent)
-		require.ErrorIs(t, err, ErrUnavailable)
+		require.ErrorIs(t, err, status.ErrUnavailable)
 		require.Equal(t, resumeSilence+time.Second, time.Since(start))
 
 		broken := errors.New("broken")

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/cache"
-	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 // obtain returns the result of a call, cached or made now, and whether it was cached. It takes the arguments. The caller releases the
@@ -94,7 +96,7 @@ func (s *Server) takeTurn(ctx context.Context, d *definition, a *arguments) erro
 		defer cancel()
 	}
 	var err error
-	if a.turn, err = s.turns.lock(ctx, d.name+"\x00"+d.options.serialized.expand(reflect.ValueOf(a.value).Elem())); err != nil {
+	if a.turn, err = s.turns.lock(ctx, d.name+"\x00"+d.options.serialized.Expand(reflect.ValueOf(a.value).Elem())); err != nil {
 		return fmt.Errorf("endpoint %q: wait for its turn: %w", d.name, err)
 	}
 	return nil
@@ -119,13 +121,13 @@ func (s *Server) invoke(ctx context.Context, d *definition, a *arguments) (r *re
 
 // encode makes a result of a value, of which it takes the tensors.
 func (s *Server) encode(value any) (*result, error) {
-	defer closeValue(value) // the payload has references of its own
-	p, err := encodePayload(value)
+	defer codec.CloseValue(value) // the payload has references of its own
+	p, err := codec.EncodePayload(value)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.fits(&p); err != nil {
-		p.close()
+		p.Close()
 		return nil, err
 	}
 	return newResult(p), nil
@@ -138,25 +140,13 @@ const (
 )
 
 // fits refuses a payload that no frame could carry, before anybody keeps it.
-func (s *Server) fits(p *payload) error {
-	frame, files := frameLimits(s.opts.Limits.Wire)
-	if n := int64(len(p.value)) + int64(len(p.storages))*handleBytes + envelopeBytes; n > frame {
-		return fmt.Errorf("%w: %d bytes beside the tensors; a frame has at most %d", errTooLarge, len(p.value), frame)
+func (s *Server) fits(p *codec.Payload) error {
+	frame, files := inproc.FrameLimits(s.opts.Limits.Wire)
+	if n := int64(len(p.Value)) + int64(len(p.Storages))*handleBytes + envelopeBytes; n > frame {
+		return fmt.Errorf("%w: %d bytes beside the tensors; a frame has at most %d", status.ErrTooLarge, len(p.Value), frame)
 	}
-	if len(p.storages) > files {
-		return fmt.Errorf("%w: %d storages; a frame has at most %d", errTooLarge, len(p.storages), files)
+	if len(p.Storages) > files {
+		return fmt.Errorf("%w: %d storages; a frame has at most %d", status.ErrTooLarge, len(p.Storages), files)
 	}
 	return nil
-}
-
-// frameLimits are the most bytes and descriptors of one frame.
-func frameLimits(l wire.Limits) (bytes int64, files int) {
-	bytes, files = l.Frame, l.Files
-	if bytes <= 0 {
-		bytes = wire.DefaultFrame
-	}
-	if files <= 0 {
-		files = wire.DefaultFiles
-	}
-	return bytes, files
 }

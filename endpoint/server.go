@@ -2,14 +2,11 @@ package endpoint
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -17,14 +14,15 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
-
-// ErrServerClosed is what Serve returns after Shutdown or Close.
-var ErrServerClosed = fmt.Errorf("server %w", os.ErrClosed)
 
 // Server owns state dicts and lets other processes of the host use them in place. Its methods are safe for concurrent use.
 type Server struct {
@@ -33,8 +31,8 @@ type Server struct {
 	id      string
 	log     *slog.Logger
 	started time.Time
-	sock    *socket
-	devices deviceSet
+	sock    *unixsock.Socket
+	devices transfer.Devices
 	books   *catalog.Catalog
 	exports exports
 	quotas  quotas
@@ -45,7 +43,7 @@ type Server struct {
 	reclaims               []func() // end what the devices call when they are out of memory
 
 	support support
-	loans   loans
+	loans   transfer.MemoryNames
 	loads   loads
 
 	registry *Registry
@@ -66,9 +64,9 @@ type Server struct {
 	mu        sync.Mutex
 	sessions  map[uint64]*session
 	nextID    uint64
-	self      *session // of own: the current one, or before the first call the one to be
-	selfPipe  *pipe    // the other end of self until own takes it
-	selves    int      // how many of the sessions are own's: one, and for a moment two where the pipe has broken
+	self      *session     // of own: the current one, or before the first call the one to be
+	selfPipe  *inproc.Pipe // the other end of self until own takes it
+	selves    int          // how many of the sessions are own's: one, and for a moment two where the pipe has broken
 	closing   bool
 	stopping  chan struct{} // closed when closing is set
 	idleTimer *time.Timer   // nil without a limit for idle clients
@@ -99,12 +97,12 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	if opts.Logger == nil {
 		opts.Logger = quiet(slog.Default())
 	}
-	devices, err := newDeviceSet(opts.Devices)
+	devices, err := transfer.NewDevices(opts.Devices)
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		opts: opts, log: opts.Logger, id: newID(), started: time.Now(), devices: devices,
+		opts: opts, log: opts.Logger, id: transfer.NewID(), started: time.Now(), devices: devices,
 		sessions: map[uint64]*session{}, stopping: make(chan struct{}), done: make(chan struct{}), accepting: make(chan struct{}),
 		registry: opts.Registry, refusals: newRefusals(), resultsWhy: resultsWhy, tasksWhy: tasksWhy,
 		files:   wire.NewBudget("descriptors", int64(opts.Limits.Descriptors), 0),
@@ -148,28 +146,21 @@ func (s *Server) freed(name string, version uint64, sd *module.StateDict, err er
 }
 
 // bind makes the socket that the options ask for.
-func bind(opts *ServerOptions) (*socket, error) {
+func bind(opts *ServerOptions) (*unixsock.Socket, error) {
 	if opts.Listener != nil {
 		if opts.Socket == "" {
 			opts.Socket = opts.Listener.Addr().String()
 		}
-		return &socket{path: opts.Socket, listener: opts.Listener}, nil
+		return unixsock.HandedOver(opts.Socket, opts.Listener), nil
 	}
 	if opts.Socket == "" {
-		path, err := SocketPath("", 0)
+		path, err := unixsock.SocketPath("", 0)
 		if err != nil {
 			return nil, err
 		}
 		opts.Socket = path
 	}
-	return listen(opts.Socket, len(opts.AllowUIDs) > 0)
-}
-
-// newID is a name that no other server of this host has.
-func newID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails (crypto/rand)
-	return hex.EncodeToString(b[:])
+	return unixsock.Listen(opts.Socket, len(opts.AllowUIDs) > 0)
 }
 
 // ID names this server; a restarted owner has another one.
@@ -181,7 +172,7 @@ func (s *Server) Socket() string { return s.opts.Socket }
 // Serve accepts clients until Shutdown or Close, and then returns [ErrServerClosed]. Call it once.
 func (s *Server) Serve() error {
 	if s.sock == nil {
-		return configuration(fmt.Errorf("%w: a local node serves nobody", ErrInvalid))
+		return status.Configuration(fmt.Errorf("%w: a local node serves nobody", status.ErrInvalid))
 	}
 	s.serving.Store(true)
 	s.watchIdle()
@@ -192,7 +183,7 @@ func (s *Server) Serve() error {
 	defer watch.Wait()
 	var rests rests
 	for {
-		l := s.sock.accepting()
+		l := s.sock.Accepting()
 		c, err := l.AcceptUnix()
 		if err == nil {
 			rests.over(s)
@@ -200,9 +191,9 @@ func (s *Server) Serve() error {
 			continue
 		}
 		if s.isClosing() {
-			return ErrServerClosed
+			return status.ErrServerClosed
 		}
-		if s.sock.accepting() != l { // bound again
+		if s.sock.Accepting() != l { // bound again
 			continue
 		}
 		if !temporary(err) {
@@ -299,7 +290,7 @@ func (s *Server) Close() error { return s.close(closeGrace) }
 // close is Close that waits for so long.
 func (s *Server) close(grace time.Duration) error {
 	for _, ses := range s.beginClose() {
-		ses.cancel(ErrServerClosed)
+		ses.cancel(status.ErrServerClosed)
 		ses.cut()
 	}
 	for _, remove := range s.reclaims {
@@ -336,7 +327,7 @@ func (s *Server) beginClose() []*session {
 		}
 		s.conceal()
 		if s.sock != nil {
-			s.sock.close()
+			s.sock.Close()
 		}
 	}
 	s.finishIfIdleLocked()

@@ -7,6 +7,9 @@ import (
 	"math"
 	"os"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -30,7 +33,7 @@ func (s *Server) PublishFrom(ctx context.Context, name string, sd *module.StateD
 
 func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
 	if sd == nil {
-		return 0, fmt.Errorf("publish %q: %w: there is no state dict", name, ErrInvalid)
+		return 0, fmt.Errorf("publish %q: %w: there is no state dict", name, status.ErrInvalid)
 	}
 	origin.Source = shortText(origin.Source, sourceBytes)
 	version, err := s.record(ctx, name, sd, origin)
@@ -49,12 +52,12 @@ func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, 
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		err = incapable(module.Freeze(sd))
+		err = status.Unshareable(module.Freeze(sd))
 	}
 	if err != nil {
 		return 0, errors.Join(err, sd.Close())
 	}
-	out, err := newExport(sd)
+	out, err := transfer.NewExport(sd)
 	if err != nil {
 		return 0, errors.Join(err, sd.Close())
 	}
@@ -72,17 +75,17 @@ func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, 
 }
 
 // attachable encodes what readers are sent, and refuses a version that no frame could bring to them, before it is on the books.
-func (s *Server) attachable(name string, out *export) error {
-	frame, files := frameLimits(s.opts.Limits.Wire)
-	if len(out.files) > files {
-		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", errTooLarge, len(out.files), files)
+func (s *Server) attachable(name string, out *transfer.Export) error {
+	frame, files := inproc.FrameLimits(s.opts.Limits.Wire)
+	if len(out.Files) > files {
+		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", status.ErrTooLarge, len(out.Files), files)
 	}
-	if err := out.encode(); err != nil {
+	if err := out.Encode(); err != nil {
 		return err
 	}
 	head := message.AppendAcquiredHead(nil, math.MaxUint64, name, math.MaxUint64)
-	if n := int64(len(head) + len(out.tail)); n > frame {
-		return fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", errTooLarge, n, frame)
+	if n := int64(len(head) + len(out.Tail)); n > frame {
+		return fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", status.ErrTooLarge, n, frame)
 	}
 	return nil
 }
@@ -90,7 +93,7 @@ func (s *Server) attachable(name string, out *export) error {
 // checkName refuses names that the books cannot have.
 func checkName(name string) error {
 	if err := catalog.CheckName(name); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", status.ErrInvalid, err)
 	}
 	return nil
 }

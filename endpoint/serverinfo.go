@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -34,7 +35,7 @@ func (s *Server) describe() message.ServerInfo {
 	out := message.ServerInfo{
 		Server: s.id, Kind: ServerKind, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, DeviceIndex: socketIndex(s.opts.Socket),
 		PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()), StartedAt: s.started.UnixNano(), Uptime: int64(time.Since(s.started)),
-		Running: running, Ready: running && s.serving.Load(), Devices: s.devices.describe(),
+		Running: running, Ready: running && s.serving.Load(), Devices: s.devices.Describe(),
 		Capabilities: message.Capabilities{Transport: Transport, Handles: s.support.of(s.devices)},
 		Stats:        s.stats(have, sessions), Endpoints: s.describeEndpoints(), Sessions: sessions,
 	}
@@ -64,7 +65,7 @@ type support struct {
 }
 
 // of asks the devices, unless they have answered before. A device that had no memory left to try with is asked again the next time.
-func (u *support) of(devices deviceSet) []message.HandleSupport {
+func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.known != nil {
@@ -145,7 +146,7 @@ func (s *Server) describeSessions(have *inventory) []message.SessionInfo {
 		leases[h.ID] = len(h.Leases)
 		for _, l := range h.Leases {
 			if out := s.exports.of(l.StateDict()); out != nil { // else it was given back just now
-				leased[h.ID] = append(leased[h.ID], out.storages)
+				leased[h.ID] = append(leased[h.ID], out.Storages)
 			}
 		}
 	}

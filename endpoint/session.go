@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -25,7 +27,7 @@ import (
 // An idle session is that goroutine, parked in the kernel's poller, and a descriptor.
 type session struct {
 	server  *Server
-	conn    connection
+	conn    inproc.Conn
 	id      uint64
 	since   time.Time
 	label   string
@@ -58,7 +60,7 @@ type session struct {
 
 var errGone = fmt.Errorf("%w: the client has gone", context.Canceled)
 
-func newSession(s *Server, conn connection, id uint64) *session {
+func newSession(s *Server, conn inproc.Conn, id uint64) *session {
 	ses := &session{server: s, conn: conn, id: id, since: time.Now(), answers: s.answers.Account()}
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
 	return ses
@@ -118,7 +120,7 @@ func (ses *session) closed(err error) {
 func (ses *session) introduce() error {
 	agreed, err := message.ServerHandshake(ses.conn.(*wire.Conn), ses.server.introduction(), func(*message.Hello) error {
 		if err := ses.allowed(); err != nil {
-			return encodeError(err)
+			return status.EncodeError(err)
 		}
 		return nil
 	})
@@ -136,7 +138,7 @@ func (ses *session) allowed() error {
 	opts, uid := &ses.server.opts, ses.conn.Peer().UID
 	if !ses.conn.Peer().SameUser() && !slices.Contains(opts.AllowUIDs, uid) {
 		return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d; start the owner with --allow-uid %d (ServerOptions.AllowUIDs) to let it in",
-			ErrPermission, os.Geteuid(), uid, uid)
+			status.ErrPermission, os.Geteuid(), uid, uid)
 	}
 	if ses.surplus {
 		ses.server.refusals.add(limitClients)
@@ -146,8 +148,8 @@ func (ses *session) allowed() error {
 }
 
 // refuse tells a peer why the connection ends, if it listens.
-func refuse(conn connection, err error) {
-	if body, encErr := message.Marshal(encodeError(err)); encErr == nil {
+func refuse(conn inproc.Conn, err error) {
+	if body, encErr := message.Marshal(status.EncodeError(err)); encErr == nil {
 		_ = conn.Send(wire.KindError, 0, body)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -57,7 +58,7 @@ func (ses *session) followObjects(request uint64) (*subscription, error) {
 	watched := e.objects != nil
 	e.mu.Unlock() // the session's reader alone comes here
 	if watched {
-		return nil, fmt.Errorf("%w: this client watches objects already; end that watch before another begins", ErrLimit)
+		return nil, fmt.Errorf("%w: this client watches objects already; end that watch before another begins", status.ErrLimit)
 	}
 	return ses.follow(request, &objectsSource{events: e})
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -22,7 +24,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	if frame.Refused != nil {
 		discard(frame)
 		ses.server.requests.Add(1)
-		return true, ses.fail(frame.ID, &classed{ErrLimit, frame.Refused})
+		return true, ses.fail(frame.ID, status.WithClass(status.ErrLimit, frame.Refused))
 	}
 	req, err := message.ParseRequest(frame.Body)
 	if err != nil {
@@ -123,7 +125,7 @@ func (ses *session) started(w *work, timeout time.Duration, frame wire.Frame) er
 	defer ses.mu.Unlock()
 	switch {
 	case ses.leaving:
-		return fmt.Errorf("%w: the owner is shutting down", ErrUnavailable)
+		return fmt.Errorf("%w: the owner is shutting down", status.ErrUnavailable)
 	case !ses.own && len(ses.running) >= ses.server.opts.Limits.Requests:
 		return over(limitRequests, "%d requests of this client are in flight", len(ses.running))
 	}
@@ -173,7 +175,7 @@ func (w *work) apart() {
 	ended := false
 	defer func() {
 		if !ended { // a function ended its goroutine instead of returning
-			w.finish(w.session.fail(w.r.id, ErrGoexit))
+			w.finish(w.session.fail(w.r.id, status.ErrGoexit))
 		}
 	}()
 	reply, err := w.do()
@@ -190,7 +192,7 @@ func (w *work) here() (reading bool, err error) {
 	defer func() {
 		if !ended {
 			reading := ses.reading.end(n)
-			w.finish(ses.fail(w.r.id, ErrGoexit))
+			w.finish(ses.fail(w.r.id, status.ErrGoexit))
 			if reading {
 				go ses.read()
 			}
@@ -263,7 +265,7 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 	}
 	if err := ses.sendAnswer(send, id, *buf, &r); err != nil {
 		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent
-			return ses.fail(id, &classed{ErrLimit, err})
+			return ses.fail(id, status.WithClass(status.ErrLimit, err))
 		}
 		return err
 	}
@@ -301,7 +303,7 @@ func (h *heldAnswer) grow(bytes int) error {
 		return nil
 	}
 	if err := h.of.Take(more); err != nil {
-		return &classed{ErrLimit, fmt.Errorf("the answer is not made: %w", err)}
+		return status.WithClass(status.ErrLimit, fmt.Errorf("the answer is not made: %w", err))
 	}
 	h.n += more
 	return nil
@@ -311,14 +313,14 @@ func (h *heldAnswer) release() { h.of.Give(h.n) }
 
 // lends reports whether the client is in this process, so that memory is lent to it.
 func (ses *session) lends() bool {
-	_, ok := ses.conn.(*pipe)
+	_, ok := ses.conn.(*inproc.Pipe)
 	return ok
 }
 
 // send sends a frame with what goes beside it, all of which it borrows: descriptors to another process, storages within this one.
 func (ses *session) send(send sender, kind wire.Kind, id uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
-	if p, ok := ses.conn.(*pipe); ok {
-		return p.lend(wire.Frame{Kind: kind, ID: id, Body: body}, storages)
+	if p, ok := ses.conn.(*inproc.Pipe); ok {
+		return p.Lend(wire.Frame{Kind: kind, ID: id, Body: body}, storages)
 	}
 	return send(kind, id, body, files...)
 }

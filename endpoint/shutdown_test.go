@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
@@ -61,7 +62,7 @@ func TestASubmissionThatComesTooLateFindsNobody(t *testing.T) {
 	defer s.Close()
 	require.NoError(t, s.tasks.Shutdown(context.Background()))
 	_, err = s.Submit(context.Background(), "x", nil)
-	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorIs(t, err, status.ErrUnavailable)
 	require.ErrorIs(t, err, task.ErrShutdown)
-	require.ErrorIs(t, s.Call(context.Background(), "x", nil, nil), ErrUnavailable)
+	require.ErrorIs(t, s.Call(context.Background(), "x", nil, nil), status.ErrUnavailable)
 }

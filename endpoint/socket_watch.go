@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 )
 
 // socketLook is how often a server looks whether its socket file is still there.
@@ -12,7 +14,7 @@ const socketLook = 500 * time.Millisecond
 // watchSocket binds the socket again when its file was removed or replaced: nobody could reach the server any more, and its lock would keep
 // every other away. It returns when the server closes.
 func (s *Server) watchSocket() {
-	if s.sock.id() == (fileID{}) { // handed over by who bound it
+	if s.sock.ID() == (unixsock.FileID{}) { // handed over by who bound it
 		return
 	}
 	s.warnUnreachable()
@@ -25,7 +27,7 @@ func (s *Server) watchSocket() {
 			return
 		case <-ticker.C:
 		}
-		if !s.sock.lost() {
+		if !s.sock.Lost() {
 			continue
 		}
 		switch err := s.rebind(); {
@@ -49,7 +51,7 @@ func (s *Server) rebind() error {
 	}
 	s.conceal()
 	defer s.announce()
-	return s.sock.rebind()
+	return s.sock.Rebind()
 }
 
 // warnUnreachable says so where users that may connect cannot enter the socket's directory.

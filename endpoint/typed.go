@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"iter"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 // Call is [Caller].Call with a typed result.
@@ -29,7 +31,7 @@ func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Se
 		s, err := c.through().openStream(ctx, name, in)
 		var none Out
 		if err != nil {
-			yield(none, fmt.Errorf("stream %s: %w", shown(name), err))
+			yield(none, fmt.Errorf("stream %s: %w", status.Shown(name), err))
 			return
 		}
 		defer s.close()
@@ -39,7 +41,7 @@ func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Se
 			case errors.Is(err, io.EOF):
 				return
 			case err != nil:
-				yield(none, fmt.Errorf("stream %s: %w", shown(name), err))
+				yield(none, fmt.Errorf("stream %s: %w", status.Shown(name), err))
 				return
 			}
 			if !yield(out, nil) {

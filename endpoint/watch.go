@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -86,7 +87,7 @@ func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return nil, fmt.Errorf("watch: %w", ErrClosed)
+		return nil, fmt.Errorf("watch: %w", status.ErrClosed)
 	}
 	c.watchers[w] = struct{}{}
 	c.mu.Unlock()
@@ -98,7 +99,7 @@ func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 		if err == nil {
 			return w, nil
 		}
-		if l == nil || !errors.Is(err, ErrUnavailable) || ctx.Err() != nil {
+		if l == nil || !errors.Is(err, status.ErrUnavailable) || ctx.Err() != nil {
 			w.Close()
 			return nil, fmt.Errorf("watch: %w", err)
 		}
@@ -310,7 +311,7 @@ func (w *Watcher) Close() error {
 	w.client.mu.Lock()
 	delete(w.client.watchers, w)
 	w.client.mu.Unlock()
-	w.end(ErrClosed)
+	w.end(status.ErrClosed)
 	return nil
 }
 

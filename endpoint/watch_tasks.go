@@ -6,6 +6,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -65,7 +66,7 @@ func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, e
 		var last TaskInfo
 		for e, err := range c.watchTasks(ctx, message.WatchTasks{ID: id}) {
 			if err != nil {
-				yield(last, fmt.Errorf("task %s: %w", message.CutText(id, maxShown), err))
+				yield(last, fmt.Errorf("task %s: %w", message.CutText(id, status.MaxShown), err))
 				return
 			}
 			if e.Kind == TasksMissed {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -74,5 +75,5 @@ func TestAnEventOfANameThatIsNoneEndsTheConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, far.Send(wire.KindEvent, 1, body))
 	<-l.done
-	require.ErrorIs(t, l.err, ErrProtocol)
+	require.ErrorIs(t, l.err, status.ErrProtocol)
 }

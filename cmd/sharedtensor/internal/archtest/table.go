@@ -55,7 +55,24 @@ var Table = []Row{
 	{Package: "module/safetensors", Ours: []string{"tensor"}, Theirs: []string{xsys}},
 	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors"}},
 	{Package: "module/catalog", Ours: []string{"driver", "module"}},
-	{Package: "endpoint", Ours: []string{"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics"}},
+	{
+		Package: "endpoint/internal/status",
+		Ours:    []string{"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics"},
+	},
+	{Package: "endpoint/internal/codec", Ours: []string{"driver", "tensor", "module", "wire/message", "endpoint/internal/status"}},
+	{Package: "endpoint/internal/unixsock", Ours: []string{"driver", "endpoint/internal/status"}},
+	{
+		Package: "endpoint/internal/transfer",
+		Ours:    []string{"driver", "tensor", "module", "wire", "wire/message", "endpoint/internal/codec", "endpoint/internal/status"},
+	},
+	{Package: "endpoint/internal/inproc", Ours: []string{"tensor", "wire"}},
+	{
+		Package: "endpoint",
+		Ours: []string{
+			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
+			"endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/unixsock", "endpoint/internal/transfer", "endpoint/internal/inproc",
+		},
+	},
 	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
 	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},

@@ -1,0 +1,56 @@
+package codec
+
+import (
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// EncodeManifest is a manifest as it crosses.
+func EncodeManifest(m *module.Manifest) (*message.Manifest, error) {
+	tensors := make([]message.Tensor, len(m.Tensors))
+	for i := range m.Tensors {
+		t := &m.Tensors[i]
+		tensors[i] = message.Tensor{
+			Name: t.Name, DType: uint8(t.DType), Storage: t.Storage, ByteOffset: t.ByteOffset, Shape: t.Shape, Strides: t.Strides,
+		}
+	}
+	storages := make([]message.Storage, len(m.Storages))
+	for i, s := range m.Storages {
+		storages[i] = message.Storage{Bytes: uint64(s.Bytes), Device: message.UUID(s.Device), Type: int32(s.DeviceType)}
+	}
+	return message.NewManifest(tensors, storages, m.Metadata)
+}
+
+// DecodeManifest is a manifest of a peer. It shares the memory of m's columns. What it says of tensors and storages is checked by
+// whoever uses it.
+func DecodeManifest(m *message.Manifest) (*module.Manifest, error) {
+	out := &module.Manifest{Metadata: m.Metadata}
+	err := m.Rows(func(i int, row *message.Tensor) {
+		if i == 0 {
+			out.Tensors = make([]module.TensorSpec, m.Len()) // not before the columns were checked
+		}
+		t := &out.Tensors[i]
+		t.Name, t.Storage = row.Name, row.Storage
+		t.Spec = tensor.Spec{DType: tensor.DType(row.DType), Shape: row.Shape, Strides: row.Strides, ByteOffset: row.ByteOffset}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", status.ErrInvalid, err)
+	}
+	out.Storages = make([]module.StorageSpec, len(m.Storages))
+	for i, s := range m.Storages {
+		out.Storages[i] = module.StorageSpec{
+			Bytes: int64(s.Bytes), Device: driver.UUID(s.Device), DeviceType: driver.DeviceType(s.Type),
+		}
+	}
+	return out, nil
+}
+
+// EncodeDevice is a device as it crosses.
+func EncodeDevice(d driver.Info) message.DeviceInfo {
+	return message.DeviceInfo{UUID: message.UUID(d.UUID), Type: int32(d.Type), Index: int32(d.Index), Name: d.Name}
+}

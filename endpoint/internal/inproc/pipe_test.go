@@ -1,0 +1,89 @@
+package inproc
+
+import (
+	"io"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+func hostDevice(t testing.TB) driver.Device {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	return dev
+}
+
+func vector(t testing.TB, dev driver.Device, values ...float32) *tensor.Tensor {
+	t.Helper()
+	x, err := tensor.FromSlice(dev, tensor.Shape{int64(len(values))}, values)
+	require.NoError(t, err)
+	t.Cleanup(func() { x.Close() })
+	return x
+}
+
+func TestPipes(t *testing.T) {
+	dev := hostDevice(t)
+	x := vector(t, dev, 1)
+	a, b := New(wire.Limits{Frame: 100}, wire.Limits{Frame: 50, Files: 1})
+	require.EqualValues(t, os.Getpid(), a.Peer().PID)
+	require.True(t, a.Peer().SameUser())
+	require.False(t, b.Buffered())
+	body := []byte{1, 2}
+	require.NoError(t, a.Lend(wire.Frame{Kind: wire.KindRequest, ID: 7, Body: body}, []*tensor.Storage{x.Storage()}))
+	body[0] = 9 // it was borrowed
+	require.True(t, b.Buffered())
+	f, err := b.Receive()
+	require.NoError(t, err)
+	require.Equal(t, wire.Frame{Kind: wire.KindRequest, ID: 7, Body: []byte{1, 2}, Files: f.Files}, f)
+	require.Equal(t, []*tensor.Storage{x.Storage()}, transfer.LentWith(f.Files))
+	require.EqualValues(t, 2, x.Storage().Refs())
+	require.NoError(t, f.Files.Close())
+	require.EqualValues(t, 1, x.Storage().Refs())
+	require.Empty(t, transfer.LentWith(f.Files))
+
+	for _, end := range []*Pipe{a, b} {
+		require.ErrorIs(t, end.Send(wire.KindRequest, 1, make([]byte, 51)), wire.ErrTooLarge)
+		require.ErrorIs(t, end.Lend(wire.Frame{Kind: wire.KindRequest, ID: 1}, make([]*tensor.Storage, 2)), wire.ErrTooLarge)
+	}
+	for i := range uint64(2 * keptFrames) {
+		require.NoError(t, a.Lend(wire.Frame{Kind: wire.KindEvent, ID: i}, []*tensor.Storage{x.Storage()}))
+	}
+	require.NoError(t, a.Send(wire.KindGoodbye, 0, nil))
+	require.NoError(t, a.Close())
+	require.NoError(t, a.Close())
+	require.ErrorIs(t, a.Send(wire.KindRequest, 2, nil), os.ErrClosed)
+	_, err = a.Receive()
+	require.ErrorIs(t, err, os.ErrClosed)
+	for i := range uint64(keptFrames) { // what was sent before the end comes, in order
+		f, err := b.Receive()
+		require.NoError(t, err)
+		require.Equal(t, i, f.ID)
+		require.NoError(t, f.Files.Close())
+	}
+	require.ErrorIs(t, b.Send(wire.KindResponse, 2, nil), syscall.EPIPE)
+	require.NoError(t, b.Close())
+	require.EqualValues(t, 1, x.Storage().Refs(), "what nobody took is given back")
+	_, err = b.Receive()
+	require.ErrorIs(t, err, os.ErrClosed)
+
+	a, b = New(wire.Limits{}, wire.Limits{})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.Receive()
+		ended <- err
+	}()
+	require.NoError(t, a.Close())
+	require.ErrorIs(t, <-ended, io.EOF)
+	require.True(t, b.Buffered())
+	require.NoError(t, b.Close())
+}

@@ -1,0 +1,49 @@
+package transfer
+
+import (
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// Devices finds a device by what another process calls it.
+type Devices map[driver.UUID]driver.Device
+
+// NewDevices refuses devices without a name and two of one name.
+func NewDevices(devices []driver.Device) (Devices, error) {
+	set := make(Devices, len(devices))
+	for _, dev := range devices {
+		info := dev.Info()
+		if info.UUID.IsZero() {
+			return nil, status.Configuration(fmt.Errorf("%w: device %s has no UUID, so no other process could find it", status.ErrInvalid, info))
+		}
+		if set[info.UUID] != nil {
+			return nil, status.Configuration(fmt.Errorf("%w: device %s is given twice", status.ErrInvalid, info))
+		}
+		set[info.UUID] = dev
+	}
+	return set, nil
+}
+
+// find returns the device, or says that it is not here.
+func (s Devices) find(uuid driver.UUID) (driver.Device, error) {
+	if dev := s[uuid]; dev != nil {
+		return dev, nil
+	}
+	return nil, status.Capability(&driver.UnsupportedError{
+		Feature:  "memory of device " + uuid.String(),
+		Requires: "that this process opens that device",
+	})
+}
+
+// Describe lists the devices for the peer.
+func (s Devices) Describe() []message.DeviceInfo {
+	list := make([]message.DeviceInfo, 0, len(s))
+	for _, dev := range s {
+		list = append(list, codec.EncodeDevice(dev.Info()))
+	}
+	return list
+}
