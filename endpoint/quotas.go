@@ -87,7 +87,7 @@ const (
 
 // ManifestCost is what an owner is charged for the manifest of a publication: at least the memory that its columns, texts and tensors take there.
 func ManifestCost(m *message.Manifest) int64 {
-	cost := int64(manifestCost + tensorCost*m.Len() + 2*len(m.Names) + 3*(len(m.Dims)+len(m.Strides)))
+	cost := int64(manifestCost + tensorCost*m.Len() + 2*len(m.Names) + 3*(len(m.Dims)+len(m.Strides)+len(m.Digests)))
 	for k, v := range m.Metadata {
 		cost += int64(metadataCost + 2*(len(k)+len(v)))
 	}

@@ -37,6 +37,8 @@ type TensorSpec struct {
 	Storage uint32
 	// Spec places the tensor in that storage.
 	tensor.Spec
+	// Digest is what the publisher says that the tensor's digest is; nil where it says none.
+	Digest *Digest
 }
 
 // Manifest describes the state dict, and returns the storages in the manifest's order, borrowed. The manifest shares shapes
@@ -54,6 +56,9 @@ func (sd *StateDict) Manifest() (*Manifest, []*tensor.Storage) {
 	for i, name := range sd.names {
 		_, spec := sd.place(i)
 		m.Tensors[i] = TensorSpec{Name: name, Storage: index[i], Spec: spec}
+		if sd.digests != nil {
+			m.Tensors[i].Digest = sd.digests[i]
+		}
 	}
 	return m, storages
 }
@@ -127,7 +132,22 @@ func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
 	if err != nil {
 		return nil, m.nameError(err)
 	}
-	return &StateDict{Metadata: m.Metadata, names: names, index: index, views: views}, nil
+	return &StateDict{Metadata: m.Metadata, names: names, index: index, views: views, digests: m.digests()}, nil
+}
+
+// digests returns the tensors' digests in their order; nil where no tensor has one.
+func (m *Manifest) digests() []*Digest {
+	var digests []*Digest
+	for i := range m.Tensors {
+		digest := m.Tensors[i].Digest
+		if digest != nil && digests == nil {
+			digests = make([]*Digest, len(m.Tensors))
+		}
+		if digests != nil {
+			digests[i] = digest
+		}
+	}
+	return digests
 }
 
 // check holds a storage against what the manifest says of it.

@@ -21,6 +21,7 @@ type StateDict struct {
 	// The tensors are views, until one is set or taken: from then on, and where there are no views, they are in tensors.
 	views   *tensor.Views
 	tensors []*tensor.Tensor
+	digests []*Digest // nil where no tensor has one, else one a name
 }
 
 // NewStateDict returns an empty state dict.
@@ -71,6 +72,9 @@ func (sd *StateDict) Set(name string, t *tensor.Tensor) error {
 	sd.names = append(sd.names, name)
 	sd.tensors = append(sd.tensors, t)
 	sd.index.add(sd.names)
+	if sd.digests != nil {
+		sd.digests = append(sd.digests, nil)
+	}
 	return nil
 }
 
@@ -84,6 +88,16 @@ func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
 	return sd.at(i), true
 }
 
+// Digest returns the digest of a tensor that came with the manifest, and whether one did. It is what the publisher says; nobody has
+// computed it here. [TensorDigest] computes it.
+func (sd *StateDict) Digest(name string) (Digest, bool) {
+	i, found := sd.index.find(sd.names, name)
+	if !found || sd.digests == nil || sd.digests[i] == nil {
+		return Digest{}, false
+	}
+	return *sd.digests[i], true
+}
+
 // Take removes a name and returns its tensor owned: the caller closes it. ok is false where there is no such name. It takes time
 // proportional to the number of names, and like Set needs the state dict for itself.
 func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
@@ -95,6 +109,9 @@ func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
 	t = sd.tensors[at]
 	sd.names = slices.Concat(sd.names[:at], sd.names[at+1:])
 	sd.tensors = slices.Concat(sd.tensors[:at], sd.tensors[at+1:])
+	if sd.digests != nil {
+		sd.digests = slices.Concat(sd.digests[:at], sd.digests[at+1:])
+	}
 	sd.index, _ = indexNames(sd.names)
 	return t, true
 }
@@ -190,7 +207,7 @@ func (sd *StateDict) Bytes() int64 {
 
 // Clone returns another owned state dict over the same storages, with the same names and metadata.
 func (sd *StateDict) Clone() *StateDict {
-	c := &StateDict{Metadata: maps.Clone(sd.Metadata), names: sd.Names(), tensors: make([]*tensor.Tensor, len(sd.names))}
+	c := &StateDict{Metadata: maps.Clone(sd.Metadata), names: sd.Names(), digests: slices.Clone(sd.digests), tensors: make([]*tensor.Tensor, len(sd.names))}
 	for i := range c.tensors {
 		c.tensors[i] = sd.at(i).Clone()
 	}

@@ -257,3 +257,45 @@ func TestFreeze(t *testing.T) {
 	require.Equal(t, int64(1), plain.syncs.Load(), "one wait for each device")
 	require.NoError(t, sd.Close())
 }
+
+func TestDigestsOfAManifest(t *testing.T) {
+	drivertest.Leaks(t)
+	dev := openHost(t)
+	first := module.NewStateDict()
+	set(t, dev, first, "w", 1, 2, 3, 4)
+	set(t, dev, first, "b", 5)
+	computed, err := module.Digests(t.Context(), first, 1)
+	require.NoError(t, err)
+	m, storages := first.Manifest()
+	for i := range m.Tensors {
+		digest := computed[m.Tensors[i].Name]
+		m.Tensors[i].Digest = &digest
+	}
+	sd, err := module.FromManifest(m, storages)
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
+	again, _ := sd.Manifest()
+	require.Equal(t, m, again)
+
+	require.NoError(t, sd.Rename("w", "weight"))
+	set(t, dev, sd, "new", 1)
+	clone := sd.Clone()
+	b, _ := sd.Take("b")
+	require.NoError(t, b.Close())
+	for _, each := range []*module.StateDict{sd, clone} {
+		got, ok := each.Digest("weight")
+		require.True(t, ok)
+		require.Equal(t, computed["w"], got)
+		_, ok = each.Digest("new")
+		require.False(t, ok, "nobody has said what this is")
+		_, ok = each.Digest("w")
+		require.False(t, ok)
+	}
+	got, ok := clone.Digest("b")
+	require.True(t, ok)
+	require.Equal(t, computed["b"], got)
+	_, ok = sd.Digest("b")
+	require.False(t, ok)
+	require.NoError(t, clone.Close())
+	require.NoError(t, sd.Close())
+}

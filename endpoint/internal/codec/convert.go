@@ -2,6 +2,7 @@ package codec
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -10,13 +11,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// EncodeManifest is a manifest as it crosses.
+// EncodeManifest is a manifest as it crosses. Digests cross where every tensor has one.
 func EncodeManifest(m *module.Manifest) (*message.Manifest, error) {
 	tensors := make([]message.Tensor, len(m.Tensors))
+	digests := !slices.ContainsFunc(m.Tensors, func(t module.TensorSpec) bool { return t.Digest == nil })
 	for i := range m.Tensors {
 		t := &m.Tensors[i]
 		tensors[i] = message.Tensor{
 			Name: t.Name, DType: uint8(t.DType), Storage: t.Storage, ByteOffset: t.ByteOffset, Shape: t.Shape, Strides: t.Strides,
+		}
+		if digests {
+			tensors[i].Digest = t.Digest[:]
 		}
 	}
 	storages := make([]message.Storage, len(m.Storages))
@@ -37,6 +42,9 @@ func DecodeManifest(m *message.Manifest) (*module.Manifest, error) {
 		t := &out.Tensors[i]
 		t.Name, t.Storage = row.Name, row.Storage
 		t.Spec = tensor.Spec{DType: tensor.DType(row.DType), Shape: row.Shape, Strides: row.Strides, ByteOffset: row.ByteOffset}
+		if row.Digest != nil {
+			t.Digest = (*module.Digest)(row.Digest)
+		}
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", status.ErrInvalid, err)

@@ -260,7 +260,7 @@ class Client:
 
         :param source: where it comes from, for people.
         :param metadata: texts that those who acquire it get along.
-        :param digests: sends the SHA-256 of each tensor along.
+        :param digests: sends the SHA-256 of each tensor along: readers find it in `Model.spec(name).digest`.
         """
         session = self._session()
         operation = catalog.publish(

@@ -41,8 +41,10 @@ def test_errors_are_classes(client: st.Client) -> None:
     assert err.value.code == 2 and isinstance(err.value, st.EndpointNotFoundError)
     with pytest.raises(st.SerializationError):
         client.call("transform", x=3)
-    with pytest.raises(st.InvalidArgumentError, match="x is missing"):
+    with pytest.raises(st.SerializationError, match="field x: it is missing"):
         client.call("transform", scale=1)
+    with pytest.raises(st.SerializationError, match="field scale: it is missing"):
+        client.call("transform", x=np.ones(1, np.float32), scale=None)
     with pytest.raises(st.SerializationError, match="object"):
         client.call("transform", x=object())
     with pytest.raises(st.TaskError) as failed:

@@ -175,8 +175,19 @@ def test_memory_that_somebody_reads_is_never_written_again(module_owner: Owner) 
         assert c._pool.reused > 10
 
 
+def test_digests_reach_readers(client: st.Client) -> None:
+    x = np.arange(12, dtype=np.int32).reshape(3, 4)
+    want = hashlib.sha256(x.tobytes()).digest()
+    client.publish("digests", {"x": x, "t": np.asfortranarray(x)}, digests=True)
+    w = client.acquire("digests")
+    assert w.spec("x").digest == w.spec("t").digest == want
+    shown = client.inspect("digests")
+    assert [s.digest for s in shown.specs] == [want, want] and want.hex()[:12] in repr(shown)
+    client.publish("digests", {"x": x})
+    assert client.acquire("digests").spec("x").digest == b""
+
+
 def test_digests_are_those_of_the_bytes() -> None:
-    # A client's digests are a claim, and this owner keeps none of them: what is sent is looked at.
     x = np.arange(12, dtype=np.int32).reshape(3, 4)
     plan = layout.plan(layout.describe_all({"x": x, "t": np.asfortranarray(x), "bf": x.astype(np.float16)[::2]}))
     slab = Slab(plan.nbytes)
