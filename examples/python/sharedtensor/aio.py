@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from . import calls, catalog, client, frameworks, messages, operations, tasks
+from . import calls, catalog, client, frameworks, messages, objects, operations, tasks
 from .calls import NOTHING, Stream
 from .endpoints import Endpoints
-from .errors import CanceledError, ClosedError, DeadlineExceededError
+from .errors import CanceledError, ClosedError, ConnectionLostError, DeadlineExceededError, UnavailableError
 from .frames import Frame
 from .models import Model
 from .op import Op
 from .operations import Operation
 from .serverinfo import ServerInfo
 from .session import GRACE, Pending, Session
-from .tasks import TaskInfo, TaskList
+from .tasks import TaskInfo, TaskList, TaskWatch
 from .watching import Event, Follower, Watch
 
 T = TypeVar("T")
@@ -56,11 +57,18 @@ class Client:
             return session, operation, self.sync._start(operation, session, limit)
 
         limit = self.sync._timeout if timeout is None else timeout
-        session, operation, pending = await _uncut(asyncio.to_thread(start), self._drop)
-        try:
-            frame = await _answer(session, pending, limit)
-        finally:
-            operation.close()
+        for repeated in (False, True):
+            session, operation, pending = await _uncut(asyncio.to_thread(start), self._drop)
+            try:
+                frame = await _answer(session, pending, limit)
+                break
+            except (ConnectionLostError, UnavailableError):
+                # A request that changes nothing is made again, once, over a new connection.
+                again = operation.repeatable and self.sync._reconnect and session.closed is not None
+                if repeated or not again or self.sync._closed:
+                    raise
+            finally:
+                operation.close()
         result: T = operation.take(frame, session)
         return result
 
@@ -71,11 +79,39 @@ class Client:
         operation.close()
 
     async def acquire(
-        self, name: str, version: int = 0, *, framework: str | None = None, timeout: float | None = None
+        self,
+        name: str,
+        version: int = 0,
+        *,
+        framework: str | None = None,
+        wait: float = 0.0,
+        timeout: float | None = None,
     ) -> Model:
-        """Attaches to a version, 0 for the newest."""
+        """Attaches to a version, 0 for the newest. `wait` is how many seconds to wait for a name that is not published
+        yet."""
         chosen = frameworks.choose(framework or self.sync._framework)
+        if wait:
+            await self._published(name, chosen, wait)
         return await self._run(lambda _: catalog.acquire(name, version, chosen, self.sync._leases), timeout)
+
+    async def _published(self, name: str, framework: str, wait: float) -> None:
+        follower, signal = await self._follower(name, framework)
+
+        async def first() -> None:
+            while not follower.ready(0):
+                await signal.wait()
+
+        try:
+            await asyncio.wait_for(first(), wait)
+        except asyncio.TimeoutError:
+            raise DeadlineExceededError(f"{name!r} was not published within {wait:g} s") from None
+        finally:
+            follower.close()
+
+    async def _follower(self, name: str, framework: str | None) -> tuple[Follower, _Signal]:
+        signal = _Signal()
+        make = partial(Follower, self.sync, name, framework, signal.set)
+        return await _uncut(asyncio.to_thread(make), Follower.close), signal
 
     async def publish(
         self,
@@ -123,15 +159,32 @@ class Client:
         **fields: Any,
     ) -> Any:
         """Calls a function of the owner and returns its result."""
+        return (await self._call(endpoint, calls.argument(value, fields), timeout, writable, framework))[0]
+
+    async def call_object(
+        self,
+        endpoint: str,
+        value: Any = NOTHING,
+        /,
+        *,
+        timeout: float | None = None,
+        framework: str | None = None,
+        **fields: Any,
+    ) -> calls.Object:
+        """Calls a function whose results are managed and returns the object."""
+        found = await self._call(endpoint, calls.argument(value, fields), timeout, False, framework)
+        return calls.object_of(endpoint, found)
+
+    async def _call(
+        self, endpoint: str, argument: Any, timeout: float | None, writable: bool, framework: str | None
+    ) -> tuple[Any, calls.Object | None]:
         chosen = frameworks.choose(framework or self.sync._framework)
-        argument = calls.argument(value, fields)
-        found = await self._run(
+        return await self._run(
             lambda session: calls.call(
                 endpoint, argument, session, self.sync._pool, chosen, self.sync._track, writable=writable
             ),
             timeout,
         )
-        return found[0]
 
     async def stream(
         self, endpoint: str, value: Any = NOTHING, /, *, framework: str | None = None, **fields: Any
@@ -140,15 +193,18 @@ class Client:
         chosen = frameworks.choose(framework or self.sync._framework)
         argument = calls.argument(value, fields)
 
+        signal = _Signal()
+
         def begin() -> Stream[Any]:
-            return Stream(endpoint, argument, self.sync._session(), self.sync._pool, chosen)
+            return Stream(endpoint, argument, self.sync._session(), self.sync._pool, chosen, signal.set)
 
         stream = await _uncut(asyncio.to_thread(begin), Stream.close)
         try:
             while True:
-                item = await asyncio.to_thread(stream.wait_item) if stream.empty() else stream.wait_item()
+                while stream.empty():
+                    await signal.wait()
                 try:
-                    yield stream.take(item)
+                    yield next(stream)
                 except StopIteration:
                     return
         finally:
@@ -167,6 +223,23 @@ class Client:
         """Returns the tasks of the owner."""
         return await self._run(lambda _: tasks.listing([*states], endpoint, mine))
 
+    async def watch_tasks(self, *, id: str = "", endpoint: str = "", mine: bool = False) -> AsyncIterator[TaskInfo]:
+        """Yields tasks as they change, beginning with those that there are. Raises what ended the connection."""
+        signal = _Signal()
+
+        def begin() -> TaskWatch:
+            return TaskWatch(self.sync._session(), id, endpoint, mine, signal.set)
+
+        watch = await _uncut(asyncio.to_thread(begin), TaskWatch.close)
+        try:
+            while True:
+                try:
+                    yield watch.next(0)
+                except DeadlineExceededError:
+                    await signal.wait(1)  # the end of the connection comes without a signal
+        finally:
+            watch.close()
+
     async def endpoints(self) -> Endpoints:
         """Returns the functions that the owner has."""
         return await self._run(
@@ -175,32 +248,73 @@ class Client:
             )
         )
 
+    async def invalidate(self, endpoint: str, value: Any = NOTHING, /, **fields: Any) -> int:
+        """Drops cached results: that of one call, or with no argument all of an endpoint. Returns how many."""
+        if value is NOTHING and not fields:
+            return await self._run(lambda _: operations.invalidate(endpoint))
+        argument = calls.argument(value, fields)
+        return await self._run(lambda session: calls.invalidate(endpoint, argument, session, self.sync._pool))
+
+    async def objects(self, *endpoints: str) -> objects.Objects:
+        """Returns the managed objects of the owner and who holds them."""
+        found = objects.Objects()
+        after = 0
+        while True:
+            page = await self._run(partial(_page, [*endpoints], after))
+            found.extend(page.objects)
+            if not page.next:
+                return found
+            after = page.next
+
+    async def object(self, id: str) -> messages.ObjectInfo:
+        """Returns what is known of a managed object. Raises StaleHandleError for one that is gone."""
+        return await self._run(lambda _: objects.info(id))
+
+    async def destroy(self, id: str) -> messages.ObjectInfo:
+        """Takes an object from whoever holds it, for the server's own user and root. Returns it as it was."""
+        return await self._run(lambda _: objects.destroy(id))
+
+    async def ping(self) -> float:
+        """Returns the seconds that a request and its answer take."""
+        begin = time.perf_counter()
+        await self._run(lambda _: operations.ping())
+        return time.perf_counter() - begin
+
     async def info(self) -> ServerInfo:
         """Returns the state of the server."""
         return await self._run(lambda _: operations.mapped(Op.SERVER_INFO, None, messages.ServerInfo, ServerInfo))
 
     async def watch(self, *names: str) -> AsyncIterator[Event]:
-        """Yields what happens to names, beginning with how they are."""
-        queue: asyncio.Queue[Event] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-
-        def tell(event: Event) -> None:
-            loop.call_soon_threadsafe(queue.put_nowait, event)
-
-        watch = await _uncut(asyncio.to_thread(Watch, self.sync, names, tell), Watch.close)
+        """Yields what happens to names, beginning with how they are. Ends when the client is closed."""
+        signal = _Signal()
+        make = partial(Watch, self.sync, names, on_change=signal.set)
+        watch = await _uncut(asyncio.to_thread(make), Watch.close)
         try:
             while True:
-                yield await queue.get()
+                while not watch.ready():
+                    await signal.wait()
+                try:
+                    yield watch.next(0)
+                except ClosedError:
+                    return
         finally:
             watch.close()
 
     async def follow(self, name: str, *, framework: str | None = None) -> AsyncIterator[Model]:
-        """Yields the newest version of a name, then each time a newer one is there the newest."""
-        follower = await _uncut(asyncio.to_thread(Follower, self.sync, name, framework), Follower.close)
+        """Yields the newest version of a name, then each time a newer one is there the newest. Ends when the client is
+        closed."""
+        follower, signal = await self._follower(name, framework)
         version = 0
         try:
             while True:
-                model = await _blocking(follower, version)
+                while not follower.ready(version):
+                    await signal.wait()
+                try:
+                    model = await _uncut(asyncio.to_thread(follower.wait_newer, version, 0), lambda _: None)
+                except DeadlineExceededError:
+                    continue  # it was withdrawn meanwhile
+                except ClosedError:
+                    return
                 version = model.version
                 yield model
         finally:
@@ -213,7 +327,7 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: Any) -> None:
         await self.close()
 
 
@@ -264,6 +378,10 @@ def _change(id: str, after: int, each: bool, _: Session) -> Operation[TaskInfo]:
     return tasks.info(id) if each and not after else tasks.wait(id, after if each else 0)
 
 
+def _page(endpoints: Sequence[str], after: int, _: Session) -> Operation[messages.ObjectsListed]:
+    return objects.listing([*endpoints], after)
+
+
 async def _answer(session: Session, pending: Pending, timeout: float | None) -> Frame:
     """Waits for the answer of a request; cancels that when the wait is cancelled."""
     loop = asyncio.get_running_loop()
@@ -300,16 +418,27 @@ async def _uncut(work: Any, drop: Callable[[Any], None]) -> Any:
         raise
 
 
-async def _blocking(follower: Follower, version: int) -> Model:
-    while True:
-        waiting = asyncio.to_thread(follower.wait_newer, version, 0.5)
+class _Signal:
+    """Wakes a coroutine from any thread. Waiting takes no thread, so that any number may wait."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Wakes the coroutine that waits, or the next one."""
         try:
-            found: Model = await _uncut(waiting, lambda _: None)
-            return found
-        except DeadlineExceededError:
-            continue
-        except ClosedError:
-            raise StopAsyncIteration from None
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:
+            pass  # the loop is closed, and nobody waits
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Waits for `set`, at most so long. What it stands for is looked at again afterwards."""
+        try:
+            await asyncio.wait_for(self._event.wait(), seconds)
+        except asyncio.TimeoutError:
+            return
+        self._event.clear()
 
 
 __all__ = ["Client", "Task", "connect"]

@@ -83,6 +83,13 @@ def finish_returned(frame: Frame, session: Session, framework: Framework, track:
     return value, None if reference is None else Object(value, reference, answer.cached)
 
 
+def object_of(endpoint: str, found: tuple[Any, Object | None]) -> Object:
+    """Returns the object that `finish_returned` found. Raises Error where the result is not managed."""
+    if found[1] is None:
+        raise Error(f"the results of {endpoint} are not managed: use call")
+    return found[1]
+
+
 def discard_returned(frame: Frame, session: Session) -> None:
     """Gives back the reference that a late answer brings."""
     ref = messages.Returned.decode(frame.body).object
@@ -133,7 +140,16 @@ class Stream(Generic[T], Iterator[T]):
 
     _CREDIT = 16
 
-    def __init__(self, endpoint: str, value: Any, session: Session, pool: SlabPool, framework: Framework) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        value: Any,
+        session: Session,
+        pool: SlabPool,
+        framework: Framework,
+        on_item: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_item` is called when something has come, from the thread that receives."""
         self._session = session
         self._framework = framework
         self._queue: SimpleQueue[Frame | Pending] = SimpleQueue()
@@ -141,19 +157,25 @@ class Stream(Generic[T], Iterator[T]):
         self._over = False
         out = values.Outgoing(value, session, pool)
         queue = self._queue
+
+        def put(item: Frame | Pending) -> None:  # without the stream, so that one that nobody reads goes
+            queue.put(item)
+            if on_item is not None:
+                on_item()
+
         try:
             self._pending = session.start(
                 Op.STREAM,
                 messages.Call(endpoint=endpoint, args=out.plain, handles=out.handles),
                 files=out.files,
-                events=queue.put,
+                events=put,
             )
         except BaseException:
             out.close()
             raise
         close_all(out.files)
         out.files = []
-        self._pending.when_done(queue.put)
+        self._pending.when_done(put)
         self._pending.when_done(lambda _: out.release())
 
     def __iter__(self) -> Stream[T]:
@@ -168,17 +190,13 @@ class Stream(Generic[T], Iterator[T]):
         except BaseException:
             self.close()
             raise
-        return self.take(item)
+        return self._take(item)
 
     def empty(self) -> bool:
-        """Reports whether nothing has come that was not taken."""
+        """Reports whether the next result has still to come."""
         return self._queue.empty()
 
-    def wait_item(self) -> Frame | Pending:
-        """Waits for what comes next, for `take`."""
-        return self._queue.get()
-
-    def take(self, item: Frame | Pending) -> T:
+    def _take(self, item: Frame | Pending) -> T:
         """Makes a result of what came."""
         if isinstance(item, Pending):
             self._over = True

@@ -330,10 +330,7 @@ class Client:
     ) -> Object:
         """Calls a function whose results are managed and returns the object: value, id, and the reference to give
         back."""
-        found = self._call(endpoint, value, fields, timeout, False, framework)[1]
-        if found is None:
-            raise Error(f"the results of {endpoint} are not managed: use call")
-        return found
+        return calls.object_of(endpoint, self._call(endpoint, value, fields, timeout, False, framework))
 
     def _call(
         self,

@@ -198,11 +198,20 @@ class TaskWatch:
     """Tasks as they change, as `Client.watch_tasks` returns it: an iterator over `TaskInfo`, beginning with the
     tasks that there are."""
 
-    def __init__(self, session: Session, id: str, endpoint: str, mine: bool) -> None:
+    def __init__(
+        self, session: Session, id: str, endpoint: str, mine: bool, on_change: Callable[[], None] | None = None
+    ) -> None:
+        """`on_change` is called when something has come, from the thread that receives."""
         self._session = session
         self._queue: SimpleQueue[Frame | None] = SimpleQueue()
+
+        def put(frame: Frame) -> None:
+            self._queue.put(frame)
+            if on_change is not None:
+                on_change()
+
         body = messages.WatchTasks(id=id, endpoint=endpoint, mine=mine)
-        self._pending = session.start(Op.WATCH_TASKS, body, events=self._queue.put)
+        self._pending = session.start(Op.WATCH_TASKS, body, events=put)
         session.wait(self._pending, 10).close()
 
     def next(self, timeout: float | None = None) -> TaskInfo:

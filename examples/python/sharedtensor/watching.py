@@ -41,10 +41,19 @@ class Watch:
 
     _KEEP = 4096
 
-    def __init__(self, client: Client, names: tuple[str, ...], on_event: Callable[[Event], None] | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        names: tuple[str, ...],
+        on_event: Callable[[Event], None] | None = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_event` gets the events instead of `next`; `on_change` is called after each, and at the end. Both are
+        called from any thread."""
         self._client = client
         self._names = list(names)
         self._on_event = on_event
+        self._on_change = on_change
         self._news: deque[Event] = deque(maxlen=self._KEEP)
         self._changed = threading.Condition()
         self._closed: Error | None = None
@@ -83,10 +92,17 @@ class Watch:
     def _tell(self, event: Event) -> None:
         if self._on_event is not None:
             self._on_event(event)
-            return
+        else:
+            with self._changed:
+                self._news.append(event)
+                self._changed.notify_all()
+        if self._on_change is not None:
+            self._on_change()
+
+    def ready(self) -> bool:
+        """Reports whether `next` would not wait."""
         with self._changed:
-            self._news.append(event)
-            self._changed.notify_all()
+            return bool(self._news) or self._closed is not None
 
     def next(self, timeout: float | None = None) -> Event:
         """Waits for the next event. Raises DeadlineExceededError after `timeout` seconds and ClosedError once
@@ -110,8 +126,12 @@ class Watch:
     def fail(self, error: Error) -> None:
         """Ends it with an error."""
         with self._changed:
-            self._closed = self._closed or error
+            if self._closed is not None:
+                return
+            self._closed = error
             self._changed.notify_all()
+        if self._on_change is not None:
+            self._on_change()
 
     def close(self) -> None:
         """Ends it. Safe to call twice."""
@@ -138,16 +158,19 @@ class Follower:
     A version is acquired when somebody asks for it, not when it is published: who is slow skips versions.
     """
 
-    def __init__(self, client: Client, name: str, framework: str | None) -> None:
+    def __init__(
+        self, client: Client, name: str, framework: str | None, on_change: Callable[[], None] | None = None
+    ) -> None:
+        """`on_change` is called from any thread when something was heard of the name, and at the end."""
         self._client = client
         self._name = name
         self._framework = framework
         self._changed = threading.Condition()
         self._newest = 0
-        self._closed = False
+        self._on_change = on_change
         self._current: Model | None = None
         self._acquire_lock = threading.Lock()
-        self._watch = Watch(client, (name,), self._hear)
+        self._watch = Watch(client, (name,), self._hear, self._wake)
 
     def _hear(self, event: Event) -> None:
         with self._changed:
@@ -157,7 +180,12 @@ class Follower:
                 self._newest = max(event.version, self._newest)
             elif event.kind == "withdrawn" and event.name == self._name:
                 self._newest = 0
+
+    def _wake(self) -> None:
+        with self._changed:
             self._changed.notify_all()
+        if self._on_change is not None:
+            self._on_change()
 
     @property
     def newest(self) -> int:
@@ -175,6 +203,8 @@ class Follower:
         :param version: None for that of the model that was returned last. A server that was replaced by another counts
             anew: what that has is newer than anything of the one before.
         :param timeout: in seconds; DeadlineExceededError then.
+
+        Raises ClosedError once the follower or its client is closed.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -184,8 +214,13 @@ class Follower:
             except NotFoundError:  # withdrawn or replaced meanwhile
                 continue
 
+    def ready(self, version: int | None = None) -> bool:
+        """Reports whether `wait_newer` of that version would not wait: there is a later one, or all is closed."""
+        with self._changed:
+            return self._known(version)
+
     def _known(self, version: int | None) -> bool:
-        if self._closed:
+        if self._watch._closed is not None:
             return True
         last = self._current
         replaced = last is not None and self._server() not in ("", last.server)
@@ -201,8 +236,8 @@ class Follower:
             left = None if until is None else max(until - time.monotonic(), 0)
             if not self._changed.wait_for(lambda: self._known(version), left):
                 raise DeadlineExceededError(f"no newer version of {self._name!r} in time: the newest is {self._newest}")
-            if self._closed:
-                raise ClosedError("the follower is closed")
+            if self._watch._closed is not None:
+                raise ClosedError(str(self._watch._closed))
 
     def _take(self) -> Model:
         with self._acquire_lock:
@@ -227,10 +262,8 @@ class Follower:
 
     def close(self) -> None:
         """Ends it. The models that it gave out stay. Safe to call twice."""
-        with self._changed:
-            self._closed = True
-            self._current = None
-            self._changed.notify_all()
+        self._current = None
+        self._watch.fail(ClosedError("the follower is closed"))
         self._watch.close()
 
     def __enter__(self) -> Follower:

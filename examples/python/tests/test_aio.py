@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -31,6 +32,21 @@ def test_all_of_it(module_owner: Owner) -> None:
                 await c.acquire("aio")
             assert "transform" in repr(await c.endpoints()) and (await c.info()).stats.requests > 0
             assert any(t.id == task.id for t in await c.tasks())
+            async for info in c.watch_tasks(id=task.id):
+                assert info.state == "completed"
+                break
+            held = await c.call_object("build_model", hidden_size=13, layers=1)
+            assert (await c.object(held.id)).refs == 1 and held.id in {o.id for o in await c.objects("build_model")}
+            assert (await c.destroy(held.id)).id == held.id
+            with pytest.raises(st.StaleHandleError):
+                await c.object(held.id)
+            assert 0 < await c.ping() < 5 and await c.invalidate("build_model") >= 0
+            with pytest.raises(st.DeadlineExceededError):
+                await c.acquire("later", wait=0.1)
+            waiting = asyncio.ensure_future(c.acquire("later", wait=20))
+            await asyncio.sleep(0.1)
+            await c.publish("later", {"x": x})
+            assert (await waiting)["x"][0] == 1
 
     asyncio.run(main())
 
@@ -66,5 +82,41 @@ def test_following_and_watching(module_owner: Owner) -> None:
             assert "connected" in kinds
             await models.aclose()
             await events.aclose()
+
+    asyncio.run(main())
+
+
+def test_waiting_takes_no_thread(module_owner: Owner) -> None:
+    """More streams, followers and watches wait than asyncio has threads, and requests still pass."""
+
+    async def main() -> None:
+        async with await st.aio.connect(module_owner.socket, framework="numpy") as c:
+            waiting = [asyncio.ensure_future(anext(c.follow(f"never-{i}"))) for i in range(40)]
+            watches = [c.watch(f"never-{i}") for i in range(40)]
+            for watch in watches:
+                assert (await asyncio.wait_for(anext(watch), 20)).kind == "connected"
+            waiting += [asyncio.ensure_future(anext(watch)) for watch in watches]
+            y = await asyncio.wait_for(c.call("transform", x=np.ones(2, np.float32), scale=2), 20)
+            assert y[0] == 2 and not any(task.done() for task in waiting)
+        # The end of the client is the end of all of them.
+        ended = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
+        assert all(isinstance(result, StopAsyncIteration) for result in ended), ended
+
+    asyncio.run(main())
+
+
+def test_requests_are_made_again_over_a_new_connection(make_owner: Callable[..., Owner]) -> None:
+    owner = make_owner("owner")
+
+    async def main() -> None:
+        async with await st.aio.connect(owner.socket, framework="numpy") as c:
+            assert len(await c.list()) == 1
+            task = asyncio.ensure_future(c.call("build_model", hidden_size=47, layers=1000, pace_ms=100))
+            await asyncio.sleep(0.2)
+            owner.kill()
+            with pytest.raises(st.ConnectionLostError):
+                await task
+            owner.restart()
+            assert len(await c.list()) == 1
 
     asyncio.run(main())

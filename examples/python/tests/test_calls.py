@@ -171,6 +171,8 @@ def test_one_client_in_sixteen_threads(client: st.Client) -> None:
                 x = np.full(10 + n, i, np.float32)
                 assert np.array_equal(client.call("transform", x=x, scale=n, shift=1), x * n + 1)
                 assert client.acquire("base")["layers.0.weight"].shape == (64, 64)
+                version = client.publish(f"thread-{n}", {"x": x})
+                assert version == i + 1 and np.array_equal(client.acquire(f"thread-{n}", version)["x"], x)
         except BaseException as err:
             errors.append(err)
 

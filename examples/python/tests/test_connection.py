@@ -134,6 +134,22 @@ def test_follower_takes_the_newest(make_owner: Make) -> None:
         assert c.acquire("later", wait=10)["w"][0] == 1 and model.version == 1
 
 
+def test_followers_end_with_their_client(module_owner: Owner) -> None:
+    c = st.connect(module_owner.socket, framework="numpy")
+    follower, ended = c.follow("never"), threading.Event()
+
+    def read() -> None:
+        assert list(follower) == []
+        ended.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    time.sleep(0.1)
+    c.close()
+    assert ended.wait(10), "who waits for a version waits for ever"
+    with pytest.raises(st.ClosedError, match="client"):
+        follower.wait_newer()
+
+
 def test_a_closed_client(make_owner: Make) -> None:
     gc_fds = descriptors()
     c = st.connect(make_owner("owner").socket, framework="numpy")
