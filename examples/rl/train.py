@@ -146,7 +146,8 @@ class Report:
 
 
 def train(client: st.Client, options: argparse.Namespace) -> dict[str, Any]:
-    """Trains until the goal is reached or the time is up. Returns what came of it."""
+    """Trains until the goal is reached and a worker was killed and came back, or the time is up. Returns what came of
+    it."""
     agent = agents.make(options.framework, options.seed)
     print(f"training with {agent.name}; the workers are {options.workers} processes of Go")
     report = Report()
@@ -161,7 +162,9 @@ def train(client: st.Client, options: argparse.Namespace) -> dict[str, Any]:
     workers = Workers(client, options.programs / "worker", options.workers, options.steps)
     killed = returned = 0.0
     try:
-        while report.reward <= options.goal and time.monotonic() - report.begin < options.seconds:
+        while report.reward <= options.goal or (not returned and options.kill_after < options.seconds):
+            if time.monotonic() - report.begin >= options.seconds:
+                break
             models = workers.collect(patience=2)
             for model in models:
                 report.add(model)
@@ -209,7 +212,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120, help="give up after that")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--steps", type=int, default=512, help="steps of a rollout")
-    parser.add_argument("--kill-after", type=float, default=6, help="seconds until a worker is killed")
+    parser.add_argument(
+        "--kill-after", type=float, default=6, help="seconds until a worker is killed; none is, if beyond --seconds"
+    )
     parser.add_argument("--framework", choices=["torch", "numpy"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print the result as JSON at the end")

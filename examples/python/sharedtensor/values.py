@@ -146,12 +146,13 @@ class Outgoing:
             return self._device_handle(mapping)
         key = (*mapping.inode(), mapping.file_offset)
         if key not in self._indices:
+            device = self._device(mapping)  # raises, so before there is a descriptor
             fd = mapping.share(writable=self._writable)
             name = mapping.name if mapping.server == self._session.hello.server else ""
             self._indices[key] = self._add(
                 messages.Handle(
                     kind="memfd",
-                    device=self._device(mapping),
+                    device=device,
                     nbytes=mapping.nbytes,
                     offset=mapping.file_offset,
                     file=len(self.files),

@@ -100,6 +100,22 @@ def publish(client: st.Client) -> None:
         raise AssertionError("an owner of a GPU took host memory")
 
 
+def call(client: st.Client) -> None:
+    """Argument and result are memory of the GPU: of our own, of another library, and of the function's."""
+    x = np.arange(300, dtype=np.float32).reshape(3, 100)
+    for kind in ("shared", "foreign"):
+        y = client.call("double", x=gpu_array(x, kind), framework="numpy")
+        assert isinstance(y, CudaArray) and np.array_equal(y.numpy(), 2 * x), kind
+    again = client.call("double", x=y, framework="numpy")
+    assert np.array_equal(again.numpy(), 4 * x)
+    try:
+        client.call("double", x=x)
+    except st.CapabilityError:
+        pass
+    else:
+        raise AssertionError("a function of the GPU took host memory")
+
+
 def refuse() -> None:
     array = gpu_array(np.ones(4, np.float32), "foreign")
     handle = cuda.ipc_handle(cuda.device(0), array.address, 16)
@@ -146,6 +162,16 @@ def open_legacy(handle: messages.Handle) -> None:
 
 if __name__ == "__main__":
     command = sys.argv[1]
+    if command == "call":
+        with st.connect(sys.argv[3]) as client:
+            call(client)
+            gc.collect()
+            before = live()
+            call(client)
+            gc.collect()
+            assert live() <= before, f"{live() - before} descriptors stay"
+        print("ok")
+        sys.exit()
     if command == "open":
         open_legacy(messages.Handle.decode(bytes.fromhex(sys.argv[3])))
         sys.exit()

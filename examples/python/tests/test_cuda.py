@@ -57,6 +57,10 @@ def test_models_on_a_gpu_cross_both_ways(gpu_owner: tuple[Owner, Path], fake: di
     run("all", gpu_owner[1], gpu_owner[0], fake)
 
 
+def test_calls_with_tensors_of_a_gpu(make_owner: Callable[..., Owner], fake: dict[str, str], folder: Path) -> None:
+    run("call", folder, make_owner("gpuowner", env=fake), fake)
+
+
 def test_layout_of_the_dlpack_records() -> None:
     from sharedtensor.cuda_array import _Managed, _Tensor, _Versioned
 
