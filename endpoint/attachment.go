@@ -13,6 +13,7 @@ type attachment struct {
 	name    string
 	version uint64
 	server  string // the id of the owner that it came from
+	bytes   int64  // of its storages
 
 	mu      sync.Mutex
 	link    *link  // on which the lease is held; nil while there is none

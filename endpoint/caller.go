@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
@@ -133,14 +134,23 @@ func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	return list, nil
 }
 
-// ServerInfo describes the server: what it is, what it has counted, what its endpoints took, and who its clients are.
+// ServerInfo describes the server: what it is, what it has counted, what its endpoints took, and who its clients are. It does not wait for an
+// owner that is not there, nor longer than five seconds for one that does not answer: both are [ErrUnavailable].
 func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.to.infoTimeout, errInfoTimeout)
+	defer cancel()
 	var got message.ServerInfo
-	if err := c.to.request(ctx, call{op: message.OpServerInfo}, &got); err != nil {
+	if err := c.to.requestNow(ctx, call{op: message.OpServerInfo}, &got); err != nil {
 		return ServerInfo{}, fmt.Errorf("server info: %w", err)
 	}
 	return decodeServerInfo(got), nil
 }
+
+// defaultInfoTimeout is how long a server may take to describe itself. Programs ask for it where they must not be held up: to be scraped, or to show
+// how they are.
+const defaultInfoTimeout = 5 * time.Second
+
+var errInfoTimeout = fmt.Errorf("%w: the owner did not answer within %v: %w", status.ErrUnavailable, defaultInfoTimeout, context.DeadlineExceeded)
 
 // InvalidateCall drops the cached result of a call with that argument, and one that is being made: who asks after it gets what was
 // begun after it. It tells whether there was one. Who has the result keeps it.

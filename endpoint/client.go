@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -22,7 +23,7 @@ type ClientOptions struct {
 	// Devices are what memory can be imported on. Borrowed: they must outlive the client and its handles. Without any, a client can
 	// ask and watch, but not acquire.
 	Devices []driver.Device
-	// Wait makes Dial wait for an owner that is not there yet, until its context ends. Otherwise it fails at once.
+	// Wait makes Dial wait for an owner that is not there yet, until its context ends. Otherwise it fails at once. [NewClient] never waits.
 	Wait bool
 	// AllowUIDs are the users, beside the client's own, whose processes may be the owner.
 	AllowUIDs []uint32
@@ -44,6 +45,8 @@ type Client struct {
 	devices transfer.Devices
 	self    *Server // whose own client it is; nil for others
 
+	infoTimeout time.Duration // for ServerInfo
+
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	work sync.WaitGroup // dialing, connections, and what takes leases again; added to under mu while not closed
@@ -52,7 +55,9 @@ type Client struct {
 	link     *link              // for requests; nil while there is no connection
 	links    map[*link]struct{} // that have not ended: link, and those whose owners have said goodbye and still answer
 	attempt  *attempt
-	failed   int // attempts in a row
+	failed   int  // attempts in a row
+	eager    bool // dials though nobody needs a connection, until it has had one
+	dials    dials
 	handles  map[*attachment]struct{}
 	watchers map[*Watcher]struct{}
 	refs     references
@@ -62,6 +67,36 @@ type Client struct {
 // Dial connects to an owner. Errors: [ErrUnavailable] when nobody serves on the socket, [ErrPermission] when the owner is another
 // user or refuses this one, [ErrProtocol] when it speaks another version, the cause of ctx when that ends first.
 func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
+	c, err := makeClient(opts)
+	if err != nil {
+		return nil, err
+	}
+	connect := c.connectNow
+	if opts.Wait {
+		connect = c.connected
+	}
+	if _, err := connect(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// NewClient returns a client that dials in the background, until it is connected for the first time or closed: its owner need not be there
+// yet. Requests wait for the connection within their contexts, with [Client.Connect] a program waits for it alone, and [Client.State] and
+// [Client.Stats] say how it goes. Errors are those of options that make no sense.
+func NewClient(opts ClientOptions) (*Client, error) {
+	c, err := makeClient(opts)
+	if err != nil {
+		return nil, err
+	}
+	c.eager = true
+	c.keepTrying()
+	return c, nil
+}
+
+// makeClient checks the options of a client, which is not connected yet.
+func makeClient(opts ClientOptions) (*Client, error) {
 	if opts.Socket == "" {
 		path, err := unixsock.SocketPath("", 0)
 		if err != nil {
@@ -79,16 +114,7 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	if opts.Logger == nil {
 		opts.Logger = quiet(slog.Default())
 	}
-	c := newClient(opts, devices)
-	connect := c.connectNow
-	if opts.Wait {
-		connect = c.connected
-	}
-	if _, err := connect(ctx); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
+	return newClient(opts, devices), nil
 }
 
 // newClient is a client that is not connected yet.
@@ -96,7 +122,7 @@ func newClient(opts ClientOptions, devices transfer.Devices) *Client {
 	c := &Client{
 		opts: opts, log: opts.Logger, devices: devices,
 		handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{},
-		links: map[*link]struct{}{},
+		links: map[*link]struct{}{}, infoTimeout: defaultInfoTimeout,
 	}
 	c.caller.to = c
 	c.ctx, c.stop = context.WithCancel(context.Background())

@@ -16,12 +16,32 @@ import (
 // not published, [ErrCapability] for memory of a device that this client was not given, those of Dial where
 // the connection is gone, the cause of ctx.
 func (c *Client) Acquire(ctx context.Context, name string) (*Handle, error) {
-	return c.AcquireVersion(ctx, name, 0)
+	return c.AcquireWith(ctx, name, AcquireOptions{})
 }
 
-// AcquireVersion attaches a certain version of a name, which must be the newest or still be held by somebody or be retained; 0
-// stands for the newest. A version that is gone is [ErrNotFound].
-func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64) (*Handle, error) {
+// AcquireOptions say which version is acquired. The zero value is the newest there is.
+type AcquireOptions struct {
+	// Version is the one that is wanted, which must be the newest or still be held by somebody or be retained; 0 stands for the newest. A
+	// version that is gone is [ErrNotFound].
+	Version uint64
+	// Wait waits, until the context ends, for a name or version that is not published yet.
+	Wait bool
+}
+
+// AcquireWith is [Client.Acquire] with options.
+func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptions) (*Handle, error) {
+	h, err := c.acquire(ctx, name, opts.Version)
+	if opts.Wait && errors.Is(err, status.ErrNotFound) && ctx.Err() == nil {
+		h, err = c.acquirePublished(ctx, name, opts.Version, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("acquire %s: %w", status.Shown(name), err)
+	}
+	return h, nil
+}
+
+// acquire attaches a version, 0 for the newest.
+func (c *Client) acquire(ctx context.Context, name string, version uint64) (*Handle, error) {
 	h := &attachment{client: c, name: name, changed: make(chan struct{})}
 	for {
 		var sd *module.StateDict
@@ -34,8 +54,35 @@ func (c *Client) AcquireVersion(ctx context.Context, name string, version uint64
 		}
 		// A connection that broke takes its lease with it, so asking again takes nothing twice.
 		if l == nil || !errors.Is(err, status.ErrUnavailable) || ctx.Err() != nil {
-			return nil, fmt.Errorf("acquire %s: %w", status.Shown(name), err)
+			return nil, err
 		}
+	}
+}
+
+// acquirePublished is acquire at each version of the name that the owner tells of, until one can be attached. missing is why the first attempt
+// came to nothing.
+func (c *Client) acquirePublished(ctx context.Context, name string, version uint64, missing error) (*Handle, error) {
+	w, err := c.Watch(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	for {
+		e, err := w.Next(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, fmt.Errorf("wait for it: %w; the owner said: %w", err, missing)
+		case err != nil:
+			return nil, err
+		case e.Kind != EventPublished || e.Version < version:
+			continue
+		}
+		h, err := c.acquire(ctx, name, version)
+		// The newest may have been withdrawn since. A version that newer ones have come after is gone for good.
+		if err == nil || !errors.Is(err, status.ErrNotFound) || version != 0 {
+			return h, err
+		}
+		missing = err
 	}
 }
 
@@ -56,6 +103,7 @@ func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask message
 		l.release(got.Lease, id)
 		return nil, untrue(err)
 	}
+	h.bytes = memoryOf(sd)
 	h.attached(l.server.Server, got.Version)
 	c.register(h, l, got.Lease, id)
 	return sd, nil

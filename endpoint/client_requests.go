@@ -33,6 +33,19 @@ func (c *Client) onLink(ctx context.Context, request func(*link) error) error {
 	}
 }
 
+// requestNow is request that fails at once where nobody serves.
+func (c *Client) requestNow(ctx context.Context, ask call, out any) error {
+	for {
+		l, err := c.connectNow(ctx)
+		if err != nil {
+			return err
+		}
+		if err := requestOn(ctx, l, ask, out); !isUnasked(err) {
+			return err
+		}
+	}
+}
+
 // requestOn is request on a certain connection.
 func requestOn(ctx context.Context, l *link, ask call, out any) error {
 	_, frame, err := l.roundTrip(ctx, ask)
@@ -59,19 +72,6 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 	}
 	frame.Files.Close()
 	return time.Since(start), nil
-}
-
-// serverInfoNow is ServerInfo that fails at once where nobody serves.
-func (c *Client) serverInfoNow(ctx context.Context) (ServerInfo, error) {
-	l, err := c.connectNow(ctx)
-	if err != nil {
-		return ServerInfo{}, err
-	}
-	var got message.ServerInfo
-	if err := requestOn(ctx, l, call{op: message.OpServerInfo}, &got); err != nil {
-		return ServerInfo{}, fmt.Errorf("server info: %w", err)
-	}
-	return decodeServerInfo(got), nil
 }
 
 // List tells what is published and who holds it, in the order of the names.

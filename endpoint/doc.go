@@ -20,6 +20,8 @@
 // valid in the client until the handle is closed, whatever becomes of the lease, the owner or the socket. So the books say
 // what the owner must keep for others, never what a reader may still touch.
 //
+// A client may be there before its owner ([NewClient]), and wait for a name that is not published yet ([AcquireOptions]); [Client.Stats] say
+// how it is connected and which versions it has, and [WriteClientMetrics] writes that for Prometheus.
 // When the owner goes away, a client that holds handles or watchers dials again by itself. It takes its leases again from
 // the same owner; a handle whose owner was replaced by another becomes [Orphaned] and stays readable.
 //

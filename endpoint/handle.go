@@ -36,6 +36,9 @@ func (s HandleState) String() string {
 	return fmt.Sprintf("HandleState(%d)", uint8(s))
 }
 
+// MarshalText is the state in one word.
+func (s HandleState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 // Handle is an attached version: a state dict over memory that this process has mapped, and a lease in the owner's books that says so.
 // The memory is this process's own mapping: it stays valid until Close whatever becomes of the owner or the lease. The
 // lease belongs to the connection; after a reconnection to the same owner the client takes it again by itself.

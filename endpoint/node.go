@@ -135,11 +135,7 @@ func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	info := RuntimeInfo{
 		Mode: n.mode, Auto: n.auto, BasePath: n.base, Socket: n.Socket(), DeviceIndex: n.index, Registered: len(n.registry.list()),
 	}
-	ask := n.ServerInfo
-	if n.client != nil {
-		ask = n.client.serverInfoNow
-	}
-	server, err := ask(ctx)
+	server, err := n.ServerInfo(ctx)
 	switch {
 	case err == nil:
 		info.Server, info.ServerRunning, info.ServerReady = &server, server.Running, server.Ready

@@ -130,6 +130,7 @@ func (c *Client) settle(a *attempt) {
 	c.attempt = nil
 	if a.err != nil {
 		c.failed++
+		c.dials.failed(a.err)
 		if c.closed { // which is why it failed, whatever it says
 			a.err = fmt.Errorf("client of %s: %w", c.opts.Socket, status.ErrClosed)
 		}
@@ -145,6 +146,8 @@ func (c *Client) settle(a *attempt) {
 		a.link, a.err = nil, c.closedError()
 		return
 	}
+	c.eager = false
+	c.dials.succeeded()
 	c.link = a.link
 	c.links[a.link] = struct{}{}
 	c.work.Add(1)
@@ -177,10 +180,10 @@ func (c *Client) tend(l *link, failed int) {
 	c.mu.Unlock()
 }
 
-// keepTrying starts an attempt if handles, watchers or references need a connection.
+// keepTrying starts an attempt if handles, watchers or references need a connection, or the client has not had one yet that shall.
 func (c *Client) keepTrying() {
 	c.mu.Lock()
-	needed := !c.closed && len(c.handles)+len(c.watchers)+c.refs.count > 0
+	needed := !c.closed && (c.eager || len(c.handles)+len(c.watchers)+c.refs.count > 0)
 	c.mu.Unlock()
 	if needed {
 		_, _, _ = c.linkOrAttempt(false)

@@ -129,7 +129,7 @@ func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
 		_, err = w.client.Ping(ctx)
 	case "acquire":
 		var h *endpoint.Handle
-		if h, err = w.client.AcquireVersion(ctx, do.Name, do.Version); err == nil {
+		if h, err = w.client.AcquireWith(ctx, do.Name, endpoint.AcquireOptions{Version: do.Version}); err == nil {
 			w.handles[do.Key] = h
 			a.Version, a.ID = h.Version(), h.ServerID()
 		}

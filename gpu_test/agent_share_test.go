@@ -75,7 +75,7 @@ func (a *agent) attach(ctx context.Context, q request) (r response, err error) {
 		s.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: q.Socket, Devices: []driver.Device{a.dev}})
 	case "acquire":
 		var h *endpoint.Handle
-		if h, err = s.client.AcquireVersion(ctx, q.Name, q.Version); err == nil {
+		if h, err = s.client.AcquireWith(ctx, q.Name, endpoint.AcquireOptions{Version: q.Version}); err == nil {
 			s.handles[q.Key] = h
 			r.Version = h.Version()
 		}

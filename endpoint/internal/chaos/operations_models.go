@@ -87,7 +87,7 @@ func (w *worker) acquireVersion(ctx context.Context, c *endpoint.Client) error {
 		return nil
 	}
 	v := m.Versions[w.rng.IntN(len(m.Versions))].Version
-	h, err := c.AcquireVersion(ctx, m.Name, v)
+	h, err := c.AcquireWith(ctx, m.Name, endpoint.AcquireOptions{Version: v})
 	if err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func (c *Component) attach(r *http.Request) (*endpoint.Handle, error) {
 		return nil, err
 	}
 	defer unbind()
-	return client.AcquireVersion(ctx, p.Name, p.Version)
+	return client.AcquireWith(ctx, p.Name, endpoint.AcquireOptions{Version: p.Version})
 }
 
 func (c *Component) serveTensor(w http.ResponseWriter, r *http.Request) {

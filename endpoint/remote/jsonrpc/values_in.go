@@ -273,7 +273,7 @@ func (in *incoming) acquire(ctx context.Context, name string, version uint64) (*
 	}
 	ctx, unbind := in.c.env.Owner.Bind(ctx)
 	defer unbind()
-	h, err := in.client.AcquireVersion(ctx, name, version)
+	h, err := in.client.AcquireWith(ctx, name, endpoint.AcquireOptions{Version: version})
 	if err != nil {
 		return nil, fmt.Errorf("model %q: %w", name, err)
 	}

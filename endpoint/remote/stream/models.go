@@ -54,7 +54,7 @@ func (m *Models) Set(ctx context.Context, request Request) (*Set, error) {
 	acquire := client.Acquire
 	if request.Version != 0 {
 		acquire = func(ctx context.Context, name string) (*endpoint.Handle, error) {
-			return client.AcquireVersion(ctx, name, request.Version)
+			return client.AcquireWith(ctx, name, endpoint.AcquireOptions{Version: request.Version})
 		}
 	}
 	handle, err := acquire(ctx, request.Name)

@@ -105,7 +105,9 @@ func withModel(ctx context.Context, o *cli.OwnerFlags, name string, version uint
 func acquire(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, name string, version uint64) (*endpoint.Handle, error) {
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()
-	return loaded(ctx, o, func() (*endpoint.Handle, error) { return client.AcquireVersion(ctx, name, version) })
+	return loaded(ctx, o, func() (*endpoint.Handle, error) {
+		return client.AcquireWith(ctx, name, endpoint.AcquireOptions{Version: version})
+	})
 }
 
 // askAgain is the time between two questions after a model that is still loading.

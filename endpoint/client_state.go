@@ -1,0 +1,71 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+)
+
+// ClientState is how a client stands to its owner.
+//
+//	StateIdle ──> StateConnecting <──> StateConnected
+//	   │  ^             │    │                │  │
+//	   │  └─────────────┼────┼────────────────┘  │
+//	   └────────────────┴─ StateClosed <─────────┘
+//
+// A connection that is lost is dialled again where a handle, a watcher, a reference or a request needs it; else the client is idle until
+// one does.
+type ClientState uint8
+
+const (
+	// StateIdle is a client without a connection that nobody needs one of.
+	StateIdle ClientState = iota
+	// StateConnecting is a client that dials, or pauses before it does so again.
+	StateConnecting
+	// StateConnected is a client whose owner has answered.
+	StateConnected
+	// StateClosed is a client that was closed.
+	StateClosed
+)
+
+// String is the state in one word.
+func (s ClientState) String() string {
+	switch s {
+	case StateIdle:
+		return "idle"
+	case StateConnecting:
+		return "connecting"
+	case StateConnected:
+		return "connected"
+	case StateClosed:
+		return "closed"
+	}
+	return fmt.Sprintf("ClientState(%d)", uint8(s))
+}
+
+// MarshalText is the state in one word.
+func (s ClientState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// State is how the client stands to its owner at this moment.
+func (c *Client) State() ClientState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stateLocked()
+}
+
+func (c *Client) stateLocked() ClientState {
+	switch {
+	case c.closed:
+		return StateClosed
+	case c.link != nil && c.link.reason() == nil:
+		return StateConnected
+	case c.attempt != nil || c.link != nil: // a connection that is over is given up, and the next one begun, at once
+		return StateConnecting
+	}
+	return StateIdle
+}
+
+// Connect waits until the client is connected, or ctx ends. Errors are those of [Dial].
+func (c *Client) Connect(ctx context.Context) error {
+	_, err := c.connected(ctx)
+	return err
+}

@@ -1,0 +1,168 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// TestClientStartsBeforeItsOwner has owners come, crash and be replaced, and a client that was there before all of them.
+func TestClientStartsBeforeItsOwner(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
+	defer cancel()
+	socket := socketPath(t)
+	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard()})
+	require.NoError(t, err)
+	defer c.Close()
+	eventually(t, waitLimit, "attempts that fail", func() bool { return c.Stats().DialFailures > 1 })
+	before := c.Stats()
+	require.Equal(t, endpoint.StateConnecting, before.State)
+	require.Empty(t, before.Server)
+	require.Contains(t, before.LastFailure, "no such socket")
+	_, err = c.ServerInfo(context.Background())
+	require.ErrorIs(t, err, endpoint.ErrUnavailable, "it does not wait for the owner")
+
+	type acquired struct {
+		h   *endpoint.Handle
+		err error
+	}
+	got := make(chan acquired, 1)
+	go func() {
+		h, err := c.AcquireWith(ctx, "llm", endpoint.AcquireOptions{Wait: true})
+		got <- acquired{h, err}
+	}()
+	one := start(t)
+	id := one.must(command{Do: "serve", Socket: socket}).ID
+	require.NoError(t, c.Connect(ctx))
+	require.Equal(t, endpoint.StateConnected, c.State())
+	eventually(t, waitLimit, "a watcher of the name", func() bool { return c.Stats().Watchers == 1 })
+	one.must(command{Do: "publish", Name: "llm", Bytes: 1 << 20})
+	a := <-got
+	require.NoError(t, a.err)
+	defer a.h.Close()
+	stats := c.Stats()
+	require.Equal(t, id, stats.Server)
+	require.WithinDuration(t, time.Now(), stats.ConnectedAt, waitLimit)
+	require.Equal(t, uint64(1), stats.Connections)
+	require.Zero(t, stats.Watchers, "the one that waited is closed")
+	require.Equal(t, 1, stats.Handles)
+	require.GreaterOrEqual(t, stats.BytesMapped, int64(1<<20))
+	require.Equal(t, []endpoint.VersionInUse{{Name: "llm", Server: id, Version: 1, State: endpoint.Current, Newest: 1, Handles: 1, Bytes: stats.BytesMapped}}, stats.Versions)
+	second, err := c.Acquire(ctx, "llm")
+	require.NoError(t, err)
+	require.Equal(t, 2*stats.BytesMapped, c.Stats().Versions[0].Bytes)
+	require.NoError(t, second.Close())
+
+	one.kill()
+	eventually(t, waitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateConnecting })
+	two := start(t)
+	two.must(command{Do: "serve", Socket: socket})
+	require.NoError(t, c.Connect(ctx))
+	eventually(t, waitLimit, "the end of the version", func() bool { return c.Stats().Versions[0].State == endpoint.Orphaned })
+	require.Equal(t, uint64(2), c.Stats().Connections)
+	require.NoError(t, a.h.Close())
+	require.Empty(t, c.Stats().Versions)
+	two.kill()
+	eventually(t, waitLimit, "nobody who needs a connection", func() bool { return c.State() == endpoint.StateIdle })
+	require.NoError(t, c.Close())
+	require.Equal(t, endpoint.StateClosed, c.State())
+	require.ErrorIs(t, c.Connect(ctx), endpoint.ErrClosed)
+}
+
+func TestNewClientRefusesOptions(t *testing.T) {
+	_, err := endpoint.NewClient(endpoint.ClientOptions{Socket: string(make([]byte, 200))})
+	require.Error(t, err)
+}
+
+func TestAcquireWaitsForWhatIsPublished(t *testing.T) {
+	ctx, s, _ := shared(t, endpoint.ServerOptions{})
+	dev := testDevice(t)
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: driversOf(dev)})
+	require.NoError(t, err)
+	defer c.Close()
+	publish := func(name string) uint64 {
+		sd, err := synthetic(dev, command{})
+		require.NoError(t, err)
+		version, err := s.Publish(ctx, name, sd)
+		require.NoError(t, err)
+		return version
+	}
+	waiting := func(opts endpoint.AcquireOptions) <-chan uint64 {
+		got := make(chan uint64, 1)
+		go func() {
+			defer close(got)
+			h, err := c.AcquireWith(ctx, "m", opts)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			got <- h.Version()
+			h.Close()
+		}()
+		return got
+	}
+	_, err = c.Acquire(ctx, "m")
+	require.ErrorIs(t, err, endpoint.ErrNotFound, "nobody asked to wait")
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	_, err = c.AcquireWith(short, "m", endpoint.AcquireOptions{Wait: true})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+
+	first, third := waiting(endpoint.AcquireOptions{Wait: true}), waiting(endpoint.AcquireOptions{Version: 3, Wait: true})
+	eventually(t, waitLimit, "two that wait", func() bool { return c.Stats().Watchers == 2 })
+	publish("another")
+	require.Equal(t, uint64(1), publish("m"))
+	require.Equal(t, uint64(1), <-first)
+	publish("m")
+	select {
+	case v := <-third:
+		require.Failf(t, "it did not wait", "version %d", v)
+	case <-time.After(10 * time.Millisecond):
+	}
+	publish("m")
+	require.Equal(t, uint64(3), <-third)
+	_, err = c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Version: 1, Wait: true})
+	require.ErrorIs(t, err, endpoint.ErrNotFound, "versions do not come back")
+}
+
+func TestClientStates(t *testing.T) {
+	for state, text := range map[endpoint.ClientState]string{
+		endpoint.StateIdle: "idle", endpoint.StateConnecting: "connecting", endpoint.StateConnected: "connected",
+		endpoint.StateClosed: "closed", 9: "ClientState(9)",
+	} {
+		require.Equal(t, text, state.String())
+		out, err := json.Marshal(endpoint.ClientStats{State: state})
+		require.NoError(t, err)
+		require.Contains(t, string(out), `"state":"`+text+`"`)
+	}
+}
+
+func TestClientMetrics(t *testing.T) {
+	var b bytes.Buffer
+	require.NoError(t, endpoint.WriteClientMetrics(&b, endpoint.ClientStats{
+		State: endpoint.StateConnected, Connections: 3, DialFailures: 7, Handles: 4, BytesMapped: 1 << 40, Watchers: 2, References: 5,
+		Versions: []endpoint.VersionInUse{
+			{Name: "llm", Version: 16, Newest: 17, Handles: 1, Bytes: 100},
+			{Name: "llm", Version: 17, Newest: 18, Handles: 2, Bytes: 23},
+			{Name: "vad", Version: 1, Newest: 1, Handles: 1, Bytes: 1},
+		},
+	}))
+	for _, line := range []string{
+		"# TYPE sharedtensor_client_connected gauge", "sharedtensor_client_connected 1", "sharedtensor_client_connections_total 3",
+		"sharedtensor_client_dial_failures_total 7", "sharedtensor_client_handles 4", "sharedtensor_client_mapped_bytes 1099511627776",
+		"sharedtensor_client_watchers 2", "sharedtensor_client_references 5",
+		`sharedtensor_client_version{name="llm"} 17`, `sharedtensor_client_newest_version{name="llm"} 18`,
+		`sharedtensor_client_versions{name="llm"} 2`, `sharedtensor_client_version_bytes{name="llm"} 123`, `sharedtensor_client_version{name="vad"} 1`,
+	} {
+		require.Contains(t, b.String(), line+"\n")
+	}
+}

@@ -1,0 +1,24 @@
+package endpoint
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestServerInfoEndsByItself asks a server that is stuck, with a context that does not end.
+func TestServerInfoEndsByItself(t *testing.T) {
+	s, err := newOwner(ServerOptions{})
+	require.NoError(t, err)
+	_, err = s.ServerInfo(context.Background())
+	require.NoError(t, err)
+	s.caller.to.infoTimeout = 10 * time.Millisecond
+	s.objects.mu.Lock()
+	_, err = s.ServerInfo(context.Background())
+	s.objects.mu.Unlock()
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, s.Close())
+}
