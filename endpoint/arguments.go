@@ -40,7 +40,7 @@ const (
 )
 
 // newArguments imports and decodes the arguments of a call of a session into a. It borrows the files that it does not take.
-func (s *Server) newArguments(a *arguments, d *definition, in *message.CallParts, files *wire.Files, session uint64) error {
+func (s *Server) newArguments(a *arguments, d *definition, in *message.CallParts, files *wire.Files, session *session) error {
 	storages, names, err := s.importArguments(in.Handles, files, d, session)
 	if err != nil {
 		return fmt.Errorf("endpoint %q: argument: %w", d.name, err)

@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -68,18 +69,35 @@ func (c *Client) askOn(ctx context.Context, l *link, op message.Op, name string,
 }
 
 func (c *Client) callOn(ctx context.Context, l *link, name string, in, out any) (message.Returned, error) {
-	ask, err := c.newCall(l, message.OpCall, name, in)
-	if err != nil {
-		return message.Returned{}, err
+	frame, again, err := c.roundTrip(ctx, l, name, in)
+	if again { // the function did not run; now all memory goes along
+		frame, _, err = c.roundTrip(ctx, l, name, in)
 	}
-	defer ask.close()
-	ask.returns = true
-	_, frame, err := l.roundTrip(ctx, ask.call)
 	if err != nil {
 		return message.Returned{}, err
 	}
 	defer frame.Files.Close()
 	return c.takeResult(l, frame, out)
+}
+
+// roundTrip makes a call, and notes what its answer says of the memory that the owner keeps. again is true where the call was refused
+// because memory is not kept that it named. The caller closes the frame.
+func (c *Client) roundTrip(ctx context.Context, l *link, name string, in any) (frame wire.Frame, again bool, err error) {
+	ask, err := c.newCall(l, message.OpCall, name, in)
+	if err != nil {
+		return wire.Frame{}, false, err
+	}
+	defer ask.close()
+	ask.returns = true
+	_, frame, err = l.roundTrip(ctx, ask.call)
+	switch {
+	case !l.keeps || len(ask.callee.Handles) == 0:
+	case err == nil:
+		l.known.Answered(ask.callee.Handles, name)
+	case errors.Is(err, status.ErrNotKept):
+		again = l.known.Missed(ask.callee.Handles, name)
+	}
+	return frame, again, err
 }
 
 // importer maps what the owner sends.
@@ -116,7 +134,7 @@ func (c *Client) newCall(l *link, op message.Op, name string, in any) (o outgoin
 	}
 	o.callee.Args = o.load.Value
 	if len(o.load.Storages) > 0 {
-		if o.shared, err = l.share(o.load.Storages); err != nil {
+		if o.shared, err = l.share(&o.call, o.load.Storages); err != nil {
 			o.load.Close()
 			return outgoing{}, fmt.Errorf("share the argument: %w", err)
 		}

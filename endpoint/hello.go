@@ -23,6 +23,7 @@ const (
 func (s *Server) introduction() message.Hello {
 	return message.Hello{
 		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(s.opts.Label), Devices: s.devices.Describe(),
+		Features: features(),
 	}
 }
 
@@ -32,8 +33,11 @@ func (c *Client) introduction() message.Hello {
 	if label == "" {
 		label = filepath.Base(os.Args[0])
 	}
-	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.Describe()}
+	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.Describe(), Features: features()}
 }
+
+// features are the optional parts of the protocol that this package has.
+func features() []string { return []string{message.FeatureKeep} }
 
 // shortLabel makes a label fit to be kept and shown.
 func shortLabel(label string) string { return shortText(label, labelBytes) }

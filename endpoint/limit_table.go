@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -37,6 +38,8 @@ const (
 	limitRequestTime   limitName = "request_seconds"
 	limitResultBytes   limitName = "result_bytes"
 	limitTaskBytes     limitName = "task_result_bytes"
+	limitKeptStorages  limitName = "kept_storages"
+	limitKeptBytes     limitName = "kept_bytes"
 )
 
 // limitRow is one limit. The texts stand in the table of PROTOCOL.md as they are.
@@ -74,6 +77,8 @@ func init() {
 		{limitDescriptors, "descriptors in flight", "twice what is free", "65,536, or 3/8 of RLIMIT_NOFILE", errorLimit, "TestDescriptorsInFlightLeaveRoomForOthers", useDescriptors},
 		{limitRequestTime, "seconds of one request", "as long as the client waits", "", "error 24", "TestTimeOfARequestIsBounded", useRequestTime},
 		{limitResultBytes, "bytes of cached results", "", "1/4 of the memory", "results that nobody holds are dropped", "TestCachedResultsHaveABudget", useResultBytes},
+		{limitKeptStorages, "storages of arguments kept mapped", "64", "4,096, or 1/16 of RLIMIT_NOFILE", "the client sends the memory again", "TestKeptMemoryIsBounded", useKeptStorages},
+		{limitKeptBytes, "bytes of those", "1/16 of the memory", "", "the client sends the memory again", "TestKeptMemoryIsBounded", useKeptBytes},
 		{limitTaskBytes, "bytes of results that tasks keep", "", "1/4 of the memory", "the oldest results are dropped", "TestCachedResultsHaveABudget", useTaskBytes},
 	}
 }
@@ -231,6 +236,16 @@ func useResultBytes(s *Server, _ []*session) message.LimitUse {
 
 func useTaskBytes(s *Server, _ []*session) message.LimitUse {
 	return message.LimitUse{All: max(s.opts.Tasks.Bytes, 0), Used: s.tasks.Stats().Bytes, Reason: s.tasksWhy}
+}
+
+func useKeptStorages(s *Server, sessions []*session) message.LimitUse {
+	most, _ := mostOf(sessions, func(ses *session) int64 { n, _ := ses.kept.Use(); return int64(n) })
+	return message.LimitUse{Client: transfer.KeptStorages, All: s.kept.Most, Most: most, Used: s.kept.Used()}
+}
+
+func useKeptBytes(s *Server, sessions []*session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session) int64 { _, bytes := ses.kept.Use(); return bytes })
+	return message.LimitUse{Client: max(s.opts.Limits.KeptBytes, 0), Most: most, Used: sum}
 }
 
 // LimitUse is one limit on what clients can make a server hold or do, with what is in use of it. PROTOCOL.md has the table.

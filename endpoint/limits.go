@@ -45,6 +45,10 @@ type Limits struct {
 	Subscriptions int
 	// Objects is how many references to managed objects one client may have; 65536.
 	Objects int
+	// KeptBytes is how many bytes of memory of its arguments are kept mapped for one client between calls; a sixteenth of the memory, and none
+	// where it is negative. A storage takes a descriptor: at most 64 are kept for a client, and 4096 for all, or a sixteenth of the descriptors
+	// that the process may have if that is less. What no call has named for three seconds is unmapped.
+	KeptBytes int64
 	// Idle is how long a client may stay that has no leases, references, watches or requests in flight and sends none; after that, and within
 	// half as much more, the owner says goodbye to it, and a [Client] dials again when it is used. 0 for as long as it likes.
 	Idle time.Duration
@@ -125,6 +129,9 @@ func (l *Limits) defaults(devices []driver.Device) {
 	orDefault(&l.AnswerBytes, 256<<20)
 	orDefault(&l.AnswerBytesTotal, total)
 	orDefault(&l.Descriptors, min(65536, files/8*3))
+	if l.KeptBytes == 0 {
+		l.KeptBytes = memory / 16
+	}
 	orDefault(&l.Subscriptions, 65536)
 	orDefault(&l.Objects, 65536)
 	published := totalMemory(devices)

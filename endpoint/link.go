@@ -7,6 +7,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -28,6 +29,10 @@ type link struct {
 	lastID  uint64
 	err     error // why the link is of no use for new requests
 
+	// keeps: the owner keeps memory of arguments, and known is what the client knows of that.
+	keeps bool
+	known transfer.Known
+
 	news   objectNews
 	outbox outbox
 
@@ -47,6 +52,7 @@ func newLink(ctx context.Context, conn *wire.Conn, hello message.Hello) (*link, 
 		return nil, handshakeError(err)
 	}
 	l := makeLink(conn, agreed.Peer)
+	l.keeps = agreed.Has(message.FeatureKeep)
 	l.receiver = wire.NewReceiver(conn, l.dispatch)
 	return l, nil
 }

@@ -53,10 +53,13 @@ func (l *link) sendCall(ctx context.Context, id uint64, body []byte, c *call) er
 	return l.conn.SendContext(ctx, wire.KindRequest, id, body, c.files...)
 }
 
-// share makes storages ready to be sent. It borrows them.
-func (l *link) share(storages []*tensor.Storage) (*transfer.Export, error) {
+// share makes the storages of a request ready to be sent, those of a call by what the owner keeps of them. It borrows them.
+func (l *link) share(c *call, storages []*tensor.Storage) (*transfer.Export, error) {
 	if _, ok := l.conn.(*inproc.Pipe); ok {
 		return transfer.ExportLent(storages)
+	}
+	if l.keeps && c.op == message.OpCall {
+		return l.known.Share(storages, c.callee.Endpoint)
 	}
 	return transfer.ExportStorages(storages)
 }

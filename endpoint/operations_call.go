@@ -25,7 +25,7 @@ func (r request) prepare() (*definition, *arguments, error) {
 	if a == nil {
 		a = new(arguments)
 	}
-	err := r.session.server.newArguments(a, r.callee, &r.call, r.files, r.session.id)
+	err := r.session.server.newArguments(a, r.callee, &r.call, r.files, r.session)
 	if err == nil {
 		a.load = r.load
 	}

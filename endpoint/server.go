@@ -38,6 +38,7 @@ type Server struct {
 	quotas  quotas
 
 	files, bodies, answers *wire.Budget // of all clients
+	kept                   transfer.KeptTotal
 	refusals               refusals
 	resultsWhy, tasksWhy   string   // where their budgets come from
 	reclaims               []func() // end what the devices call when they are out of memory
@@ -105,6 +106,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 		opts: opts, log: opts.Logger, id: transfer.NewID(), started: time.Now(), devices: devices,
 		sessions: map[uint64]*session{}, stopping: make(chan struct{}), done: make(chan struct{}), accepting: make(chan struct{}),
 		registry: opts.Registry, refusals: newRefusals(), resultsWhy: resultsWhy, tasksWhy: tasksWhy,
+		kept:    transfer.KeptTotal{Most: int64(min(4096, unixsock.MaxOpenFiles()/16))},
 		files:   wire.NewBudget("descriptors", int64(opts.Limits.Descriptors), 0),
 		bodies:  wire.NewBudget("bytes", opts.Limits.RequestBytesTotal, 0),
 		answers: wire.NewBudget("bytes", opts.Limits.AnswerBytesTotal, opts.Limits.AnswerBytes),

@@ -66,7 +66,7 @@ func (s *Server) nameLocal(storages []*tensor.Storage, d *definition, session ui
 }
 
 // importArguments maps the memory of a call's arguments and names what has a name, as [Server.nameLocal] does.
-func (s *Server) importArguments(handles []message.Handle, files *wire.Files, d *definition, session uint64) ([]*tensor.Storage, []string, error) {
+func (s *Server) importArguments(handles []message.Handle, files *wire.Files, d *definition, ses *session) ([]*tensor.Storage, []string, error) {
 	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil, nil
 	}
@@ -75,7 +75,7 @@ func (s *Server) importArguments(handles []message.Handle, files *wire.Files, d 
 		if err != nil {
 			return nil, nil, err
 		}
-		return storages, s.nameLocal(lent, d, session), nil
+		return storages, s.nameLocal(lent, d, ses.id), nil
 	}
 	names := make([]string, len(handles))
 	own := func(i int, h message.Handle) *tensor.Storage {
@@ -87,7 +87,10 @@ func (s *Server) importArguments(handles []message.Handle, files *wire.Files, d 
 			return borrowed
 		}
 		if h.Version > 0 {
-			names[i] = transfer.SessionKey(session, h.Storage, h.Version)
+			names[i] = transfer.SessionKey(ses.id, h.Storage, h.Version)
+		}
+		if h.Kept() {
+			return ses.kept.Get(h)
 		}
 		return nil
 	}
@@ -95,6 +98,11 @@ func (s *Server) importArguments(handles []message.Handle, files *wire.Files, d 
 	storages, err := im.Storages(handles, files)
 	if err != nil {
 		return nil, nil, err
+	}
+	for i, h := range handles {
+		if h.Storage != 0 && !h.Kept() && !d.options.writable && h.Name == "" {
+			ses.kept.Put(h, storages[i])
+		}
 	}
 	if d.options.writable { // and could be mapped so
 		for _, h := range handles {

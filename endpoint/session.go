@@ -15,6 +15,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -41,6 +42,7 @@ type session struct {
 	events  events
 	streams streams
 
+	kept    transfer.Kept // memory of arguments that stays mapped
 	carried atomic.Int64  // bytes of requests in flight
 	answers *wire.Account // bytes of answers that are not sent yet
 
@@ -130,6 +132,9 @@ func (ses *session) introduce() error {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	ses.label, ses.greeted = shortLabel(agreed.Peer.Label), true
+	if agreed.Has(message.FeatureKeep) {
+		ses.kept.Allow(ses.server.opts.Limits.KeptBytes, &ses.server.kept)
+	}
 	return nil
 }
 
@@ -216,6 +221,7 @@ func (ses *session) end() {
 	// A function that does not heed its context holds up neither leases nor objects; one that it makes after all goes back too.
 	ses.work.Wait()
 	leases += ses.giveUp()
+	ses.kept.Close()
 	ses.server.log.Debug("session ended", "session", ses.id, "pid", ses.conn.Peer().PID, "leases", leases)
 	ses.server.forget(ses)
 }

@@ -30,6 +30,7 @@ var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeProvider, Type: "registered", Err: ErrRegistered},
 	message.CodeRow{Code: message.CodeConfiguration, Type: "configuration", Err: ErrConfiguration, Class: true},
 	message.CodeRow{Code: message.CodeCapability, Type: "capability", Err: ErrCapability, Class: true},
+	message.CodeRow{Code: message.CodeNotFound, Type: "not kept", Err: ErrNotKept},
 	message.CodeRow{Code: message.CodeNotFound, Type: "version", Err: catalog.ErrNoVersion},
 	message.CodeRow{Code: message.CodeNotFound, Type: "name", Err: catalog.ErrNotFound, Class: true},
 	message.CodeRow{Code: message.CodeAlreadyExists, Type: "in use", Err: ErrInUse},

@@ -31,6 +31,8 @@ var (
 	ErrNotFound = catalog.ErrNotFound
 	// ErrLoading is a name that the owner is still loading. It is [ErrNotFound] too; [Client.Watch] tells when it is published.
 	ErrLoading = errors.New("still loading")
+	// ErrNotKept is memory of an argument that a client named by a number, and that the server does not keep mapped any more.
+	ErrNotKept = errors.New("memory is not kept")
 	// ErrInUse is a socket that another owner holds.
 	ErrInUse = errors.New("another owner is serving on this socket")
 	// ErrPermission is a peer, a socket or a directory that this user must not trust.

@@ -63,10 +63,7 @@ func (out *Export) add(s *tensor.Storage) error {
 		file = int32(len(out.Files))
 		out.Files = append(out.Files, h.File)
 	}
-	out.Handles = append(out.Handles, message.Handle{
-		Kind: string(h.Kind), Device: message.UUID(h.Device), Bytes: uint64(h.Bytes), Offset: uint64(h.Offset),
-		Blob: h.Blob, File: file,
-	})
+	out.Handles = append(out.Handles, handleOf(h, file))
 	return nil
 }
 
@@ -146,6 +143,9 @@ func (im Importer) storage(i int, h message.Handle, files *wire.Files) (*tensor.
 		if s := im.Own(i, h); s != nil {
 			return s, nil
 		}
+	}
+	if h.Kept() {
+		return nil, fmt.Errorf("%w: the handle has the number %d and no memory", status.ErrNotKept, h.Storage)
 	}
 	mem, err := importMemory(im.Devices, h, files, im.Opts)
 	if err != nil {
