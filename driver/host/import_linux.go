@@ -112,5 +112,7 @@ func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool
 		}
 		return nil, span{}, refused("mmap", length, err)
 	}
-	return &backing{mapping: mapping, fd: own, bytes: h.Bytes}, span{bytes: h.Bytes, fileOffset: h.Offset, skip: int(offset - start)}, nil
+	b := &backing{mapping: mapping, fd: own, bytes: h.Bytes}
+	b.fresh.Store(math.MaxInt64)
+	return b, span{bytes: h.Bytes, fileOffset: h.Offset, skip: int(offset - start)}, nil
 }

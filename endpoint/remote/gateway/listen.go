@@ -3,6 +3,7 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -92,6 +93,9 @@ func (c *countedConn) Close() error {
 	c.release()
 	return c.Conn.Close()
 }
+
+// ReadFrom implements io.ReaderFrom, so that the kernel sends files.
+func (c *countedConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(c.Conn, r) }
 
 // addressOf is a listener's address for peers; empty where it is off.
 func addressOf(l *boundedListener) string {

@@ -1,10 +1,8 @@
 package jsonrpc
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 
@@ -149,55 +147,10 @@ func decodeObject(text json.RawMessage) (map[string]any, error) {
 	return object, nil
 }
 
-// decodeJSON reads a value; whole numbers become integers, so that they fit fields of that kind. Nothing is nil.
+// decodeJSON reads a value. Nothing is nil.
 func decodeJSON(text json.RawMessage) (any, error) {
 	if len(text) == 0 {
 		return nil, nil
 	}
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	var v any
-	if err := d.Decode(&v); err != nil && err != io.EOF {
-		return nil, err
-	}
-	return numbers(v)
-}
-
-// numbers replaces the numbers in a value by integers and floats.
-func numbers(v any) (_ any, err error) {
-	switch v := v.(type) {
-	case json.Number:
-		return number(v)
-	case []any:
-		for i := range v {
-			if v[i], err = numbers(v[i]); err != nil {
-				return nil, err
-			}
-		}
-	case map[string]any:
-		for key := range v {
-			if v[key], err = numbers(v[key]); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return v, nil
-}
-
-func number(n json.Number) (any, error) {
-	if !strings.ContainsAny(n.String(), ".eE") {
-		if i, err := n.Int64(); err == nil {
-			return i, nil
-		}
-		var u uint64
-		if err := json.Unmarshal([]byte(n), &u); err != nil {
-			return nil, fmt.Errorf("%s does not fit into 64 bits", n)
-		}
-		return u, nil
-	}
-	f, err := n.Float64()
-	if err != nil || math.IsInf(f, 0) {
-		return nil, fmt.Errorf("%s does not fit into 64 bits", n)
-	}
-	return f, nil
+	return endpoint.ParseJSON(text)
 }

@@ -8,6 +8,7 @@ import (
 	"sort"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -20,14 +21,15 @@ type content struct {
 	parts []part
 	size  int64
 	pos   int64
+	files files // nil where memory is not sent by the kernel
 }
 
 // part is one run of bytes: in memory of this process, or read from a device.
 type part struct {
 	begin, size int64
 	data        []byte
-	at          io.ReaderAt // where data is nil
-	offset      int64       // in at
+	memory      driver.Memory // nil where data is all there is
+	offset      int64         // in memory
 }
 
 // add appends a part.
@@ -45,11 +47,11 @@ func (c *content) addTensor(t *tensor.Tensor) error {
 	if !t.Contiguous() {
 		return fmt.Errorf("%w: its elements are not one run of memory; the owner has to publish a contiguous copy", errSerialization)
 	}
+	p := part{size: t.Bytes(), memory: t.Storage().Memory(), offset: t.Spec().ByteOffset}
 	if data, err := tensor.RawData(t); err == nil {
-		c.add(part{size: t.Bytes(), data: data[:t.Bytes()]})
-		return nil
+		p.data = data[:t.Bytes()]
 	}
-	c.add(part{size: t.Bytes(), at: t.Storage().Memory(), offset: t.Spec().ByteOffset})
+	c.add(p)
 	return nil
 }
 
@@ -92,7 +94,7 @@ func (c *content) Read(p []byte) (int, error) {
 	if at.data != nil {
 		copy(p[:n], at.data[from:])
 	} else {
-		n, err = at.at.ReadAt(p[:n], at.offset+from)
+		n, err = at.memory.ReadAt(p[:n], at.offset+from)
 		if errors.Is(err, io.EOF) && n > 0 {
 			err = nil
 		}
@@ -108,16 +110,25 @@ func (c *content) send(w io.Writer, n int64, before func()) (sent int64, err err
 		before()
 		at := c.partAt(c.pos)
 		from := c.pos - at.begin
-		piece := min(pieceBytes, n-sent, at.size-from)
-		var data []byte
-		if at.data != nil {
-			data = at.data[from : from+piece]
-			c.pos += piece
+		left := min(n-sent, at.size-from)
+		if file := c.files.of(at, left); file != nil {
+			wrote, err := sendFile(w, file, at.offset+from, min(filePiece, left))
+			sent += wrote
+			c.pos += wrote
+			if err != nil {
+				return sent, err
+			}
+			continue
+		}
+		data := at.data
+		if data != nil {
+			data = data[from:][:min(pieceBytes, left)]
+			c.pos += int64(len(data))
 		} else {
 			if buffer == nil {
 				buffer = make([]byte, pieceBytes)
 			}
-			read, err := c.Read(buffer[:piece])
+			read, err := c.Read(buffer[:min(pieceBytes, left)])
 			if err != nil {
 				return sent, err
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -134,6 +135,10 @@ func (c *Component) serveVersion(w http.ResponseWriter, r *http.Request, h *endp
 	if err != nil {
 		httpError(w, r, err)
 		return
+	}
+	if _, tcp := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); tcp && r.TLS == nil {
+		source.useFiles() // versions do not change
+		defer source.close()
 	}
 	header := w.Header()
 	header.Set("X-Sharedtensor-Version", strconv.FormatUint(h.Version(), 10))

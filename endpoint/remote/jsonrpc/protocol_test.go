@@ -120,7 +120,7 @@ func TestCallFunction(t *testing.T) {
 		text    string
 	}{
 		"no name":            {`{}`, -32602, "", "name"},
-		"unknown function":   {`{"name":"nope"}`, -32001, "not_run", "there is add, count"},
+		"unknown function":   {`{"name":"nope"}`, -32001, "not_run", "there is add, "},
 		"import path":        {`{"name":"os:system","args":["ls"]}`, -32001, "not_run", "import paths are not"},
 		"pickle":             {`{"name":"add","args":[1],"encoding":"pickle_hex"}`, -32003, "", "pickle_hex"},
 		"its error":          {`{"name":"fail","args":["no such luck"]}`, -32002, "failed", "no such luck"},

@@ -1,6 +1,7 @@
 package jsonrpc
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -142,33 +143,36 @@ func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *
 	if err != nil {
 		return nil, err
 	}
-	model := &safetensors.Model{Path: "the upload", Files: []*safetensors.File{{Path: "the upload", Header: header}}, Metadata: header.Metadata}
-	for _, t := range header.Tensors {
-		model.Tensors = append(model.Tensors, safetensors.ModelTensor{TensorInfo: t})
-	}
-	if model.Ties, err = tiesOf(header); err != nil {
+	ties, err := tiesOf(header)
+	if err != nil {
 		return nil, err
 	}
-	info := c.dev.Info()
-	layout, err := module.PlanLayout(model, info.Granularity)
-	if err != nil {
+	sd, err := module.New(c.arrivals, specsOf(header, ties))
+	if errors.Is(err, driver.ErrOutOfMemory) {
+		return nil, err
+	} else if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUpload, err)
 	}
-	sd, populated, err := allocate(c.dev, layout)
-	if err != nil {
-		return nil, err
-	}
-	defer populated()
-	for _, p := range layout.Tensors {
-		if err == nil && p.TiedTo == "" {
-			err = fill(ctx, sd, p, r)
-		}
-	}
-	if err != nil {
-		populated()
+	sd.Metadata = header.Metadata
+	if err := fill(ctx, sd, header, r); err != nil {
 		return nil, errors.Join(err, sd.Close())
 	}
 	return sd, nil
+}
+
+// specsOf describes the tensors of a file in its order, and then the tied names.
+func specsOf(header *safetensors.Header, ties []safetensors.Tie) []module.NamedSpec {
+	specs := make([]module.NamedSpec, 0, len(header.Tensors)+len(ties))
+	at := make(map[string]int, len(header.Tensors))
+	for i, t := range header.Tensors {
+		specs = append(specs, module.NamedSpec{Name: t.Name, DType: t.DType, Shape: t.Shape})
+		at[t.Name] = i
+	}
+	for _, tie := range ties {
+		kept := specs[at[tie.Kept]] // tiesOf made sure that it is there
+		specs = append(specs, module.NamedSpec{Name: tie.Name, DType: kept.DType, Shape: kept.Shape, TiedTo: tie.Kept})
+	}
+	return specs
 }
 
 // tiesOf are the tied names that a header records. Each has to be a new name for a tensor that the file stores.
@@ -193,37 +197,37 @@ func tiesOf(header *safetensors.Header) ([]safetensors.Tie, error) {
 	return ties, nil
 }
 
-func fill(ctx context.Context, sd *module.StateDict, p module.Placement, r io.Reader) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	t, found := sd.Get(p.Name)
-	if !found {
-		return fmt.Errorf("tensor %q is gone", p.Name) // the state dict was made of the layout
-	}
-	if err := t.FillFrom(r); err != nil {
-		return fmt.Errorf("%w: tensor %q: %w", errUpload, p.Name, err)
+// fill reads the elements of all tensors, which follow each other in the file. It takes them through one small buffer, which stays in the processor's
+// cache, and not from the connection into the memory itself: each page of that would fault and be cleared before the bytes come.
+func fill(ctx context.Context, sd *module.StateDict, header *safetensors.Header, r io.Reader) error {
+	piece := make([]byte, pieceBytes)
+	in := bufio.NewReaderSize(r, pieceBytes)
+	for i := range header.Tensors {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		info := &header.Tensors[i]
+		t, found := sd.Get(info.Name)
+		if !found {
+			return fmt.Errorf("tensor %q is gone", info.Name) // the state dict was made of the header
+		}
+		if err := fillOne(t, in, piece); err != nil {
+			return fmt.Errorf("%w: tensor %q: %w", errUpload, info.Name, err)
+		}
 	}
 	return nil
 }
 
-// allocate makes the slab of a layout and the state dict over it, whose elements are not written yet. The caller calls populated, as often as it
-// likes, before it closes the state dict.
-func allocate(dev driver.Device, layout *module.Layout) (_ *module.StateDict, populated func(), err error) {
-	if layout.SlabBytes == 0 {
-		// Tensors without elements have no memory, and a storage has some.
-		layout.SlabBytes = max(dev.Info().Granularity, module.Alignment)
+func fillOne(t *tensor.Tensor, r io.Reader, piece []byte) error {
+	if t.DType().BitSize()%8 != 0 { // whose last byte may have bits that are none of the tensor's
+		return t.FillFrom(r)
 	}
-	mem, err := dev.Alloc(layout.SlabBytes)
-	if err != nil {
-		return nil, nil, err
+	to := io.NewOffsetWriter(t.Storage().Memory(), t.Spec().ByteOffset)
+	n, err := io.CopyBuffer(to, io.LimitReader(r, t.Bytes()), piece)
+	if err == nil && n < t.Bytes() {
+		err = io.ErrUnexpectedEOF
 	}
-	storage := tensor.NewStorage(mem)
-	sd, err := module.FromManifest(layout.Manifest(dev.Info()), []*tensor.Storage{storage})
-	if err != nil {
-		return nil, nil, errors.Join(err, storage.Close())
-	}
-	return sd, sync.OnceFunc(populateAhead(mem)), storage.Close() // the state dict has its own reference
+	return err
 }
 
 // readHeader reads the beginning of a file and checks it, and that the file can be as long as it is said to be.

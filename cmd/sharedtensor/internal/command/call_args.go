@@ -3,14 +3,12 @@ package command
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"math"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
 // argsHelp explains the arguments of an endpoint.
@@ -76,57 +74,10 @@ func (a *callArgs) empty() bool { return a.whole == "" && len(a.fields)+len(a.re
 
 var errNotJSON = errors.New("this is no JSON")
 
-// parseJSON reads one JSON value. Whole numbers become integers, so that they fit fields of that kind; one that is too long for 64 bits is
-// refused.
+// parseJSON reads one JSON value.
 func parseJSON(text string) (any, error) {
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	var v any
-	if err := d.Decode(&v); err != nil {
+	if !json.Valid([]byte(text)) {
 		return nil, errNotJSON
 	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errNotJSON // something stands behind the value
-	}
-	return numbers(v)
-}
-
-// numbers replaces the numbers in a value of a JSON decoder by integers and floats.
-func numbers(v any) (any, error) {
-	var err error
-	switch v := v.(type) {
-	case json.Number:
-		return number(v)
-	case []any:
-		for i := range v {
-			if v[i], err = numbers(v[i]); err != nil {
-				return nil, err
-			}
-		}
-	case map[string]any:
-		for key := range v {
-			if v[key], err = numbers(v[key]); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return v, nil
-}
-
-func number(n json.Number) (any, error) {
-	if !strings.ContainsAny(n.String(), ".eE") {
-		if i, err := n.Int64(); err == nil {
-			return i, nil
-		}
-		var u uint64
-		if err := json.Unmarshal([]byte(n), &u); err != nil {
-			return nil, fmt.Errorf("%s does not fit into 64 bits", n)
-		}
-		return u, nil
-	}
-	f, err := n.Float64()
-	if err != nil || math.IsInf(f, 0) {
-		return nil, fmt.Errorf("%s does not fit into 64 bits", n)
-	}
-	return f, nil
+	return endpoint.ParseJSON([]byte(text))
 }

@@ -42,18 +42,9 @@ func OnHost(t *tensor.Tensor, host driver.Device) (*tensor.Tensor, error) {
 
 // Store copies data to memory at an offset. seen is told of each piece right after its copy; it may be nil. It borrows data.
 func Store(memory driver.Memory, at int64, data mem.BufferSlice, seen func([]byte)) error {
-	write := memory.WriteAt
-	if mapped, ok := memory.(driver.Mapped); ok {
-		whole, unpin, err := mapped.Pin(true)
-		if err != nil {
-			return err
-		}
-		defer unpin()
-		write = func(p []byte, at int64) (int, error) { return copy(whole[at:], p), nil }
-	}
 	for _, b := range data {
 		piece := b.ReadOnlyData()
-		if _, err := write(piece, at); err != nil {
+		if _, err := memory.WriteAt(piece, at); err != nil { // which knows how to write to pages that are not there yet
 			return err
 		}
 		if seen != nil {

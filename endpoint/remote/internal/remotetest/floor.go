@@ -15,7 +15,7 @@ import (
 type Floor struct {
 	*Process
 	// TCP takes a direction ('<' for bytes from the floor, '>' for bytes to it) and a length of 8 bytes, little-endian; to '>' it answers with one
-	// byte when it has all. HTTP answers POST /add {"id": …, "params": {"a": …, "b": …}} with {"id": …, "result": a+b}.
+	// byte when it has all. What it sends lies in memory of that length, as a model does, and not in a small buffer that stays in a cache. HTTP answers POST /add {"id": …, "params": {"a": …, "b": …}} with {"id": …, "result": a+b}.
 	TCP, HTTP string
 }
 
@@ -72,34 +72,42 @@ func serveRaw(l net.Listener) {
 		go func() {
 			defer conn.Close()
 			piece := make([]byte, 1<<20)
-			for transfer(conn, piece) == nil {
+			var model []byte
+			for transfer(conn, piece, &model) == nil {
 			}
 		}()
 	}
 }
 
-func transfer(conn net.Conn, piece []byte) error {
+func transfer(conn net.Conn, piece []byte, model *[]byte) error {
 	var head [9]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {
 		return err
 	}
 	left := int(binary.LittleEndian.Uint64(head[1:]))
+	if head[0] == '<' {
+		return send(conn, left, model)
+	}
 	for left > 0 {
-		n := min(left, len(piece))
-		var err error
-		if head[0] == '<' {
-			n, err = conn.Write(piece[:n])
-		} else {
-			n, err = conn.Read(piece[:n])
-		}
+		n, err := conn.Read(piece[:min(left, len(piece))])
 		if err != nil {
 			return err
 		}
 		left -= n
 	}
-	if head[0] == '>' {
-		_, err := conn.Write([]byte{1})
-		return err
+	_, err := conn.Write([]byte{1})
+	return err
+}
+
+// send sends n bytes of model, which it makes as long.
+func send(conn net.Conn, n int, model *[]byte) error {
+	for len(*model) < n {
+		*model = append(*model, byte(len(*model)))
+	}
+	for at := 0; at < n; at += 1 << 20 {
+		if _, err := conn.Write((*model)[at:min(at+1<<20, n)]); err != nil {
+			return err
+		}
 	}
 	return nil
 }

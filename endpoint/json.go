@@ -1,0 +1,65 @@
+package endpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+)
+
+// ParseJSON reads one JSON value as an argument for [Call] of a function whose types are not known here: objects are map[string]any, lists []any,
+// whole numbers int64, or uint64 where they are too large for that, so that they fit fields of that kind, and other numbers float64. The error is
+// [ErrInvalid] for what is no JSON, for a number that does not fit into 64 bits, and for what stands behind the value.
+func ParseJSON(text []byte) (any, error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return nil, fmt.Errorf("%w: JSON: %w", ErrInvalid, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("%w: JSON: something stands behind the value", ErrInvalid)
+	}
+	return withNumbers(v)
+}
+
+// withNumbers replaces the numbers in a value of a JSON decoder by integers and floats.
+func withNumbers(v any) (_ any, err error) {
+	switch v := v.(type) {
+	case json.Number:
+		return parseNumber(v)
+	case []any:
+		for i := range v {
+			if v[i], err = withNumbers(v[i]); err != nil {
+				return nil, err
+			}
+		}
+	case map[string]any:
+		for key := range v {
+			if v[key], err = withNumbers(v[key]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return v, nil
+}
+
+func parseNumber(n json.Number) (any, error) {
+	if !strings.ContainsAny(n.String(), ".eE") {
+		if i, err := n.Int64(); err == nil {
+			return i, nil
+		}
+		var u uint64
+		if err := json.Unmarshal([]byte(n), &u); err != nil {
+			return nil, fmt.Errorf("%w: JSON: %s does not fit into 64 bits", ErrInvalid, n)
+		}
+		return u, nil
+	}
+	f, err := n.Float64()
+	if err != nil || math.IsInf(f, 0) {
+		return nil, fmt.Errorf("%w: JSON: %s does not fit into 64 bits", ErrInvalid, n)
+	}
+	return f, nil
+}
