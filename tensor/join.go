@@ -52,6 +52,29 @@ func Cat(dev driver.Device, dim int, tensors ...*Tensor) (*Tensor, error) {
 	})
 }
 
+// Stack returns an owned, contiguous tensor of new memory on dev with the tensors one beside the other along a new dimension dim, from 0 to
+// their rank, negative to count from the end; nil means the device of the first. All have one data type and one shape. It borrows them. Errors
+// are those of [Cat] and [Tensor.Unsqueeze].
+func Stack(dev driver.Device, dim int, tensors ...*Tensor) (stacked *Tensor, err error) {
+	slices := make([]*Tensor, 0, len(tensors))
+	defer func() {
+		for _, s := range slices {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	for _, t := range tensors {
+		s, err := t.Unsqueeze(dim)
+		if err != nil {
+			return nil, err
+		}
+		slices = append(slices, s)
+	}
+	if dim < 0 && len(tensors) > 0 {
+		dim += tensors[0].Rank() + 1
+	}
+	return Cat(dev, dim, slices...)
+}
+
 // Split returns owned views of t, each of size indices of dimension dim and the last of what is left. There is at least one. The caller closes
 // them. Errors are [ErrShape] for a size that is not positive, and those of [Tensor.Narrow].
 func (t *Tensor) Split(dim int, size int64) (parts []*Tensor, err error) {

@@ -1,0 +1,128 @@
+package tensor
+
+import (
+	"fmt"
+	"io"
+	"math"
+)
+
+// Tolerance is how far elements may be apart that are taken for close: by Absolute, and by Relative times the magnitude of the other one.
+type Tolerance struct {
+	Relative, Absolute float64
+	// EqualNaN takes a NaN for close to a NaN.
+	EqualNaN bool
+}
+
+// DefaultTolerance is what numpy and PyTorch take for close: 1e-5 relative and 1e-8 absolute. Types of 16 bits and less need more.
+var DefaultTolerance = Tolerance{Relative: 1e-5, Absolute: 1e-8}
+
+// AllClose reports whether each element of t is close to that of o, |t - o| <= Absolute + Relative * |o|, whatever their data types, devices
+// and strides. Elements are compared as float64, complex ones by the distance between them; an infinity is close to itself alone. Errors are
+// [ErrShape] for two shapes, those of the memory and [os.ErrClosed].
+func (t *Tensor) AllClose(o *Tensor, tol Tolerance) (all bool, err error) {
+	if !t.spec.Shape.Equal(o.spec.Shape) {
+		return false, fmt.Errorf("%w: %v is compared to %v", ErrShape, t.spec.Shape, o.spec.Shape)
+	}
+	err = t.reading(func(a access) error {
+		return o.reading(func(b access) error {
+			all, err = a.allClose(b, tol)
+			return err
+		})
+	})
+	return all, err
+}
+
+func (t access) allClose(o access, tol Tolerance) (bool, error) {
+	a, err := newNumbers(t)
+	if err != nil {
+		return false, err
+	}
+	b, err := newNumbers(o)
+	if err != nil {
+		return false, err
+	}
+	for left := t.elements; left > 0; left -= convertPiece {
+		n := int(min(left, convertPiece))
+		if err := a.read(n); err != nil {
+			return false, err
+		}
+		if err := b.read(n); err != nil {
+			return false, err
+		}
+		for i := range n {
+			if !tol.close(a.at(i), b.at(i)) {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// close reports whether x is close to y.
+func (tol Tolerance) close(x, y complex128) bool {
+	if imag(x) == 0 && imag(y) == 0 {
+		x, y := real(x), real(y)
+		switch {
+		case x == y:
+			return true
+		case math.IsInf(x, 0) || math.IsInf(y, 0):
+			return false
+		case math.IsNaN(x) || math.IsNaN(y):
+			return tol.EqualNaN && math.IsNaN(x) && math.IsNaN(y)
+		}
+		return math.Abs(x-y) <= tol.Absolute+tol.Relative*math.Abs(y)
+	}
+	one := Tolerance{EqualNaN: tol.EqualNaN}
+	special := func(z complex128) bool { return infinite(real(z)) || infinite(imag(z)) }
+	if special(x) || special(y) { // each part by itself, exactly
+		return one.close(complex(real(x), 0), complex(real(y), 0)) && one.close(complex(imag(x), 0), complex(imag(y), 0))
+	}
+	return math.Hypot(real(x)-real(y), imag(x)-imag(y)) <= tol.Absolute+tol.Relative*math.Hypot(real(y), imag(y))
+}
+
+// infinite is true for what has no distance to others.
+func infinite(x float64) bool { return math.IsInf(x, 0) || math.IsNaN(x) }
+
+// numbers reads the elements of a tensor piece by piece, for the length of an access.
+type numbers struct {
+	dt     DType
+	reader io.Reader
+	raw    []byte
+	floats []float32 // of the piece, for floats of at most 32 bits; else nil
+}
+
+func newNumbers(t access) (*numbers, error) {
+	r, err := newReader(t)
+	if err != nil {
+		return nil, err
+	}
+	n := &numbers{dt: t.spec.DType, reader: r}
+	count := min(t.elements, convertPiece)
+	size, _ := n.dt.bytesFor(count)
+	n.raw = make([]byte, size)
+	if n.dt.IsFloat() && n.dt.BitSize() <= 32 {
+		n.floats = make([]float32, count)
+	}
+	return n, nil
+}
+
+// read reads the next piece, of count elements.
+func (n *numbers) read(count int) error {
+	size, _ := n.dt.bytesFor(int64(count))
+	if _, err := io.ReadFull(n.reader, n.raw[:size]); err != nil {
+		return err
+	}
+	if n.floats != nil {
+		toFloats(n.floats[:count], n.raw[:size], n.dt)
+	}
+	return nil
+}
+
+// at is an element of the piece.
+func (n *numbers) at(i int) complex128 {
+	if n.floats != nil {
+		return complex(float64(n.floats[i]), 0)
+	}
+	s := readScalar(n.dt, n.raw[i*n.dt.BitSize()/8:])
+	return complex(s.float64(), s.im)
+}
