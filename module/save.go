@@ -60,36 +60,59 @@ func Encode(ctx context.Context, sd *StateDict, opts SaveOptions) ([]byte, error
 
 // file is the header of the state dict's file, and what writes its tensors. It tells the beginning of the progress.
 func (sd *StateDict) file(ctx context.Context, opts SaveOptions) (*safetensors.Header, safetensors.Source, error) {
-	metadata := map[string]string{}
-	maps.Copy(metadata, sd.Metadata)
-	maps.Copy(metadata, opts.Metadata)
-	dropped := sd.dropTied(metadata, opts.PythonTies)
-	infos := make([]safetensors.TensorInfo, 0, sd.Len()-len(dropped))
-	for name, t := range sd.All() {
-		if _, tied := dropped[name]; !tied {
-			infos = append(infos, safetensors.TensorInfo{Name: name, DType: t.DType(), Shape: t.Shape()})
-		}
-	}
-	if len(metadata) == 0 {
-		metadata = nil
-	}
-	h, err := safetensors.NewHeader(infos, metadata)
+	c := sd.contents(opts)
+	h, err := safetensors.NewHeader(c.infos, c.metadata)
 	if err != nil {
 		return nil, nil, err
 	}
-	done, total := int64(0), h.DataBytes()
+	return h, sd.source(ctx, h.DataBytes(), opts.Progress), nil
+}
+
+// contents are what is written of a state dict.
+type contents struct {
+	infos    []safetensors.TensorInfo // of the tensors that are stored, in the order of the state dict
+	dropped  map[string]string        // of the other names, what each is tied to
+	metadata map[string]string        // with the ties; nil for none
+	untied   map[string]string        // without them
+}
+
+func (sd *StateDict) contents(opts SaveOptions) *contents {
+	c := &contents{metadata: map[string]string{}}
+	maps.Copy(c.metadata, sd.Metadata)
+	maps.Copy(c.metadata, opts.Metadata)
+	c.untied = maps.Clone(c.metadata)
+	delete(c.untied, safetensors.TiedKey)
+	c.dropped = sd.dropTied(c.metadata, opts.PythonTies)
+	c.infos = make([]safetensors.TensorInfo, 0, sd.Len()-len(c.dropped))
+	for name, t := range sd.All() {
+		if _, tied := c.dropped[name]; !tied {
+			c.infos = append(c.infos, safetensors.TensorInfo{Name: name, DType: t.DType(), Shape: t.Shape()})
+		}
+	}
+	if len(c.metadata) == 0 {
+		c.metadata = nil
+	}
+	if len(c.untied) == 0 {
+		c.untied = nil
+	}
+	return c
+}
+
+// source writes the tensors of files that have total bytes of them. It tells the beginning of the progress.
+func (sd *StateDict) source(ctx context.Context, total int64, progress func(done, total int64)) safetensors.Source {
+	done := int64(0)
 	advance := func(n int64) {
 		done += n
-		if opts.Progress != nil {
-			opts.Progress(done, total)
+		if progress != nil {
+			progress(done, total)
 		}
 	}
 	advance(0)
-	return h, func(w io.Writer, info safetensors.TensorInfo) error {
+	return func(w io.Writer, info safetensors.TensorInfo) error {
 		t, _ := sd.Get(info.Name)
 		_, err := t.WriteTo(&stream{ctx: ctx, w: w, progress: advance})
 		return err
-	}, nil
+	}
 }
 
 // dropTied chooses one name of each group of tied ones, and returns the others with the name that each is tied to. It

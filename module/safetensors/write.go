@@ -93,6 +93,11 @@ func WriteFile(path string, h *Header, source Source) (err error) {
 			return fmt.Errorf("%w: it is a link to something else", ErrNotRegular)
 		}
 	}
+	return replace(path, mode, keep, func(w io.Writer) error { return Write(w, h, source) })
+}
+
+// replace puts a file with what write writes in the place of path. With keep it gets just that mode, whatever the umask.
+func replace(path string, mode fs.FileMode, keep bool, write func(w io.Writer) error) (err error) {
 	f, err := createSibling(path, mode)
 	if err != nil {
 		return err
@@ -110,7 +115,7 @@ func WriteFile(path string, h *Header, source Source) (err error) {
 			return err
 		}
 	}
-	if err := Write(f, h, source); err != nil {
+	if err := write(f); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
