@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/heap"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -124,7 +123,7 @@ func (s *service) argument(m *model, r *request) (*argument, error) {
 	if err := complete(m, seen); err != nil {
 		return a, err
 	}
-	if err := a.fill(s.deviceFor(m), places, total, fields); err != nil {
+	if err := a.fill(s.device, places, total, fields); err != nil {
 		return a, err
 	}
 	if a.value = any(fields); m.whole {
@@ -270,14 +269,6 @@ func complete(m *model, seen map[string]bool) error {
 	return nil
 }
 
-// deviceFor is where tensors for a function are put: its process maps them there.
-func (s *service) deviceFor(m *model) driver.Device {
-	if m.owned {
-		return s.device
-	}
-	return &s.heap
-}
-
 // fill reads the inputs. It takes one slab for all tensors.
 func (a *argument) fill(dev driver.Device, places []place, total int64, fields map[string]any) error {
 	for _, p := range places {
@@ -300,7 +291,7 @@ func (a *argument) takeSlab(dev driver.Device, bytes int64) error {
 		return err
 	}
 	a.taken = bytes
-	memory, err := alloc(dev, bytes)
+	memory, err := dev.Alloc(bytes)
 	if err != nil {
 		return err
 	}
@@ -323,14 +314,6 @@ func (a *argument) read(p place) (any, error) {
 	}
 	a.closers = append(a.closers, t)
 	return t, nil
-}
-
-// alloc takes memory that is overwritten at once. What lies between tensors is nobody's.
-func alloc(dev driver.Device, bytes int64) (driver.Memory, error) {
-	if h, ok := dev.(*heap.Device); ok {
-		return h.AllocDirty(bytes)
-	}
-	return dev.Alloc(bytes)
 }
 
 // store copies the elements of an input to memory.

@@ -1,6 +1,8 @@
 package inference_test
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
 	"testing"
 
@@ -17,6 +19,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if what := os.Getenv(figuresEnv); what != "" {
+		if err := figuresMain(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{inference.New()} })
 }
 
@@ -25,7 +34,7 @@ func TestTritonClient(t *testing.T) {
 	python := pytest.Python(t, "tritonclient", "ml_dtypes")
 	owner := remotetest.StartOwner(t, "--model", "mixed=4096")
 	publishBeside(t, owner.Socket, "mixed")
-	gw := remotetest.StartGateway(t, owner.Socket, "--allow-client-shm")
+	gw := serve(t, owner, "--allow-client-shm")
 	for kind, address := range map[string]string{"grpc": gw.Addresses.GRPC, "http": gw.Addresses.HTTP} {
 		t.Run(kind, func(t *testing.T) {
 			out, err := exec.Command(python, "testdata/triton_client.py", kind, address).CombinedOutput()
@@ -33,6 +42,15 @@ func TestTritonClient(t *testing.T) {
 			t.Logf("%s", out)
 		})
 	}
+}
+
+// TestKServeClient has a client made of KServe's published stubs do the same.
+func TestKServeClient(t *testing.T) {
+	python := pytest.Python(t, "kserve", "grpc")
+	owner := remotetest.StartOwner(t)
+	gw := serve(t, owner)
+	out, err := exec.Command(python, "testdata/kserve_client.py", gw.Addresses.GRPC).CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }
 
 // publishBeside publishes the next version of a model and keeps the one before.

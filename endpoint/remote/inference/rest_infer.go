@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
@@ -261,11 +260,11 @@ type restOutput struct {
 }
 
 // answer sends a response: JSON, and behind it the elements of outputs that are sent as bytes.
-func (s restService) answer(w http.ResponseWriter, r *http.Request, out *response, binary bool) error {
-	head := restResponse{ModelName: out.model, ModelVersion: out.version, ID: out.id, Parameters: out.parameters, Outputs: []restOutput{}}
+func (s restService) answer(w http.ResponseWriter, r *http.Request, res *response, binary bool) error {
+	head := restResponse{ModelName: res.model, ModelVersion: res.version, ID: res.id, Parameters: res.parameters, Outputs: []restOutput{}}
 	var parts [][]byte
 	length := 0
-	for _, o := range out.outputs {
+	for _, o := range res.outputs {
 		one := restOutput{Name: o.name, Datatype: o.datatype, Shape: o.shape}
 		data, err := o.data()
 		if err != nil {
@@ -300,63 +299,54 @@ func (s restService) answer(w http.ResponseWriter, r *http.Request, out *respons
 		h.Set(headerLength, strconv.Itoa(len(text)))
 	}
 	parts = append([][]byte{text}, parts...)
-	if encoding := accepted(r.Header.Get("Accept-Encoding")); encoding != "" {
+	if encoding := chooseEncoding(r, parts, len(text)+length); encoding != "" {
 		h.Set("Content-Encoding", encoding)
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(max(s.env.Stall, time.Minute)))
-		sendCompressed(w, encoding, parts)
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		out := &stallWriter{w: w, stall: s.env.Stall}
+		defer out.release()
+		compress(out, encoding, parts)
 		return nil
 	}
 	h.Set("Content-Length", strconv.Itoa(len(text)+length))
-	send(w, parts, s.env.Stall)
+	out := &stallWriter{w: w, stall: s.env.Stall}
+	defer out.release()
+	for _, p := range parts {
+		if _, err := out.Write(p); err != nil {
+			return nil // the client has gone
+		}
+	}
 	return nil
 }
 
 // watchedFrom is the size from which on it is watched that a client takes a response. Less fits into what the system buffers.
 const watchedFrom = 64 << 10
 
-// send writes the parts in pieces, of which a client has to take each within a time.
-func send(w http.ResponseWriter, parts [][]byte, stall time.Duration) {
-	control := http.NewResponseController(w)
-	watched := false
-	for _, p := range parts {
-		for len(p) > 0 {
-			piece := p[:min(len(p), 1<<20)]
-			if len(piece) > watchedFrom {
-				_ = control.SetWriteDeadline(time.Now().Add(stall))
-				watched = true
-			}
-			if _, err := w.Write(piece); err != nil {
-				return // the client has gone
-			}
-			p = p[len(piece):]
-		}
-	}
-	if watched {
-		_ = control.SetWriteDeadline(time.Time{}) // for the next request
-	}
+// stallWriter writes a response in pieces, each of which its client has to take within a time.
+type stallWriter struct {
+	w       http.ResponseWriter
+	stall   time.Duration
+	sent    int64
+	watched bool
 }
 
-// accepted is the first encoding that a client accepts and that there is; empty for none. Few clients ask, and those that do want it.
-func accepted(header string) string {
-	for _, word := range strings.Split(header, ",") {
-		name, quality, _ := strings.Cut(strings.TrimSpace(word), ";")
-		if name = strings.TrimSpace(name); (name == "gzip" || name == "deflate") && strings.TrimSpace(quality) != "q=0" {
-			return name
+// Write implements io.Writer.
+func (s *stallWriter) Write(p []byte) (n int, err error) {
+	for len(p) > 0 && err == nil {
+		piece := p[:min(len(p), 1<<20)]
+		if s.sent += int64(len(piece)); s.sent > watchedFrom {
+			_ = http.NewResponseController(s.w).SetWriteDeadline(time.Now().Add(s.stall))
+			s.watched = true
 		}
+		var written int
+		written, err = s.w.Write(piece)
+		n += written
+		p = p[len(piece):]
 	}
-	return ""
+	return n, err
 }
 
-func sendCompressed(w io.Writer, encoding string, parts [][]byte) {
-	var z io.WriteCloser = zlib.NewWriter(w)
-	if encoding == "gzip" {
-		z, _ = gzip.NewWriterLevel(w, gzip.BestSpeed) // the level is one that there is
+// release takes the time limit from the connection, for the next request.
+func (s *stallWriter) release() {
+	if s.watched {
+		_ = http.NewResponseController(s.w).SetWriteDeadline(time.Time{})
 	}
-	for _, p := range parts {
-		if _, err := z.Write(p); err != nil {
-			return // the client has gone
-		}
-	}
-	_ = z.Close()
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/heap"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -19,7 +18,6 @@ type service struct {
 	name    string // what the server says it is
 	shm     bool   // clients may register shared memory
 	device  driver.Device
-	heap    heap.Device
 	models  catalog
 	regions regions
 	pending budget

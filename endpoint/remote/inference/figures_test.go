@@ -1,0 +1,241 @@
+package inference_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/inference"
+	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pytest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+)
+
+// figuresEnv makes a process one of those that figures are compared with: "bare" or "embedded".
+const figuresEnv = "INFERENCE_FIGURES"
+
+// figuresMain runs such a process until its standard input ends. It prints the addresses of gRPC and HTTP.
+func figuresMain(what string) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	if what == "bare" {
+		return serveBare(ctx)
+	}
+	dev, err := host.Open()
+	if err != nil {
+		return err
+	}
+	functions := endpoint.NewRegistry()
+	if err := remotetest.Models(functions, dev); err != nil {
+		return err
+	}
+	config := gateway.DefaultConfig()
+	config.Owner, config.NATS, config.NATSListen, config.Store = gateway.Off, gateway.Off, gateway.Off, ""
+	config.HTTP, config.GRPC = "127.0.0.1:0", "127.0.0.1:0"
+	g, err := gateway.New(gateway.Options{
+		Config: config, Registry: functions, Components: []gateway.Component{inference.New()}, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return err
+	}
+	go func() {
+		<-g.Ready()
+		fmt.Println(g.Addresses().GRPC, g.Addresses().HTTP)
+	}()
+	return g.Run(ctx)
+}
+
+// bare answers with what came: generated code on grpc-go, and encoding/json on net/http.
+type bare struct {
+	pb.UnimplementedGRPCInferenceServiceServer
+}
+
+func (bare) ModelInfer(_ context.Context, r *pb.ModelInferRequest) (*pb.ModelInferResponse, error) {
+	in := r.GetInputs()[0]
+	return &pb.ModelInferResponse{
+		ModelName: r.GetModelName(), ModelVersion: "1", RawOutputContents: r.GetRawInputContents(),
+		Outputs: []*pb.ModelInferResponse_InferOutputTensor{{Name: "output", Datatype: in.GetDatatype(), Shape: in.GetShape()}},
+	}, nil
+}
+
+// restMessage is a request and a response of REST, as far as identity needs it.
+type restMessage struct {
+	ModelName string       `json:"model_name,omitempty"`
+	Inputs    []restTensor `json:"inputs,omitempty"`
+	Outputs   []restTensor `json:"outputs,omitempty"`
+}
+
+type restTensor struct {
+	Name     string    `json:"name"`
+	Datatype string    `json:"datatype"`
+	Shape    []int64   `json:"shape"`
+	Data     []float32 `json:"data"`
+}
+
+func serveBare(ctx context.Context) error {
+	var listeners []net.Listener
+	for range 2 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, l)
+	}
+	s := grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20))
+	pb.RegisterGRPCInferenceServiceServer(s, bare{})
+	go func() { _ = s.Serve(listeners[0]) }()
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v2/models/identity/infer", func(w http.ResponseWriter, r *http.Request) {
+		var in restMessage
+		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		in.Inputs[0].Name = "output"
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(restMessage{ModelName: "identity", Outputs: in.Inputs})
+	})
+	go func() { _ = http.Serve(listeners[1], mux) }()
+	fmt.Println(listeners[0].Addr(), listeners[1].Addr())
+	<-ctx.Done()
+	return nil
+}
+
+// startFigures starts such a process.
+func startFigures(b *testing.B, what string) (grpcAt, httpAt string) {
+	b.Helper()
+	exe, err := os.Executable()
+	require.NoError(b, err)
+	cmd := exec.Command(exe)
+	cmd.Env, cmd.Stderr = append(os.Environ(), figuresEnv+"="+what), os.Stderr
+	stdin, err := cmd.StdinPipe()
+	require.NoError(b, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(b, err)
+	require.NoError(b, cmd.Start())
+	b.Cleanup(func() { _ = stdin.Close(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(b, err)
+	words := strings.Fields(line)
+	require.Len(b, words, 2)
+	return words[0], words[1]
+}
+
+// takeTurns runs operations one after the other, and returns the median of each.
+func takeTurns(b *testing.B, rounds int, operations ...func() error) []time.Duration {
+	b.Helper()
+	times := make([][]time.Duration, len(operations))
+	for round := range rounds + 20 {
+		for i, run := range operations {
+			begin := time.Now()
+			require.NoError(b, run())
+			if took := time.Since(begin); round >= 20 {
+				times[i] = append(times[i], took)
+			}
+		}
+	}
+	medians := make([]time.Duration, len(operations))
+	for i, list := range times {
+		slices.Sort(list)
+		medians[i] = list[len(list)/2]
+	}
+	return medians
+}
+
+func inferGRPC(b *testing.B, address string, r *pb.ModelInferRequest) func() error {
+	b.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(b, err)
+	b.Cleanup(func() { _ = conn.Close() })
+	client := pb.NewGRPCInferenceServiceClient(conn)
+	return func() error {
+		_, err := client.ModelInfer(context.Background(), r)
+		return err
+	}
+}
+
+func inferHTTP(b *testing.B, address string) func() error {
+	b.Helper()
+	body, err := json.Marshal(restMessage{Inputs: []restTensor{{"x", "FP32", []int64{16}, make([]float32, 16)}}})
+	require.NoError(b, err)
+	return func() error {
+		answer, err := http.Post("http://"+address+"/v2/models/identity/infer", "application/json", bytes.NewReader(body))
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		var out restMessage
+		if err := json.NewDecoder(answer.Body).Decode(&out); err != nil || len(out.Outputs) != 1 || len(out.Outputs[0].Data) != 16 {
+			return fmt.Errorf("%s: %v: %w", answer.Status, out, err)
+		}
+		return nil
+	}
+}
+
+// BenchmarkFiguresSmall is identity of 64 bytes: the floor answers by itself; a function in the gateway's own process; a function of an owner,
+// which is one more process that has to be woken and two pieces of shared memory.
+func BenchmarkFiguresSmall(b *testing.B) {
+	owner := remotetest.StartOwner(b)
+	gw := serve(b, owner)
+	bareGRPC, bareHTTP := startFigures(b, "bare")
+	embeddedGRPC, embeddedHTTP := startFigures(b, "embedded")
+	b.Run("grpc", func(b *testing.B) {
+		r := identity(16)
+		report(b, takeTurns(b, b.N, inferGRPC(b, bareGRPC, r), inferGRPC(b, embeddedGRPC, r), inferGRPC(b, gw.Addresses.GRPC, r)))
+	})
+	b.Run("rest", func(b *testing.B) {
+		report(b, takeTurns(b, b.N, inferHTTP(b, bareHTTP), inferHTTP(b, embeddedHTTP), inferHTTP(b, gw.Addresses.HTTP)))
+	})
+}
+
+func report(b *testing.B, medians []time.Duration) {
+	b.Helper()
+	for i, name := range []string{"floor-µs", "embedded-µs", "owner-µs"} {
+		b.ReportMetric(float64(medians[i].Nanoseconds())/1000, name)
+	}
+	b.ReportMetric(float64(medians[1])/float64(medians[0]), "embedded/floor")
+	b.ReportMetric(float64(medians[2])/float64(medians[0]), "owner/floor")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkFiguresShared is identity of 1 MiB by tritonclient: inline, and by system shared memory.
+func BenchmarkFiguresShared(b *testing.B) {
+	python := pytest.Python(b, "tritonclient", "ml_dtypes")
+	owner := remotetest.StartOwner(b)
+	gw := serve(b, owner, "--allow-client-shm")
+	for kind, address := range map[string]string{"grpc": gw.Addresses.GRPC, "http": gw.Addresses.HTTP} {
+		b.Run(kind, func(b *testing.B) {
+			out, err := exec.Command(python, "testdata/shm_figures.py", kind, address, "1048576", fmt.Sprint(b.N)).CombinedOutput()
+			require.NoError(b, err, "%s", out)
+			var inline, shared float64
+			_, err = fmt.Sscan(string(out), &inline, &shared)
+			require.NoError(b, err)
+			b.ReportMetric(inline, "inline-µs")
+			b.ReportMetric(shared, "shared-µs")
+			b.ReportMetric(inline/shared, "inline/shared")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
