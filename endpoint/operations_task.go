@@ -159,6 +159,9 @@ func (r request) taskResult(t *task.Task[*outcome]) (reply, error) {
 		res, err = o.fetch()
 	}
 	if errors.Is(err, task.ErrDiscarded) {
+		if _, gone := r.session.server.tasks.Get(t.ID()); gone != nil { // its time ran out since it was looked for
+			return reply{}, gone
+		}
 		return reply{}, &status.StaleError{
 			ObjectID: t.Status().Note, ServerID: r.session.server.id, Reason: status.StaleObjectMissing,
 			Detail: "it was the result of task " + t.ID(),
