@@ -3,17 +3,23 @@ out.
 
     go build -o /tmp/st/ ./examples/python/internal/benchowner
     python examples/python/bench.py --programs /tmp/st
+
+In each round all of a table take turns. A line has the median of the rounds, and after it, as a multiple of the first
+line, the median and the range over the rounds.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import multiprocessing as mp
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +29,34 @@ import sharedtensor as st
 from sharedtensor import safetensors_file
 
 MIB = 1 << 20
+Work = Callable[[], object]
 
 
-def measure(work: Callable[[], object], seconds: float, least: int = 5) -> float:
-    """Returns the median seconds of a piece of work, done again and again for a while."""
-    work()
+def once(work: Work, seconds: float, least: int = 3) -> float:
+    """Returns the seconds that the quickest tenth of runs take at most: other work on the machine disturbs them
+    least."""
     times: list[float] = []
     until = time.perf_counter() + seconds
     while len(times) < least or time.perf_counter() < until:
         begin = time.perf_counter()
         work()
         times.append(time.perf_counter() - begin)
-    return statistics.median(times)
+    return sorted(times)[len(times) // 10]
 
 
-def show(what: str, seconds: float, floor: float | None = None) -> None:
-    """Prints one figure, and its ratio to the floor."""
-    unit = f"{seconds * 1e6:10.0f} µs" if seconds < 0.01 else f"{seconds * 1e3:10.1f} ms"
-    print(f"  {what:58} {unit}" + (f"   {seconds / floor:8.2f}" if floor else ""), flush=True)
+def table(title: str, contenders: dict[str, Work], options: argparse.Namespace) -> None:
+    """Has the contenders take turns, and prints a line for each."""
+    print(f"\n{title}", flush=True)
+    for work in contenders.values():
+        work()
+    rounds = [{name: once(work, options.seconds) for name, work in contenders.items()} for _ in range(options.rounds)]
+    first = next(iter(contenders))
+    for name in contenders:
+        seconds = statistics.median(r[name] for r in rounds)
+        ratios = sorted(r[name] / r[first] for r in rounds)
+        figure = f"{seconds * 1e6:10.0f} µs" if seconds < 0.01 else f"{seconds * 1e3:10.1f} ms"
+        multiple = "" if name == first else f"{statistics.median(ratios):9.2f}   {ratios[0]:.2f} to {ratios[-1]:.2f}"
+        print(f"  {name:50} {figure} {multiple}", flush=True)
 
 
 def attach(client: st.Client, folder: Path, options: argparse.Namespace) -> None:
@@ -49,121 +65,111 @@ def attach(client: st.Client, folder: Path, options: argparse.Namespace) -> None
     file = folder / "m.safetensors"
     safetensors_file.write(file, st.state_dict(tensors, framework="numpy"))
     client.publish("m", tensors)
-    frameworks = ["numpy", *(["torch"] if has("torch") else [])]
-    for framework in frameworks:
-        print(f"attach, 1,000 tensors, 64 MiB, as {framework}")
-        floor = measure(lambda f=framework: client.acquire("m", framework=f), options.seconds)  # type: ignore[misc]
-        show("acquire, no tensor looked at", floor)
-        show(
-            "acquire, all tensors made",
-            measure(lambda f=framework: dict(client.acquire("m", framework=f)), options.seconds),
-            floor,
-        )  # type: ignore[misc]
-        if not has("safetensors"):
+    for framework, short in (("numpy", "np"), ("torch", "pt")):
+        if not has(framework):
             continue
-        import importlib
+        contenders: dict[str, Work] = {
+            "acquire, all tensors made": lambda f=framework: dict(client.acquire("m", framework=f)),  # type: ignore[misc]
+            "acquire, no tensor looked at": lambda f=framework: client.acquire("m", framework=f),  # type: ignore[misc]
+        }
+        if has("safetensors"):
+            contenders["safetensors.safe_open, all tensors"] = lambda s=short: opened(file, s)  # type: ignore[misc]
+            load = importlib.import_module(f"safetensors.{framework}").load_file
+            contenders[f"safetensors.{framework}.load_file"] = lambda load=load: load(file)  # type: ignore[misc]
+        table(f"attach, 1,000 tensors, 64 MiB, as {framework}", contenders, options)
 
-        from safetensors import safe_open
 
-        load = importlib.import_module(f"safetensors.{framework}").load_file
-        short = {"numpy": "np", "torch": "pt"}[framework]
-        show(f"safetensors.{framework}.load_file", measure(lambda load=load: load(file), options.seconds), floor)
+def opened(file: Path, framework: str) -> None:
+    """Makes all tensors of a file by mapping it."""
+    from safetensors import safe_open
 
-        def opened(short: str = short) -> None:
-            with safe_open(file, short) as f:
-                for key in f.keys():
-                    f.get_tensor(key)
-
-        show("safe_open, all tensors", measure(opened, options.seconds), floor)
+    with safe_open(file, framework) as f:
+        for key in f.keys():
+            f.get_tensor(key)
 
 
 def publish(client: st.Client, options: argparse.Namespace) -> None:
     """64 MiB of parameters, step after step."""
-    print("publish 64 MiB")
     source, target = np.ones(16 * MIB, np.float32), np.ones(16 * MIB, np.float32)
-    floor = measure(lambda: np.copyto(target, source), options.seconds)
-    show("copy within this process (floor)", floor)
-    show("publish, memory reused", measure(lambda: client.publish("p", {"w": source}), options.seconds), floor)
     with st.connect(client.path, keep=0) as fresh:
-        show("publish, fresh memory", measure(lambda: fresh.publish("q", {"w": source}), options.seconds), floor)
+        contenders: dict[str, Work] = {
+            "publish, memory reused": lambda: client.publish("p", {"w": source}),
+            "publish, fresh memory": lambda: fresh.publish("q", {"w": source}),
+            "a copy within this process (floor)": lambda: np.copyto(target, source),
+            "multiprocessing.shared_memory, fresh": lambda: block(source),
+        }
+        if has("ray"):
+            import ray
+
+            contenders["ray.put"] = lambda: ray.put(source)
+        table("publish 64 MiB", contenders, options)
+
+
+def block(source: np.ndarray[Any, Any]) -> None:
+    """Puts an array into shared memory of its own, and takes that away again."""
     from multiprocessing import shared_memory
 
-    def block() -> None:
-        memory = shared_memory.SharedMemory(create=True, size=64 * MIB)
-        np.copyto(np.ndarray(source.shape, source.dtype, memory.buf), source)
-        memory.close()
-        memory.unlink()
-
-    show("multiprocessing.shared_memory, fresh", measure(block, options.seconds), floor)
-    if has("ray"):
-        import ray
-
-        show("ray.put", measure(lambda: ray.put(source), options.seconds), floor)
-
-
-def answer(pipe: Any) -> None:
-    """The other process of torch.multiprocessing and of a plain pipe."""
-    while (x := pipe.recv()) is not None:
-        pipe.send(float(x.reshape(-1)[0]))
+    memory = shared_memory.SharedMemory(create=True, size=source.nbytes)
+    np.copyto(np.ndarray(source.shape, source.dtype, memory.buf), source)
+    memory.close()
+    memory.unlink()
 
 
 def call(client: st.Client, options: argparse.Namespace) -> None:
     """A tensor goes to another process, which looks at its first element."""
     for mib in (1 / 1024, 1, 64):
         n = int(mib * MIB) // 4
-        print(f"call with a tensor of {'1 KiB' if mib < 1 else f'{mib:.0f} MiB'}")
-        floor = measure(client.ping, options.seconds)
-        show("a request and its answer (floor)", floor)
         shared = st.empty((n,), framework="numpy")
         shared[:] = 1
-        show(
-            "call, tensor in shared memory", measure(lambda x=shared: client.call("first", x=x), options.seconds), floor
-        )  # type: ignore[misc]
         ordinary = np.ones(n, np.float32)
-        show(
-            "call, ordinary array, copied once",
-            measure(lambda x=ordinary: client.call("first", x=x), options.seconds),
-            floor,
-        )  # type: ignore[misc]
-        rivals(n, floor, options)
+        with ExitStack() as stack:
+            contenders: dict[str, Work] = {
+                "call, tensor in shared memory": lambda x=shared: client.call("first", x=x),  # type: ignore[misc]
+                "call, ordinary array, copied once": lambda x=ordinary: client.call("first", x=x),  # type: ignore[misc]
+                "a request and its answer, nothing in it (floor)": client.ping,
+            }
+            ask = stack.enter_context(other_process(mp.get_context("spawn")))
+            contenders["multiprocessing.Pipe, numpy"] = lambda ask=ask, x=ordinary: ask(x)  # type: ignore[misc]
+            if has("torch"):
+                import torch
+                import torch.multiprocessing
+
+                context = torch.multiprocessing.get_context("spawn")
+                ask = stack.enter_context(other_process(context))
+                tensor = torch.ones(n)
+                contenders["torch.multiprocessing, a new tensor each time"] = (
+                    lambda ask=ask, x=tensor: ask(x.clone())  # type: ignore[misc]
+                )
+            if has("ray"):
+                import ray
+
+                actor = ray.remote(Actor).options(num_cpus=0).remote()
+                contenders["Ray actor, numpy"] = (
+                    lambda actor=actor, x=ordinary: ray.get(actor.first.remote(x))  # type: ignore[misc]
+                )
+            table(f"call with a tensor of {'1 KiB' if mib < 1 else f'{mib:.0f} MiB'}", contenders, options)
 
 
-def rivals(n: int, floor: float, options: argparse.Namespace) -> None:
-    """The same by a pipe with pickle, by torch.multiprocessing and by Ray."""
-    context = mp.get_context("spawn")
+@contextmanager
+def other_process(context: Any) -> Iterator[Callable[[Any], None]]:
+    """Starts a process that answers with the first element of what it gets by a pipe, and gives what asks it."""
     here, there = context.Pipe()
     process = context.Process(target=answer, args=(there,))
     process.start()
-    ordinary = np.ones(n, np.float32)
 
     def ask(x: Any) -> None:
         here.send(x)
         here.recv()
 
-    show("multiprocessing.Pipe, numpy", measure(lambda: ask(ordinary), options.seconds), floor)
+    yield ask
     here.send(None)
     process.join()
-    if has("torch"):
-        import torch
-        import torch.multiprocessing as tmp
 
-        context = tmp.get_context("spawn")
-        here, there = context.Pipe()
-        process = context.Process(target=answer, args=(there,))
-        process.start()
-        tensor = torch.ones(n)
-        show(
-            "torch.multiprocessing, a new tensor each time",
-            measure(lambda: ask(tensor.clone()), options.seconds),
-            floor,
-        )
-        here.send(None)
-        process.join()
-    if has("ray"):
-        import ray
 
-        actor = ray.remote(Actor).remote()
-        show("Ray actor, numpy", measure(lambda: ray.get(actor.first.remote(ordinary)), options.seconds), floor)
+def answer(pipe: Any) -> None:
+    """Is the other process."""
+    while (x := pipe.recv()) is not None:
+        pipe.send(float(x.reshape(-1)[0]))
 
 
 class Actor:
@@ -176,8 +182,6 @@ class Actor:
 
 def has(module: str) -> bool:
     """Reports whether a module is installed."""
-    import importlib.util
-
     return importlib.util.find_spec(module) is not None
 
 
@@ -185,8 +189,18 @@ def main() -> None:
     """Runs all of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--programs", type=Path, required=True, help="the folder with the program benchowner")
-    parser.add_argument("--seconds", type=float, default=2, help="for each figure")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="for each line of a round")
     options = parser.parse_args()
+    for name in ("numpy", "torch", "safetensors", "ray"):
+        print(name, importlib.import_module(name).__version__ if has(name) else "is not installed")
+    if has("ray"):
+        import ray
+
+        try:
+            ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR")
+        except Exception as err:
+            parser.error(f"Ray is installed and does not start: {err}")
     with tempfile.TemporaryDirectory(prefix="st") as name:
         socket = f"{name}/s.sock"
         owner = subprocess.Popen([options.programs / "benchowner", socket])

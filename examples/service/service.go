@@ -1,6 +1,6 @@
-// Package service is a small inference service in two programs. The owner has functions that other processes call: it builds models,
+// Package service is a small inference service in three programs. The owner has functions that other processes call: it builds models,
 // transforms tensors, and streams what it computes. The client calls them. Tensors cross in neither direction: both sides use the
-// same memory.
+// same memory. The third, web, answers HTTP requests with four workers on the newest version of the owner's model.
 //
 // This package has the types of arguments and results, and the names of the endpoints.
 package service

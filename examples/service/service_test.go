@@ -5,22 +5,55 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// TestOwnerAndClient runs the two programs of this example as a newcomer would.
-func TestOwnerAndClient(t *testing.T) {
-	dir, err := os.MkdirTemp("", "st") // short enough for a socket's path
+// built is the folder with the programs of this example.
+var built struct {
+	once   sync.Once
+	folder string
+	output []byte
+	err    error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.folder != "" {
+		os.RemoveAll(built.folder)
+	}
+	os.Exit(code)
+}
+
+// programs builds the programs of this example, once.
+func programs(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		built.folder, built.err = os.MkdirTemp("", "st")
+		if built.err == nil {
+			built.output, built.err = exec.Command("go", "build", "-o", built.folder+"/", "./owner", "./client", "./web").CombinedOutput()
+		}
+	})
+	require.NoError(t, built.err, "%s", built.output)
+	return built.folder
+}
+
+// socketPath is in a folder whose name is short enough for a socket.
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "st")
 	require.NoError(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	out, err := exec.Command("go", "build", "-o", dir+"/", "./owner", "./client").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	socket := filepath.Join(dir, "s.sock")
+	return filepath.Join(dir, "s.sock")
+}
 
-	owner := exec.Command(filepath.Join(dir, "owner"), socket)
+// startOwner starts the owner and returns when it serves.
+func startOwner(t *testing.T, socket string) *exec.Cmd {
+	t.Helper()
+	owner := exec.Command(filepath.Join(programs(t), "owner"), socket)
 	log, err := owner.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, owner.Start())
@@ -28,6 +61,14 @@ func TestOwnerAndClient(t *testing.T) {
 	lines := bufio.NewScanner(log)
 	require.True(t, lines.Scan())
 	require.Contains(t, lines.Text(), "serving "+socket)
+	return owner
+}
+
+// TestOwnerAndClient runs the two programs of this example as a newcomer would.
+func TestOwnerAndClient(t *testing.T) {
+	dir := programs(t)
+	socket := socketPath(t)
+	owner := startOwner(t, socket)
 
 	for range 2 {
 		out, err := exec.Command(filepath.Join(dir, "client"), socket).CombinedOutput()
@@ -41,7 +82,7 @@ func TestOwnerAndClient(t *testing.T) {
 	require.NoError(t, owner.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, owner.Wait())
 	require.NoFileExists(t, socket)
-	out, err = exec.Command(filepath.Join(dir, "client"), socket).CombinedOutput()
+	out, err := exec.Command(filepath.Join(dir, "client"), socket).CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "no owner is serving")
 }

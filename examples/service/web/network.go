@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// network is a model as the requests use it: the owner's bytes, in place.
+type network struct {
+	layers [][]float32 // row-major square matrices
+	width  int
+}
+
+// newNetwork finds the layers of a state dict. They are valid as long as that is mapped.
+func newNetwork(sd *module.StateDict) (network, error) {
+	var n network
+	for name, t := range sd.All() {
+		values, err := tensor.Data[float32](t)
+		if err != nil {
+			return n, fmt.Errorf("%s: %w", name, err)
+		}
+		if n.layers == nil && t.Rank() == 2 {
+			n.width = int(t.Shape()[0])
+		}
+		if !t.Shape().Equal(tensor.Shape{int64(n.width), int64(n.width)}) || n.width == 0 {
+			return n, fmt.Errorf("%s: %w: its shape is %v, not %d squared", name, driver.ErrInvalid, t.Shape(), n.width)
+		}
+		n.layers = append(n.layers, values)
+	}
+	if n.layers == nil {
+		return n, fmt.Errorf("%w: the model has no layers", driver.ErrInvalid)
+	}
+	return n, nil
+}
+
+// forward multiplies x, filled up with zeros, by one layer after the other.
+func forward(sd *module.StateDict, x []float32) ([]float32, error) {
+	n, err := newNetwork(sd)
+	if err != nil {
+		return nil, err
+	}
+	if len(x) > n.width {
+		return nil, fmt.Errorf("%w: x has %d values, the model takes %d", driver.ErrInvalid, len(x), n.width)
+	}
+	x = append(x, make([]float32, n.width-len(x))...)
+	for _, layer := range n.layers {
+		y := make([]float32, n.width)
+		for i := range y {
+			row := layer[i*n.width : (i+1)*n.width]
+			for j, w := range row {
+				y[i] += w * x[j]
+			}
+		}
+		x = y
+	}
+	return x, nil
+}
