@@ -180,9 +180,13 @@ class Actor:
         return float(x[0])
 
 
+without: list[str] = []
+"""Modules that are left out although they are installed."""
+
+
 def has(module: str) -> bool:
     """Reports whether a module is installed."""
-    return importlib.util.find_spec(module) is not None
+    return module not in without and importlib.util.find_spec(module) is not None
 
 
 def main() -> None:
@@ -191,7 +195,9 @@ def main() -> None:
     parser.add_argument("--programs", type=Path, required=True, help="the folder with the program benchowner")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each line of a round")
+    parser.add_argument("--without", action="append", default=[], help="leave a rival out, such as ray")
     options = parser.parse_args()
+    without.extend(options.without)
     for name in ("numpy", "torch", "safetensors", "ray"):
         print(name, importlib.import_module(name).__version__ if has(name) else "is not installed")
     if has("ray"):

@@ -1,0 +1,86 @@
+// Package main_test runs the example of the README as it stands there.
+package main_test
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// TestReadmeShowsThisProgram holds the README's first code in Go to this program, but for blanks.
+func TestReadmeShowsThisProgram(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	program, err := os.ReadFile("main.go")
+	require.NoError(t, err)
+	_, code, found := strings.Cut(string(readme), "```go\n")
+	require.True(t, found)
+	code, _, _ = strings.Cut(code, "```")
+	blocks := strings.Split(strings.TrimSpace(code), "\n\n")
+	require.GreaterOrEqual(t, len(blocks), 2)
+	for _, block := range blocks {
+		require.Contains(t, blanks(string(program)), blanks(block))
+	}
+}
+
+// blanks makes any run of blanks one.
+func blanks(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// TestModelOfBFloat16WithTiedWeights runs both halves on what language models look like on disk.
+func TestModelOfBFloat16WithTiedWeights(t *testing.T) {
+	dir, err := os.MkdirTemp("", "st") // short enough for a socket's path
+	require.NoError(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	file, first := filepath.Join(dir, "model.safetensors"), filepath.Join(dir, "first")
+	writeModel(t, file)
+	out, err := exec.Command("go", "build", "-o", first, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	env := append(os.Environ(), endpoint.EnvBasePath+"="+filepath.Join(dir, "s"))
+
+	reader := exec.Command(first, "read") // waits for its owner
+	reader.Env = env
+	var said strings.Builder
+	reader.Stdout, reader.Stderr = &said, os.Stderr
+	require.NoError(t, reader.Start())
+	t.Cleanup(func() { reader.Process.Kill() })
+	owner := exec.Command(first, "own", file)
+	owner.Env, owner.Stderr = env, os.Stderr
+	log, err := owner.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, owner.Start())
+	t.Cleanup(func() { owner.Process.Kill(); owner.Wait() })
+	lines := bufio.NewScanner(log)
+	require.True(t, lines.Scan())
+	require.Equal(t, "serving version 1", lines.Text())
+	require.NoError(t, reader.Wait())
+	require.Equal(t, "bfloat16 [3, 2] 1.5\n", said.String())
+}
+
+// writeModel writes a model as Python's save_model does: of the tied names embed_tokens and lm_head the file has one.
+func writeModel(t *testing.T, file string) {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	values := make([]tensor.BF16, 6)
+	for i := range values {
+		values[i] = tensor.NewBF16(float32(i) + 1.5)
+	}
+	embedding, err := tensor.FromSlice(dev, tensor.Shape{3, 2}, values)
+	require.NoError(t, err)
+	sd := module.NewStateDict()
+	defer sd.Close()
+	require.NoError(t, sd.Set("model.embed_tokens.weight", embedding))
+	require.NoError(t, module.Save(context.Background(), file, sd, module.SaveOptions{}))
+}
