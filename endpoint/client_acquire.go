@@ -26,6 +26,9 @@ type AcquireOptions struct {
 	Version uint64
 	// Wait waits, until the context ends, for a name or version that is not published yet.
 	Wait bool
+	// Digest is what [module.StateDictDigest] has to be of the version; another one is [module.ErrDigest]. It is computed from the tensors
+	// after they were mapped, whose bytes are all read for it. The zero digest stands for any.
+	Digest module.Digest
 }
 
 // AcquireWith is [Client.Acquire] with options.
@@ -33,6 +36,11 @@ func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptio
 	h, err := c.acquire(ctx, name, opts.Version)
 	if opts.Wait && errors.Is(err, status.ErrNotFound) && ctx.Err() == nil {
 		h, err = c.acquirePublished(ctx, name, opts.Version, err)
+	}
+	if err == nil && opts.Digest != (module.Digest{}) {
+		if err = module.Verify(ctx, h.StateDict(), opts.Digest); err != nil {
+			err = errors.Join(fmt.Errorf("version %d: %w", h.Version(), err), h.Close())
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("acquire %s: %w", status.Shown(name), err)

@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -67,6 +69,46 @@ func Digests(ctx context.Context, sd *StateDict, workers int) (map[string]Digest
 		named[name] = digests[sameAs[i]]
 	}
 	return named, nil
+}
+
+// StateDictDigest computes one digest of the whole: the SHA-256 of one record a tensor, in the order of their names as bytes. A record is
+// LENGTH:NAME DTYPE [DIMENSIONS] and a space, such as "4:bias float32 [3] " for a name of 4 bytes, followed by the 32 bytes of the tensor's digest;
+// dimensions stand one space apart. Metadata, strides and ties are not part of it, so that a copy has the digest of its original. workers is as with
+// [Digests]. It borrows sd.
+func StateDictDigest(ctx context.Context, sd *StateDict, workers int) (Digest, error) {
+	each, err := Digests(ctx, sd, workers)
+	if err != nil {
+		return Digest{}, err
+	}
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(each)) {
+		t, _ := sd.Get(name)
+		d := each[name]
+		fmt.Fprintf(h, "%d:%s %v %v ", len(name), name, t.DType(), []int64(t.Shape()))
+		h.Write(d[:])
+	}
+	return Digest(h.Sum(nil)), nil
+}
+
+// Verify computes the digest of the whole, as [StateDictDigest] does, and fails with [ErrDigest] where it is not the one that is wanted. It
+// borrows sd.
+func Verify(ctx context.Context, sd *StateDict, want Digest) error {
+	got, err := StateDictDigest(ctx, sd, 0)
+	if err == nil && got != want {
+		err = fmt.Errorf("%w: their digest is %v, not %v", ErrDigest, got, want)
+	}
+	return err
+}
+
+// ParseDigest reads a digest in hexadecimal, as String writes it.
+func ParseDigest(text string) (d Digest, err error) {
+	if len(text) != 2*len(d) {
+		return d, fmt.Errorf("a digest has %d hexadecimal digits, not %d", 2*len(d), len(text))
+	}
+	if _, err := hex.Decode(d[:], []byte(text)); err != nil {
+		return Digest{}, fmt.Errorf("digest: %w", err)
+	}
+	return d, nil
 }
 
 // distinct returns the positions of the tensors with tied ones once, and for every position the one that stands for it.

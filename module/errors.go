@@ -18,6 +18,8 @@ var (
 	ErrManifest = errors.New("manifest refused")
 	// ErrTooLarge is a model whose tensors together do not fit 63 bits of address.
 	ErrTooLarge = errors.New("model is too large")
+	// ErrDigest is a state dict that has another digest than was expected.
+	ErrDigest = errors.New("the tensors are not those that were expected")
 )
 
 // quote is strconv.Quote for names that a peer or a file chose: a hostile one may be megabytes long.

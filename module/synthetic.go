@@ -2,6 +2,7 @@ package module
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -58,36 +59,27 @@ func syntheticName(i int) string { return fmt.Sprintf("layers.%08d.weight", i) }
 
 // Synthesize makes the model in one slab of memory on dev and returns an owned state dict: what Load would make of the
 // file that [SynthesizeFile] writes. Errors are [driver.ErrInvalid] and those of the device.
-func Synthesize(dev driver.Device, s Synthetic) (_ *StateDict, err error) {
+func Synthesize(dev driver.Device, s Synthetic) (*StateDict, error) {
 	h, err := s.header()
 	if err != nil {
 		return nil, err
 	}
-	model := &safetensors.Model{Path: "synthetic", Files: []*safetensors.File{{Path: "synthetic", Header: h}}, Metadata: h.Metadata}
-	for _, t := range h.Tensors {
-		model.Tensors = append(model.Tensors, safetensors.ModelTensor{TensorInfo: t})
+	specs := make([]NamedSpec, len(h.Tensors))
+	for i, t := range h.Tensors {
+		specs[i] = NamedSpec{Name: t.Name, DType: t.DType, Shape: t.Shape}
 	}
-	layout, err := PlanLayout(model, dev.Info().Granularity)
+	sd, err := New(dev, specs)
 	if err != nil {
 		return nil, err
 	}
-	mem, err := dev.Alloc(layout.SlabBytes)
-	if err != nil {
-		return nil, err
-	}
-	slab := tensor.NewStorage(mem)
-	// The tensors hold references of their own; without any, this frees the memory.
-	defer func() {
-		if closeErr := slab.Close(); err == nil {
-			err = closeErr
-		}
-	}()
-	for i, p := range layout.Tensors {
-		if err := s.write(io.NewOffsetWriter(mem, p.Spec.ByteOffset), i, p.Bytes); err != nil {
-			return nil, err
+	sd.Metadata = h.Metadata
+	for i := range specs {
+		t := sd.at(i)
+		if err := s.write(io.NewOffsetWriter(t.Storage().Memory(), t.Spec().ByteOffset), i, t.Bytes()); err != nil {
+			return nil, errors.Join(err, sd.Close())
 		}
 	}
-	return FromManifest(layout.Manifest(dev.Info()), []*tensor.Storage{slab})
+	return sd, nil
 }
 
 // SynthesizeFile writes the model to a safetensors file, as [safetensors.WriteFile] does.
