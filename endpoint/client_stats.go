@@ -12,8 +12,10 @@ import (
 
 // ClientStats describe a client at one moment, without asking its owner.
 type ClientStats struct {
-	Socket string      `json:"socket_path"`
-	State  ClientState `json:"state"`
+	// Socket is the path of the owner's socket.
+	Socket string `json:"socket_path"`
+	// State is how the client stands to its owner.
+	State ClientState `json:"state"`
 	// Server is the id of the owner that it is connected to, ConnectedAt when that began; empty and zero where there is no connection.
 	Server      string    `json:"server_id,omitempty"`
 	ConnectedAt time.Time `json:"connected_at,omitzero"`
@@ -35,14 +37,16 @@ type ClientStats struct {
 
 // VersionInUse is a version that a client has handles of.
 type VersionInUse struct {
-	Name    string      `json:"name"`
-	Server  string      `json:"server_id"`
-	Version uint64      `json:"version"`
-	State   HandleState `json:"state"`
-	// Newest is the newest version of the name that was heard of.
-	Newest  uint64 `json:"newest"`
-	Handles int    `json:"handles"`
-	Bytes   int64  `json:"bytes_mapped"`
+	// Name is the name of the model, Server the id of the owner that it came from, and Version its version there.
+	Name    string `json:"name"`
+	Server  string `json:"server_id"`
+	Version uint64 `json:"version"`
+	// State is how the version stands at its owner, and Newest the newest version of the name that was heard of.
+	State  HandleState `json:"state"`
+	Newest uint64      `json:"newest"`
+	// Handles is how many handles have it, Bytes the size of their memory.
+	Handles int   `json:"handles"`
+	Bytes   int64 `json:"bytes_mapped"`
 }
 
 // dials are what came of a client's attempts to connect.

@@ -6,8 +6,9 @@ import (
 	"math"
 )
 
-// Tolerance is how far elements may be apart that are taken for close: by Absolute, and by Relative times the magnitude of the other one.
+// Tolerance is how far elements may be apart that are taken for close.
 type Tolerance struct {
+	// Relative is a part of the magnitude of the other element, Absolute a distance; both together are allowed.
 	Relative, Absolute float64
 	// EqualNaN takes a NaN for close to a NaN.
 	EqualNaN bool
