@@ -17,7 +17,7 @@ import (
 var (
 	// ErrClosed is a cache, or a [Ref], that was closed.
 	ErrClosed = errors.New("cache is closed")
-	// ErrAbandoned is the cause with which the context of a build is cancelled when the last waiter has left.
+	// ErrAbandoned is the cause with which the context of a build is cancelled when the last waiter has left, together with why it left.
 	ErrAbandoned = errors.New("nobody waits for this any more")
 	// ErrPanic is a build that panicked; the error is a [*PanicError].
 	ErrPanic = panics.ErrPanic

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/task/panics"
@@ -26,7 +27,7 @@ type flight[V any] struct {
 // who ask for the key meanwhile wait for the same build and get references of their own. The value becomes the cache's.
 //
 // A caller whose ctx ends while it waits leaves with the cause of ctx. load gets a context that is cancelled, with cause
-// [ErrAbandoned], when the last waiter has left; its deadline is the latest of theirs, at the moment at which it is asked for, and none
+// [ErrAbandoned] and the cause of that waiter, when the last waiter has left; its deadline is the latest of theirs, at the moment at which it is asked for, and none
 // while one of them has none. So it may become later, and the context does not end at a time that it was asked for before: what has to end
 // then needs a timer of its own. Who waits longer than the build was told asks again where the build fails with
 // [context.DeadlineExceeded] after that time, unless that is [Final]: it was not his. It must not ask the cache for its own key: it would wait for itself, unless
@@ -112,7 +113,7 @@ func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], buil
 		go build()
 	}
 	if err != nil {
-		if !c.leave(f, waits, ErrAbandoned) && f.err == nil {
+		if !c.leave(f, waits, fmt.Errorf("%w: %w", ErrAbandoned, err)) && f.err == nil {
 			(&Ref[V]{c: c, e: f.entry}).Close()
 		}
 		return nil, nil, err
@@ -121,11 +122,7 @@ func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], buil
 	select {
 	case <-f.done:
 	case <-ctx.Done():
-		why := ErrAbandoned
-		if ctx.Err() == context.DeadlineExceeded {
-			why = fmt.Errorf("%w: %w", ErrAbandoned, context.DeadlineExceeded)
-		}
-		if c.leave(f, waits, why) {
+		if c.leave(f, waits, abandoned(ctx)) {
 			return nil, nil, context.Cause(ctx)
 		}
 	}
@@ -133,6 +130,15 @@ func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], buil
 		return nil, f, f.err
 	}
 	return &Ref[V]{c: c, e: f.entry}, nil, nil
+}
+
+// abandoned is why a build ends whose last waiter has left, for its context ended.
+func abandoned(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if errors.Is(cause, ctx.Err()) {
+		return fmt.Errorf("%w: %w", ErrAbandoned, cause)
+	}
+	return fmt.Errorf("%w: %w: %w", ErrAbandoned, ctx.Err(), cause)
 }
 
 // join tells the work of f, if it has any, that one waits who has that context.

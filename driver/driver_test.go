@@ -146,9 +146,13 @@ func TestErrors(t *testing.T) {
 	require.NotErrorIs(t, op, io.EOF)
 
 	unsupported := fmt.Errorf("open: %w", &UnsupportedError{Feature: "fd export", Requires: "a driver from 2020"})
-	require.Equal(t, "open: fd export is not supported: a driver from 2020", unsupported.Error())
+	require.Equal(t, "open: fd export is not supported: it needs a driver from 2020", unsupported.Error())
 	require.ErrorIs(t, unsupported, errors.ErrUnsupported)
 	require.NotErrorIs(t, unsupported, ErrHandle)
+	// The reason stands beside what is required. (D29)
+	require.Equal(t, "memory of device 7 is not supported: this process has not opened it; it needs that device among the Devices",
+		(&UnsupportedError{Feature: "memory of device 7", Reason: "this process has not opened it", Requires: "that device among the Devices"}).Error())
+	require.Equal(t, "CUDA is not supported: there is no CUDA device", (&UnsupportedError{Feature: "CUDA", Reason: "there is no CUDA device"}).Error())
 	require.Equal(t, "it is not supported", (&UnsupportedError{Feature: "it"}).Error())
 	var as *UnsupportedError
 	require.ErrorAs(t, unsupported, &as)

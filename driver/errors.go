@@ -37,18 +37,28 @@ func (e *OpError) Unwrap() error { return e.Err }
 // UnsupportedError is a feature that this host, driver or build does not have. It answers errors.Is for
 // [errors.ErrUnsupported].
 type UnsupportedError struct {
-	// Feature is what was asked for.
+	// Feature is what was asked for, as the subject of a sentence: "handle kind cuda-fd on cuda:0".
 	Feature string
-	// Requires says what would bring it, or why it cannot be had; it may be empty.
+	// Reason says why it cannot be had here, as a clause: "there is no CUDA device". It may be empty.
+	Reason string
+	// Requires is what it needs, as the object of a sentence: "Linux 5.1 or newer". It may be empty.
 	Requires string
 }
 
-// Error names the feature and what it needs.
+// Error is one sentence: the feature, why it cannot be had and what it needs.
 func (e *UnsupportedError) Error() string {
-	if e.Requires == "" {
-		return e.Feature + " is not supported"
+	text := e.Feature + " is not supported"
+	if e.Reason != "" {
+		text += ": " + e.Reason
 	}
-	return e.Feature + " is not supported: " + e.Requires
+	switch {
+	case e.Requires == "":
+	case e.Reason == "":
+		text += ": it needs " + e.Requires
+	default:
+		text += "; it needs " + e.Requires
+	}
+	return text
 }
 
 // Is makes the error answer for [errors.ErrUnsupported].

@@ -58,7 +58,7 @@ func (h Handle) Validate() error {
 	want := h.Kind.BlobBytes()
 	switch {
 	case want < 0:
-		return &UnsupportedError{Feature: fmt.Sprintf("handle kind %q", string(h.Kind))}
+		return &UnsupportedError{Feature: fmt.Sprintf("handle kind %q", string(h.Kind)), Reason: "this version does not know it"}
 	case h.Bytes < 0 || h.Offset < 0 || h.Offset+h.Bytes < h.Offset:
 		return fmt.Errorf("%w: %d bytes at offset %d", ErrHandle, h.Bytes, h.Offset)
 	case len(h.Blob) != want:

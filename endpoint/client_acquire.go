@@ -7,6 +7,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -43,7 +44,7 @@ func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptio
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("acquire %s: %w", status.Shown(name), err)
+		return nil, &catalog.NameError{Op: "acquire", Name: message.CutText(name, status.MaxShown), Version: opts.Version, Err: err}
 	}
 	return h, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -99,7 +100,7 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 	var got message.InfoResult
 	ask := message.Info{Name: name, Version: version, Manifest: true}
 	if err := c.request(ctx, call{op: message.OpInfo, body: ask}, &got); err != nil {
-		return nil, fmt.Errorf("manifest of %s: %w", status.Shown(name), err)
+		return nil, &catalog.NameError{Op: "manifest of", Name: message.CutText(name, status.MaxShown), Version: version, Err: err}
 	}
 	if got.Manifest == nil {
 		return nil, fmt.Errorf("manifest of %s: %w: the answer has none", status.Shown(name), status.ErrProtocol)

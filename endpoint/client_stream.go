@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -130,8 +131,10 @@ func (s *stream) take(frame wire.Frame, out any) error {
 	return s.client.decodeValue(item.Value, item.Handles, frame.Files, out)
 }
 
-// close ends the stream: the owner is told to stop if it has not, and items that nobody took are dropped.
-func (s *stream) close() {
+var errStreamClosed = errors.New("the reader closed the stream")
+
+// close ends the stream: the owner is told to stop if it has not, and why, and items that nobody took are dropped.
+func (s *stream) close(ctx context.Context) {
 	s.mu.Lock()
 	running := !s.ended && s.err == nil
 	s.ended = true
@@ -143,6 +146,10 @@ func (s *stream) close() {
 	s.link.ignore(s.id)
 	s.link.receiver.Listen(-1)
 	if running {
-		s.link.post(wire.KindCancel, s.id, nil)
+		why := errStreamClosed
+		if ctx.Err() != nil {
+			why = context.Cause(ctx)
+		}
+		s.link.cancel(s.id, why)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // waiter is a request whose answer has not come.
@@ -58,11 +59,25 @@ func (l *link) roundTrip(ctx context.Context, c call) (uint64, wire.Frame, error
 		return l.answered(ctx, id, w, frame, ok)
 	}
 	if l.abandon(id, w) {
-		l.post(wire.KindCancel, id, nil)
+		l.cancel(id, context.Cause(ctx))
 		return 0, wire.Frame{}, err
 	}
 	frame, ok = <-w.answer // it came at the same moment: the answer is the better news
 	return l.answered(ctx, id, w, frame, ok)
+}
+
+// maxReason is how many bytes of the reason for a cancel cross.
+const maxReason = 256
+
+// cancel tells the owner to stop a request, and why. That somebody cancelled goes without saying.
+func (l *link) cancel(id uint64, cause error) {
+	var body []byte
+	if cause != nil && cause != context.Canceled {
+		if text, err := message.Marshal(message.Cancel{Reason: message.CutText(tellable(cause).Message, maxReason)}); err == nil {
+			body = text
+		}
+	}
+	l.post(wire.KindCancel, id, body)
 }
 
 // ask sends a request.

@@ -3,6 +3,7 @@ package endpoint_test
 import (
 	"context"
 	"errors"
+	"iter"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -27,6 +28,16 @@ func TestContextsThatEndNearTheAnswer(t *testing.T) {
 		<-ctx.Done()
 		return 0, context.Cause(ctx)
 	}, endpoint.Task()))
+	require.NoError(t, endpoint.Register(r, "done", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task()))
+	require.NoError(t, endpoint.RegisterStream(r, "numbers", func(_ context.Context, n int) iter.Seq2[int, error] {
+		return func(yield func(int, error) bool) {
+			for i := range n {
+				if !yield(i, nil) {
+					return
+				}
+			}
+		}
+	}))
 	dev := testDevice(t)
 	s := serve(t, endpoint.ServerOptions{Registry: r})
 	version := uint64(0)
@@ -41,6 +52,8 @@ func TestContextsThatEndNearTheAnswer(t *testing.T) {
 		require.NoError(t, err)
 	}
 	publish(t)
+	_, err := s.Submit(context.Background(), "done", 1) // a task for watches of tasks to list
+	require.NoError(t, err)
 	for _, over := range []bool{true, false} {
 		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{dev}, OverSocket: over})
 		require.NoError(t, err)
@@ -91,6 +104,29 @@ func TestContextsThatEndNearTheAnswer(t *testing.T) {
 					require.True(t, cancelled)
 				}, nil
 			},
+			"stream": func(t *testing.T, ctx context.Context) (func(*testing.T), error) {
+				next := 0
+				for n, err := range endpoint.Stream[int](ctx, c, "numbers", 3) {
+					if err != nil {
+						return nil, err
+					}
+					require.Equal(t, next, n)
+					next++
+				}
+				require.Equal(t, 3, next, "a stream that ends without an error is whole")
+				return func(*testing.T) {}, nil
+			},
+			"watch tasks": func(t *testing.T, ctx context.Context) (func(*testing.T), error) {
+				for e, err := range c.WatchTasks(ctx, endpoint.TaskFilter{Endpoint: "done"}) {
+					if err != nil {
+						return nil, err
+					}
+					require.Equal(t, endpoint.TaskListed, e.Kind)
+					return func(*testing.T) {}, nil
+				}
+				t.Error("a watch of tasks ends without an error")
+				return nil, context.DeadlineExceeded
+			},
 		}
 		for name, begin := range kinds {
 			t.Run(map[bool]string{true: "socket ", false: "near "}[over]+name, func(t *testing.T) {
@@ -113,7 +149,18 @@ func TestContextsThatEndNearTheAnswer(t *testing.T) {
 				eventually(t, waitLimit, "nothing is left at the owner", func() bool {
 					info, err := s.ServerInfo(context.Background())
 					require.NoError(t, err)
-					return info.Stats.Leases+info.Stats.Objects+info.Stats.TasksRunning+info.Stats.TasksPending+info.Stats.Watchers == 0
+					left := info.Stats.Leases + info.Stats.Objects + info.Stats.TasksRunning + info.Stats.TasksPending + info.Stats.Watchers
+					for _, session := range info.Sessions {
+						if !session.Self {
+							left += session.Requests
+						}
+					}
+					for _, limit := range info.Limits {
+						if limit.Name == "leases" { // watches of tasks too
+							left += uint64(limit.Used)
+						}
+					}
+					return left == 0
 				})
 			})
 		}

@@ -225,22 +225,22 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 		err = s.quotas.take(c, &s.opts.Limits)
 	}
 	if err != nil {
-		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)
+		return reply{}, err
 	}
 	sd, err := transfer.Importer{Devices: s.devices}.StateDict(&in.Manifest, in.Handles, r.files)
 	if err != nil {
 		s.quotas.giveBack(c)
-		return reply{}, fmt.Errorf("publish %q: %w", in.Name, err)
+		return reply{}, err
 	}
 	s.quotas.bind(c, sd)
 	if err := module.Freeze(sd); err != nil { // what is mapped read-only here can only be found frozen
 		s.quotas.drop(sd)
-		return reply{}, errors.Join(fmt.Errorf("publish %q: the publisher has to seal its memory against new writers: %w", in.Name, status.Unshareable(err)), sd.Close())
+		return reply{}, errors.Join(fmt.Errorf("the publisher has to seal its memory against new writers: %w", status.Unshareable(err)), sd.Close())
 	}
 	version, err := s.publish(ctx, in.Name, sd, catalog.Origin{Source: in.Source, Publisher: r.session.holder()})
 	if err != nil {
 		s.quotas.drop(sd)
-		return reply{}, err
+		return reply{}, status.Absent(err)
 	}
 	return reply{body: message.Published{Version: version}}, nil
 }
@@ -251,7 +251,7 @@ func doWithdraw(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	if err := r.session.server.Withdraw(in.Name); err != nil {
-		return reply{}, err
+		return reply{}, status.Absent(err)
 	}
 	return reply{body: message.Withdrawn{}}, nil
 }
@@ -272,7 +272,7 @@ func doInfo(_ context.Context, r request) (reply, error) {
 	s := r.session.server
 	info, err := s.books.Info(in.Name)
 	if err != nil {
-		return reply{}, s.loads.absent(in.Name, err)
+		return reply{}, s.loads.absent(in.Name, status.Absent(err))
 	}
 	model, loading := s.fitInfo(info), s.loads.get(in.Name)
 	if !in.Manifest {

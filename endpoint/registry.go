@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -110,14 +111,18 @@ func (d *definition) check(defaults, own []Option) error {
 	return d.options.apply(d, defaults, own)
 }
 
-// find returns the endpoint of that name.
+// find returns the endpoint of that name. Its error names the one that was probably meant.
 func (r *Registry) find(name string) (*definition, error) {
-	if r != nil {
-		r.mu.RLock()
-		defer r.mu.RUnlock()
-		if d := r.endpoints[name]; d != nil {
-			return d, nil
-		}
+	if r == nil {
+		return nil, fmt.Errorf("endpoint %s: %w", status.Shown(name), status.ErrNoEndpoint)
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if d := r.endpoints[name]; d != nil {
+		return d, nil
+	}
+	if meant := catalog.Nearest(name, maps.Keys(r.endpoints)); meant != "" {
+		return nil, fmt.Errorf("endpoint %s: %w; did you mean %q?", status.Shown(name), status.ErrNoEndpoint, meant)
 	}
 	return nil, fmt.Errorf("endpoint %s: %w", status.Shown(name), status.ErrNoEndpoint)
 }

@@ -33,12 +33,12 @@ func (s *Server) PublishFrom(ctx context.Context, name string, sd *module.StateD
 
 func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
 	if sd == nil {
-		return 0, fmt.Errorf("publish %q: %w: there is no state dict", name, status.ErrInvalid)
+		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: there is no state dict", status.ErrInvalid)}
 	}
 	origin.Source = shortText(origin.Source, sourceBytes)
 	version, err := s.record(ctx, name, sd, origin)
 	if err != nil {
-		return 0, fmt.Errorf("publish %q: %w", name, err)
+		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}
 	}
 	s.loads.published(name)
 	s.log.Info("published", "name", name, "version", version, "tensors", sd.Len(), "source", origin.Source)

@@ -168,8 +168,7 @@ func (ses *session) take(frame wire.Frame) (reading bool, err error) {
 		return ses.request(frame)
 	case wire.KindCancel:
 		defer discard(frame)
-		ses.cancelRequest(frame.ID)
-		return true, nil
+		return true, ses.cancelRequest(frame)
 	case wire.KindGoodbye:
 		discard(frame)
 		return true, errSaidGoodbye

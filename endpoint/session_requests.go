@@ -228,13 +228,25 @@ func (w *work) finish(sent error) {
 	ses.work.Done()
 }
 
-func (ses *session) cancelRequest(id uint64) {
+// cancelRequest ends the context of a request, with the client's reason as the cause. The frame is borrowed.
+func (ses *session) cancelRequest(frame wire.Frame) error {
+	cause := context.Canceled
+	if len(frame.Body) > 0 {
+		var in message.Cancel
+		if err := message.Unmarshal(frame.Body, &in); err != nil {
+			return err
+		}
+		if reason := shortText(in.Reason, maxReason); reason != "" {
+			cause = status.WithClass(context.Canceled, errors.New("the client cancelled the request: "+reason))
+		}
+	}
 	ses.mu.Lock()
-	c := ses.running[id]
+	c := ses.running[frame.ID]
 	ses.mu.Unlock()
 	if c != nil {
-		c.end(context.Canceled)
+		c.end(cause)
 	}
+	return nil
 }
 
 // answer sends what came of a request. The error is of the connection, not of the operation.

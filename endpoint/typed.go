@@ -34,7 +34,7 @@ func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Se
 			yield(none, fmt.Errorf("stream %s: %w", status.Shown(name), err))
 			return
 		}
-		defer s.close()
+		defer func() { s.close(ctx) }()
 		for {
 			var out Out
 			switch err := waiting(ctx, func() error { return s.next(ctx, &out) }); {

@@ -89,7 +89,7 @@ func (t *Tensor) exposed() ([]byte, error) {
 	if !ok {
 		return nil, &driver.UnsupportedError{
 			Feature:  "direct access to memory of " + t.Device().Info().String(),
-			Requires: "host memory; use WriteTo, ReadBytes or Copy",
+			Requires: "host memory: WriteTo, ReadBytes and Copy work on any",
 		}
 	}
 	t.storage.exposed.Store(true)

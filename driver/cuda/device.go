@@ -137,11 +137,11 @@ func Devices() ([]driver.Info, error) {
 func count() (int, error) {
 	r := cu.Init(0)
 	if r == cu.ERROR_NO_DEVICE {
-		return 0, &driver.UnsupportedError{Feature: "CUDA", Requires: "there is no CUDA device, or CUDA_VISIBLE_DEVICES hides them all"}
+		return 0, &driver.UnsupportedError{Feature: "CUDA", Reason: "there is no CUDA device, or CUDA_VISIBLE_DEVICES hides them all"}
 	}
 	if r == cu.ERROR_STUB_LIBRARY {
-		return 0, &driver.UnsupportedError{Feature: "CUDA", Requires: cu.Path() + " is the toolkit's stub for linking, not the driver's library: " +
-			"take its directory out of LD_LIBRARY_PATH, or name the driver's with SHAREDTENSOR_LIBCUDA"}
+		return 0, &driver.UnsupportedError{Feature: "CUDA", Reason: cu.Path() + " is the toolkit's stub for linking",
+			Requires: "the driver's library: take the stub's directory out of LD_LIBRARY_PATH, or name the library with SHAREDTENSOR_LIBCUDA"}
 	}
 	if err := check("cuInit", r); err != nil {
 		return 0, err
@@ -151,7 +151,7 @@ func count() (int, error) {
 		return 0, err
 	}
 	if n == 0 {
-		return 0, &driver.UnsupportedError{Feature: "CUDA", Requires: "there is no CUDA device"}
+		return 0, &driver.UnsupportedError{Feature: "CUDA", Reason: "there is no CUDA device"}
 	}
 	return int(n), nil
 }

@@ -254,7 +254,7 @@ func requireUnsupported(t *testing.T) {
 	_, err = cuda.Open(0)
 	var unsupported *driver.UnsupportedError
 	require.ErrorAs(t, err, &unsupported)
-	require.NotEmpty(t, unsupported.Requires)
+	require.NotEmpty(t, unsupported.Reason)
 	_, err = cuda.OpenUUID(driver.UUID{})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }

@@ -98,9 +98,9 @@ func check(fn string, r cu.Result) error {
 
 func missing(fn string, err error) error {
 	if errors.Is(err, cu.ErrNoLibrary) {
-		return &driver.UnsupportedError{Feature: "CUDA", Requires: err.Error()}
+		return &driver.UnsupportedError{Feature: "CUDA", Reason: err.Error()}
 	}
-	return &driver.UnsupportedError{Feature: fn, Requires: err.Error()}
+	return &driver.UnsupportedError{Feature: fn, Reason: err.Error()}
 }
 
 // opError says on which device what was tried.

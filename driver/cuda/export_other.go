@@ -9,5 +9,5 @@ import (
 )
 
 func exportedFile(func(fd *int32) error) (*os.File, error) {
-	return nil, &driver.UnsupportedError{Feature: "CUDA memory as a descriptor", Requires: "it needs Linux"}
+	return nil, &driver.UnsupportedError{Feature: "CUDA memory as a descriptor", Requires: "Linux"}
 }

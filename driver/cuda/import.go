@@ -42,7 +42,8 @@ func (d *Device) importMemory(h driver.Handle, opts driver.ImportOptions) (*Memo
 	switch h.Kind {
 	case driver.CUDAFD, driver.CUDAFabric, driver.CUDAIPC:
 	default:
-		return nil, &driver.UnsupportedError{Feature: fmt.Sprintf("importing %s on a CUDA device", h.Kind)}
+		return nil, &driver.UnsupportedError{Feature: fmt.Sprintf("importing %s on a CUDA device", h.Kind),
+			Requires: "a handle of kind cuda-fd, cuda-fabric or cuda-ipc"}
 	}
 	if h.Device != d.info.UUID {
 		return nil, fmt.Errorf("%w: memory of device %s, this is %s", driver.ErrHandle, h.Device, d.info.UUID)

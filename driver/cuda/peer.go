@@ -23,7 +23,7 @@ func (d *Device) EnablePeer(other *Device) error {
 	}
 	if !can {
 		return d.opError("peer access", &driver.UnsupportedError{Feature: fmt.Sprintf("access to %s", other.info),
-			Requires: "the two devices to be connected (NVLink or PCIe peer to peer)"})
+			Requires: "a connection between the two devices (NVLink or PCIe peer to peer)"})
 	}
 	return d.opError("peer access", d.do(func() error {
 		r := cu.CtxEnablePeerAccess(other.p.ctx, 0)
@@ -47,7 +47,7 @@ func (m *Memory) reachFrom(d *Device) error {
 		return err
 	} else if !can {
 		return &driver.UnsupportedError{Feature: fmt.Sprintf("a copy between %s and %s", d.info, m.dev.info),
-			Requires: "the two devices to be connected (NVLink or PCIe peer to peer); copy by way of the host"}
+			Requires: "a connection between the two devices (NVLink or PCIe peer to peer), or a copy by way of the host"}
 	}
 	access := ReadOnly
 	if m.writable {

@@ -34,7 +34,7 @@ func (d *Device) supports(kind driver.HandleKind) error {
 			Requires: "a device and driver with virtual memory management"}
 	}
 	a, requires := cu.DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-		"a driver that exports descriptors, which drivers for WSL and Tegra do not; kind cuda-ipc may work"
+		"a driver that exports descriptors, which those for WSL and Tegra do not (kind cuda-ipc may work there)"
 	if kind == driver.CUDAFabric {
 		a, requires = cu.DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, "a device on an NVLink fabric and a running fabric manager"
 	}
@@ -99,7 +99,7 @@ func (d *Device) tryExport(m *Memory, kind driver.HandleKind) error {
 	h, err := m.export()
 	switch {
 	case kind == driver.CUDAIPC && errors.Is(err, driver.ErrInvalid):
-		return &driver.UnsupportedError{Feature: "legacy CUDA IPC", Requires: "a driver that has it, which Tegra's has not: " + err.Error()}
+		return &driver.UnsupportedError{Feature: "legacy CUDA IPC", Reason: err.Error(), Requires: "a driver that has it, which Tegra's has not"}
 	case err != nil:
 		return fmt.Errorf("exporting %s: %w", kind, err)
 	case kind == driver.CUDAIPC:

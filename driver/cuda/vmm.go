@@ -86,7 +86,7 @@ func fabricError(types HandleTypes, err error) error {
 		return err
 	}
 	return &driver.UnsupportedError{Feature: "sharing by fabric handles",
-		Requires: "an NVLink fabric, and an IMEX channel that this user may open (/dev/nvidia-caps-imex-channels): " + err.Error()}
+		Reason: err.Error(), Requires: "an NVLink fabric, and an IMEX channel that this user may open (/dev/nvidia-caps-imex-channels)"}
 }
 
 // CreateAllocation returns an owned allocation of the given size, a multiple of [Device.Granularity]. Its bytes are whatever

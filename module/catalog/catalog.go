@@ -25,6 +25,29 @@ var (
 	ErrClosed = errors.New("catalog is closed")
 )
 
+// NameError says what was tried with which name. It unwraps to the cause. Whoever names both by other means passes on Err alone.
+type NameError struct {
+	// Op is what was tried, such as "acquire".
+	Op string
+	// Name is the name.
+	Name string
+	// Version is the version that was asked for; 0 for the newest, or none.
+	Version uint64
+	// Err is the cause.
+	Err error
+}
+
+// Error names the operation, the name and the version.
+func (e *NameError) Error() string {
+	if e.Version != 0 {
+		return fmt.Sprintf("%s version %d of %q: %v", e.Op, e.Version, e.Name, e.Err)
+	}
+	return fmt.Sprintf("%s %q: %v", e.Op, e.Name, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *NameError) Unwrap() error { return e.Err }
+
 // Options say how a catalog keeps its books. The zero value is useful.
 type Options struct {
 	// Retain is how many old versions of a name are kept although nobody holds them, the newest first. A held version does
@@ -94,7 +117,7 @@ func New(opts Options) *Catalog {
 // Errors are [ErrName], [ErrNoStateDict] and [ErrClosed].
 func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uint64, error) {
 	if sd == nil {
-		return 0, fmt.Errorf("publish %q: %w", name, ErrNoStateDict)
+		return 0, &NameError{Op: "publish", Name: name, Err: ErrNoStateDict}
 	}
 	if err := CheckName(name); err != nil {
 		return 0, errors.Join(fmt.Errorf("publish: %w", err), sd.Close())
@@ -117,7 +140,7 @@ func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err erro
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, nil, fmt.Errorf("publish %q: %w", v.name, ErrClosed)
+		return nil, nil, &NameError{Op: "publish", Name: v.name, Err: ErrClosed}
 	}
 	e := c.entries[v.name]
 	if e == nil {
@@ -151,11 +174,11 @@ func (c *Catalog) withdraw(name string) (freed []*version, wake []func(), err er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, nil, fmt.Errorf("withdraw %q: %w", name, ErrClosed)
+		return nil, nil, &NameError{Op: "withdraw", Name: name, Err: ErrClosed}
 	}
 	e := c.entries[name]
 	if e == nil || e.current == nil {
-		return nil, nil, fmt.Errorf("withdraw %q: %w", name, ErrNotFound)
+		return nil, nil, c.unknownLocked("withdraw", name)
 	}
 	for _, v := range e.versions {
 		v.withdrawn = true
@@ -171,11 +194,11 @@ func (c *Catalog) Newest(name string) (uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return 0, fmt.Errorf("newest version of %q: %w", name, ErrClosed)
+		return 0, &NameError{Op: "newest version of", Name: name, Err: ErrClosed}
 	}
 	e := c.entries[name]
 	if e == nil || e.current == nil {
-		return 0, fmt.Errorf("newest version of %q: %w", name, ErrNotFound)
+		return 0, c.unknownLocked("newest version of", name)
 	}
 	return e.current.number, nil
 }

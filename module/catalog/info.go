@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -99,11 +98,11 @@ func (c *Catalog) Info(name string) (Info, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return Info{}, fmt.Errorf("info of %q: %w", name, ErrClosed)
+		return Info{}, &NameError{Op: "info of", Name: name, Err: ErrClosed}
 	}
 	e := c.entries[name]
 	if e == nil || len(e.versions) == 0 {
-		return Info{}, fmt.Errorf("info of %q: %w", name, ErrNotFound)
+		return Info{}, c.unknownLocked("info of", name)
 	}
 	return e.info(name), nil
 }

@@ -50,18 +50,18 @@ func (c *Catalog) Acquire(name string, version uint64, h Holder) (*Lease, error)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, fmt.Errorf("acquire %q: %w", name, ErrClosed)
+		return nil, &NameError{Op: "acquire", Name: name, Version: version, Err: ErrClosed}
 	}
 	e := c.entries[name]
 	if e == nil {
-		return nil, fmt.Errorf("acquire %q: %w", name, ErrNotFound)
+		return nil, c.unknownLocked("acquire", name)
 	}
 	if e.current == nil {
-		return nil, fmt.Errorf("acquire %q: %w: it was withdrawn", name, ErrNotFound)
+		return nil, &NameError{Op: "acquire", Name: name, Version: version, Err: fmt.Errorf("%w: it was withdrawn", ErrNotFound)}
 	}
-	v, err := e.find(name, version)
+	v, err := e.find(version)
 	if err != nil {
-		return nil, err
+		return nil, &NameError{Op: "acquire", Name: name, Version: version, Err: err}
 	}
 	c.lastID++
 	l := &Lease{ID: c.lastID, Name: v.name, Version: v.number, Holder: h, Since: c.opts.Now(), version: v}
@@ -77,22 +77,22 @@ func (c *Catalog) Acquire(name string, version uint64, h Holder) (*Lease, error)
 }
 
 // find returns the version with that number, 0 for the current one, if new readers may have it.
-func (e *entry) find(name string, number uint64) (*version, error) {
+func (e *entry) find(number uint64) (*version, error) {
 	if number == 0 || number == e.current.number {
 		return e.current, nil
 	}
 	for _, v := range e.versions {
 		switch {
 		case v.number == number && v.withdrawn:
-			return nil, fmt.Errorf("acquire version %d of %q: %w: it was withdrawn; who holds it keeps it", number, name, ErrNoVersion)
+			return nil, fmt.Errorf("%w: it was withdrawn; its holders keep it", ErrNoVersion)
 		case v.number == number:
 			return v, nil
 		}
 	}
 	if number > e.last {
-		return nil, fmt.Errorf("acquire version %d of %q: %w: the newest is %d", number, name, ErrNoVersion, e.last)
+		return nil, fmt.Errorf("%w: the newest is %d", ErrNoVersion, e.last)
 	}
-	return nil, fmt.Errorf("acquire version %d of %q: %w: it is no longer kept", number, name, ErrNoVersion)
+	return nil, fmt.Errorf("%w: it is no longer kept", ErrNoVersion)
 }
 
 // Release gives back the lease of that holder. The version is freed if it is old and this was its last lease. Errors are

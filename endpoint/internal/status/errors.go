@@ -105,8 +105,13 @@ func Unshareable(err error) error {
 	return err
 }
 
-// Absent makes a version that is not there one of ErrNotFound, as a name is that is not there.
+// Absent is an error of the catalog as it crosses: without the operation and the name, which the client puts before it. A version that is
+// not there is ErrNotFound too, as a name is that is not there.
 func Absent(err error) error {
+	var of *catalog.NameError
+	if errors.As(err, &of) {
+		err = of.Err
+	}
 	if errors.Is(err, catalog.ErrNoVersion) {
 		return WithClass(ErrNotFound, err)
 	}

@@ -35,7 +35,8 @@ func (s Devices) find(uuid driver.UUID) (driver.Device, error) {
 	}
 	return nil, status.Capability(&driver.UnsupportedError{
 		Feature:  "memory of device " + uuid.String(),
-		Requires: "that this process opens that device",
+		Reason:   "this process has not opened it",
+		Requires: "that device among the Devices of the server or client",
 	})
 }
 

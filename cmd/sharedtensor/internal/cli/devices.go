@@ -24,7 +24,7 @@ func OpenDevice(name string) (driver.Device, error) {
 	case driver.CUDA:
 		return openCUDA(index)
 	}
-	return nil, &driver.UnsupportedError{Feature: "device " + name}
+	return nil, &driver.UnsupportedError{Feature: "device " + name, Requires: "a kind of device that this command knows: cpu or cuda"}
 }
 
 // OpenHost is host.Open with an interface that is nil on failure.

@@ -103,7 +103,7 @@ func TestPublish(t *testing.T) {
 	r = p.run("withdraw", "n", "x", "m")
 	require.Equal(t, cli.ExitFailure, r.code)
 	require.Equal(t, "withdrew n\nwithdrew m\n", r.stdout)
-	require.Contains(t, r.stderr, `"x": not found`)
+	require.Contains(t, r.stderr, `"x": owner: not found`)
 	require.Equal(t, 1, strings.Count(r.stderr, "\n"))
 }
 

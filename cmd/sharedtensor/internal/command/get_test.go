@@ -32,7 +32,7 @@ func TestGet(t *testing.T) {
 	p.must("get", "m", "-o", copied)
 	require.Equal(t, digests(t, p.file("n.safetensors")), digests(t, copied))
 
-	require.Contains(t, p.fails(cli.ExitFailure, "get", "x", "-o", p.file("none")), `"x": not found`)
+	require.Contains(t, p.fails(cli.ExitFailure, "get", "x", "-o", p.file("none")), `"x": owner: not found`)
 	require.Contains(t, p.fails(cli.ExitFailure, "get", "m", "--version", "9", "-o", p.file("none")), "version 9")
 	require.Contains(t, p.fails(cli.ExitFailure, "get", "m", "-o", p.file("no/dir")), "no such file")
 	require.NoFileExists(t, p.file("none"))
@@ -119,5 +119,5 @@ func TestWithdrawnVersionsAreShownAsSuch(t *testing.T) {
 	require.Regexp(t, `(?m)^m +2 .* current +.*\nm +1 .* withdrawn +`, p.must("ls", "--all"))
 	require.Contains(t, p.must("holders"), "withdrawn")
 	require.Contains(t, p.must("ls", "--json"), `"withdrawn": true`)
-	require.Contains(t, p.fails(cli.ExitFailure, "get", "m", "--version", "1", "-o", p.file("out")), "it was withdrawn; who holds it keeps it")
+	require.Contains(t, p.fails(cli.ExitFailure, "get", "m", "--version", "1", "-o", p.file("out")), "it was withdrawn; its holders keep it")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
 // lsFlags are the flags of the command ls.
@@ -76,6 +77,16 @@ func listed(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, nam
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Name == name }) {
+			meant := catalog.Nearest(name, func(yield func(string) bool) {
+				for _, m := range models {
+					if !yield(m.Name) {
+						return
+					}
+				}
+			})
+			if meant != "" {
+				return nil, fmt.Errorf("%q: %w on %s; did you mean %q?", name, endpoint.ErrNotFound, client.Socket(), meant)
+			}
 			return nil, fmt.Errorf("%q: %w on %s", name, endpoint.ErrNotFound, client.Socket())
 		}
 	}

@@ -1,0 +1,38 @@
+package endpoint_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// TestMisspeltNamesAreSuggested: errors name what was probably meant, and the name that was asked for once. (D29)
+func TestMisspeltNamesAreSuggested(t *testing.T) {
+	s := hostileOwner(t)
+	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = c.Acquire(t.Context(), "n")
+	require.EqualError(t, err, `acquire "n": owner: not found`)
+	_, err = c.AcquireVersion(t.Context(), "m", 9)
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+	require.EqualError(t, err, `acquire version 9 of "m": owner: no such version: the newest is 1`)
+	_, err = c.Info(t.Context(), "M")
+	require.EqualError(t, err, `info of "M": owner: not found; did you mean "m"?`)
+	require.EqualError(t, c.Withdraw(t.Context(), "M"), `withdraw "M": owner: not found; did you mean "m"?`)
+	_, err = c.Manifest(t.Context(), "M", 0)
+	require.EqualError(t, err, `manifest of "M": owner: not found; did you mean "m"?`)
+	err = c.Call(t.Context(), "nothing", 1, nil)
+	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+	require.NotContains(t, err.Error(), "did you mean")
+
+	named := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, nil)})
+	c, err = endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: named.Socket(), OverSocket: true})
+	require.NoError(t, err)
+	defer c.Close()
+	err = c.Call(t.Context(), "stcuk", 1, nil)
+	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+	require.ErrorContains(t, err, `did you mean "stuck"?`)
+}
