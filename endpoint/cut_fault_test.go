@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -36,6 +37,7 @@ type cutter struct {
 	cut    chan struct{}
 	once   sync.Once
 	work   sync.WaitGroup
+	hangUp atomic.Pointer[func()] // closes both connections; nil until there are some
 }
 
 func startCutter(t testing.TB, socket, upstream string, toOwner bool, after int) *cutter {
@@ -63,6 +65,7 @@ func (c *cutter) serve() {
 		client.Close()
 		owner.Close()
 	}
+	c.hangUp.Store(&hangUp)
 	c.work.Go(func() { defer hangUp(); c.pass(client, owner, true) })
 	c.work.Go(func() { defer hangUp(); c.pass(owner, client, false) })
 }

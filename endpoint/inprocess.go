@@ -112,6 +112,7 @@ func (s *Server) newSelfLocked() *inproc.Pipe {
 	s.self = newSession(s, mine, s.nextID)
 	s.self.own, s.self.greeted, s.self.label = true, true, shortLabel(s.opts.Label)
 	s.self.answers = nil // the limits are those of clients
+	s.resultMemory.exempt(s.self.id)
 	return theirs
 }
 

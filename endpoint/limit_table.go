@@ -23,6 +23,7 @@ const (
 	limitClients       limitName = "clients"
 	limitSubscriptions limitName = "leases"
 	limitObjects       limitName = "references"
+	limitObjectBytes   limitName = "object_bytes"
 	limitReleases      limitName = "releases"
 	limitTasks         limitName = "tasks"
 	limitVersions      limitName = "versions"
@@ -63,6 +64,7 @@ func init() {
 		{limitClients, "connections", "", "16,384, or 1/8 of RLIMIT_NOFILE", "error 20 in answer to the hello", "TestTooManyClientsAreToldSo", useClients},
 		{limitSubscriptions, "leases and watched names", "65,536", "", errorLimit, "TestSubscriptionsAreLimited", useSubscriptions},
 		{limitObjects, "references to managed objects", "65,536", "", errorLimit, "TestObjectsOfOneClientAreLimited", useObjects},
+		{limitObjectBytes, "bytes of managed objects, and of results until they are sent", "3/4 of the memory of the devices", "the memory of the devices", errorLimit, "TestMemoryOfResultsIsBounded", useObjectBytes},
 		{limitReleases, "objects of one `release object`", "4,096", "", errorLimit, "TestHowManyObjectsARequestReleasesIsBounded", fixedUse(message.MaxReleases)},
 		{limitTasks, "tasks that have not ended", "3/4 of the capacity", "1,000", "error 5, type `capacity`", "TestTasksOfOneClientAreLimited", useTasks},
 		{limitVersions, "versions", "1,024", "8,192", errorLimit, "TestWhatOneClientPublishesIsBounded", useVersions},

@@ -49,6 +49,10 @@ type Limits struct {
 	// where it is negative. A storage takes a descriptor: at most 64 are kept for a client, and 4096 for all, or a sixteenth of the descriptors
 	// that the process may have if that is less. What no call has named for three seconds is unmapped.
 	KeptBytes int64
+	// ObjectBytes is how much memory the results may have that the server keeps for one client: managed objects as long as it has references, other
+	// results until they have been sent. Three quarters of what the process may have of the server's devices. The only result of a client is
+	// never refused. ObjectBytesTotal is the same for all together, each result counted once: all that the process may have of them.
+	ObjectBytes, ObjectBytesTotal int64
 	// Idle is how long a client may stay that has no leases, references, watches or requests in flight and sends none; after that, and within
 	// half as much more, the owner says goodbye to it, and a [Client] dials again when it is used. 0 for as long as it likes.
 	Idle time.Duration
@@ -134,6 +138,9 @@ func (l *Limits) defaults(devices []driver.Device) {
 	}
 	orDefault(&l.Subscriptions, 65536)
 	orDefault(&l.Objects, 65536)
+	results := boundedMemory(devices)
+	orDefault(&l.ObjectBytes, results/4*3)
+	orDefault(&l.ObjectBytesTotal, results)
 	published := totalMemory(devices)
 	manifests := min(512<<20, memory/16)
 	l.Publish.defaults(PublishLimits{Versions: 1024, Storages: 4096, Bytes: published, ManifestBytes: min(256<<20, manifests)})

@@ -139,7 +139,14 @@ func (l *loads) absent(name string, err error) error {
 	case info == nil:
 		return err
 	case info.State == message.LoadFailed:
-		return status.WithClass(status.ErrNotFound, fmt.Errorf("%s could not be loaded: %w", status.Shown(name), status.DecodeError(info.Error)))
+		return status.WithClass(status.ErrNotFound, fmt.Errorf("not found: it could not be loaded: %w", status.DecodeError(info.Error)))
 	}
-	return status.WithClass(status.ErrNotFound, fmt.Errorf("%s is %w: %d of %d bytes", status.Shown(name), status.ErrLoading, info.Done, info.Total))
+	far := "it waits for its turn"
+	if info.State == message.LoadRunning {
+		far = fmt.Sprintf("%d of %d bytes", info.Done, info.Total)
+		if info.Total > 0 {
+			far = fmt.Sprintf("%.0f%%, %s", 100*float64(info.Done)/float64(info.Total), far)
+		}
+	}
+	return status.WithClass(status.ErrNotFound, fmt.Errorf("%w: %s", status.ErrLoading, far))
 }

@@ -34,7 +34,8 @@ type holding struct {
 
 // objects are a server's managed objects.
 type objects struct {
-	server string // its id
+	server string        // its id
+	memory *resultMemory // counts what sessions have references to
 
 	mu   sync.Mutex
 	byID map[string]*object
@@ -65,6 +66,9 @@ func (o *objects) refer(r grip, d *definition, of *outcome, session uint64, limi
 	if err := o.roomLocked(session, limit); err != nil {
 		return nil, 0, err
 	}
+	if err := o.countLocked(r.result, session); err != nil {
+		return nil, 0, err
+	}
 	obj := o.of[r.result]
 	if obj == nil {
 		obj = &object{
@@ -91,6 +95,9 @@ func (o *objects) referAgain(id string, session uint64, limit int) (uint64, erro
 	if err := o.roomLocked(session, limit); err != nil {
 		return 0, err
 	}
+	if err := o.countLocked(obj.result.result, session); err != nil {
+		return 0, err
+	}
 	return o.addLocked(obj, session), nil
 }
 
@@ -99,6 +106,14 @@ func (o *objects) roomLocked(session uint64, limit int) error {
 		return over(limitObjects, "this client has %d references to managed objects", limit)
 	}
 	return nil
+}
+
+// countLocked counts the memory of a result of which the session is about to have its first reference.
+func (o *objects) countLocked(r *result, session uint64) error {
+	if obj := o.of[r]; obj != nil && len(obj.refs[session].tokens) > 0 {
+		return nil
+	}
+	return o.memory.take(session, r)
 }
 
 // addLocked gives the session one reference more and returns its token.
@@ -153,6 +168,7 @@ func (o *objects) keepLocked(obj *object, session uint64, h holding, n int) {
 	if len(h.tokens) == 0 {
 		delete(obj.refs, session)
 		delete(mine.objects, obj)
+		o.memory.give(session, obj.result.result)
 	}
 	if mine.refs -= n; mine.refs == 0 {
 		delete(o.held, session)

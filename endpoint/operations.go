@@ -55,6 +55,7 @@ type sender func(kind wire.Kind, id uint64, body []byte, files ...*os.File) erro
 type reply struct {
 	body     any              // the message, where there is no result
 	result   grip             // of a call; nothing for others
+	keptFor  *session         // for which the result's memory is counted until the reply is closed; nil for none
 	returned message.Returned // the message, where there is a result
 	files    []*os.File       // borrowed until the reply has been sent
 	// storages are lent, in the place of the files, to a client of this process. Borrowed until the reply has been sent.
@@ -103,9 +104,13 @@ func (r *reply) memory() []*tensor.Storage {
 
 // close gives back what a reply has when it is of no use any more, sent or not.
 func (r *reply) close() {
-	if r.result.result != nil {
-		r.result.release()
+	if r.result.result == nil {
+		return
 	}
+	if r.keptFor != nil {
+		r.keptFor.server.resultMemory.give(r.keptFor.id, r.result.result)
+	}
+	r.result.release()
 }
 
 // operations are all that a server can do.

@@ -84,10 +84,15 @@ func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (rep
 		return reply{}, err
 	}
 	out.Cached = cached
+	if err := s.resultMemory.take(r.session.id, res.result); err != nil {
+		res.release()
+		return reply{}, err
+	}
 	var undo func()
 	if d.options.managed && !res.empty() {
 		obj, token, err := s.objects.refer(res, d, of, r.session.id, s.opts.Limits.Objects)
 		if err != nil {
+			s.resultMemory.give(r.session.id, res.result)
 			res.release()
 			return reply{}, err
 		}
@@ -96,7 +101,7 @@ func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (rep
 		session := r.session.id // not r, which would be allocated for calls that need no undo too
 		undo = func() { _, _ = s.releaseReference(obj.id, token, session) }
 	}
-	return reply{result: res, returned: out, files: files, undo: undo}, nil
+	return reply{result: res, keptFor: r.session, returned: out, files: files, undo: undo}, nil
 }
 
 // share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the result's.

@@ -120,6 +120,11 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 	if err := held.grow(2 * len(res.payload.Value)); err != nil { // it is copied into the frame
 		return err
 	}
+	memory := &r.session.server.resultMemory
+	if err := memory.take(r.session.id, res); err != nil {
+		return err
+	}
+	defer memory.give(r.session.id, res)
 	if err := flow.take(ctx); err != nil {
 		return err
 	}

@@ -51,7 +51,9 @@ type Server struct {
 	results  *cache.Cache[*result]
 	tasks    *task.Manager[*outcome]
 	objects  objects
-	turns    turns
+	// resultMemory counts what of results is kept for clients.
+	resultMemory resultMemory
+	turns        turns
 
 	requests atomic.Uint64
 	failures atomic.Uint64
@@ -111,6 +113,8 @@ func newOwner(opts ServerOptions) (*Server, error) {
 		bodies:  wire.NewBudget("bytes", opts.Limits.RequestBytesTotal, 0),
 		answers: wire.NewBudget("bytes", opts.Limits.AnswerBytesTotal, opts.Limits.AnswerBytes),
 	}
+	s.resultMemory.one, s.resultMemory.all = opts.Limits.ObjectBytes, opts.Limits.ObjectBytesTotal
+	s.objects.memory = &s.resultMemory
 	s.opts.Limits.Wire.FileBudget, s.opts.Limits.Wire.BodyBudget = s.files, s.bodies
 	s.results = cache.New(cache.Options[*result]{
 		Entries: opts.Results.Entries, Bytes: max(opts.Results.Bytes, 0), TTL: opts.Results.TTL,

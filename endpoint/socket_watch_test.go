@@ -67,8 +67,7 @@ func TestSocketOfAllowedUsers(t *testing.T) {
 	require.Equal(t, os.FileMode(0o666), mode(endpoint.ServerOptions{AllowUIDs: []uint32{65534}}))
 }
 
-// TestLossOfTheLeaseIsTold kills an owner that has no successor: the handle of a client tells at once that its lease is lost, and that it has
-// one again when the client finds an owner that knows the version. (D19)
+// TestLossOfTheLeaseIsTold kills an owner that has no successor: the handle of a client tells at once that its lease is lost. (D19)
 func TestLossOfTheLeaseIsTold(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
@@ -89,4 +88,42 @@ func TestLossOfTheLeaseIsTold(t *testing.T) {
 	}
 	require.False(t, h.Leased())
 	require.Equal(t, endpoint.Current, h.State(), "as it was heard last")
+}
+
+// TestReturnOfTheLeaseIsTold cuts the connection to an owner that lives on: the handle tells that its lease is lost, and that it is back when the
+// client has found the owner again. (D19)
+func TestReturnOfTheLeaseIsTold(t *testing.T) {
+	o, upstream := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	socket := socketPath(t)
+	first := startCutter(t, socket, upstream, true, -1)
+	defer first.close()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}, OverSocket: true})
+	require.NoError(t, err)
+	defer c.Close()
+	h, err := c.Acquire(context.Background(), "m")
+	require.NoError(t, err)
+	defer h.Close()
+	awaitChange := func(changed <-chan struct{}, what string) {
+		t.Helper()
+		select {
+		case <-changed:
+		case <-time.After(waitLimit):
+			t.Fatal(what, "is not told")
+		}
+	}
+	changed := h.Changed()
+	(*first.hangUp.Load())()
+	awaitChange(changed, "the loss")
+	require.False(t, h.Leased())
+	changed = h.Changed()
+	require.NoError(t, os.RemoveAll(socket))
+	second := startCutter(t, socket, upstream, true, -1)
+	defer second.close()
+	awaitChange(changed, "the return")
+	require.True(t, h.Leased())
+	require.Equal(t, endpoint.Current, h.State())
+	require.Equal(t, 1, holders(o))
+	require.NoError(t, h.Close())
+	require.NoError(t, c.Close()) // ends the second connection
 }

@@ -16,7 +16,7 @@ func TestMisspeltNamesAreSuggested(t *testing.T) {
 	defer c.Close()
 	_, err = c.Acquire(t.Context(), "n")
 	require.EqualError(t, err, `acquire "n": owner: not found`)
-	_, err = c.AcquireVersion(t.Context(), "m", 9)
+	_, err = c.AcquireWith(t.Context(), "m", endpoint.AcquireOptions{Version: 9})
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 	require.EqualError(t, err, `acquire version 9 of "m": owner: no such version: the newest is 1`)
 	_, err = c.Info(t.Context(), "M")

@@ -94,7 +94,7 @@ func TestServeAnswersWhileLoading(t *testing.T) {
 	require.Regexp(t, `(?m)^next +loading 0%, 0 B of 2\.1 KiB from `+first, p.must("inspect", "a"))
 	require.Contains(t, p.must("inspect", "a", "--json"), `"state": "loading"`)
 	require.Regexp(t, `(?m)^a +0 B +2\.1 KiB +loading 0%$`, p.must("top", "--once", "-i", "50ms"))
-	require.Contains(t, p.fails(cli.ExitFailure, "get", "a", "-o", p.file("o")), `"a" is still loading: 0 of 2186 bytes; --wait waits for it`)
+	require.Contains(t, p.fails(cli.ExitFailure, "get", "a", "-o", p.file("o")), `manifest of "a": owner: still loading: 0%, 0 of 2186 bytes; --wait waits for it`)
 	client := p.dial()
 	_, err := client.Acquire(context.Background(), "a")
 	require.ErrorIs(t, err, endpoint.ErrLoading)
@@ -102,6 +102,7 @@ func TestServeAnswersWhileLoading(t *testing.T) {
 	_, err = client.Info(context.Background(), "d")
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 	require.NotErrorIs(t, err, endpoint.ErrLoading)
+	require.Contains(t, p.fails(cli.ExitFailure, "get", "b", "-o", p.file("o")), `still loading: it waits for its turn; --wait waits for it`)
 
 	waiting := p.start(p.command("get", "a", "-o", p.file("copy"), "--wait"))
 	g.step() // what is told of a; the next message is that of b
@@ -121,7 +122,7 @@ func TestServeAnswersWhileLoading(t *testing.T) {
 	require.Contains(t, p.must("ls"), "failed: ")
 	require.Contains(t, p.must("inspect", "c"), "file is truncated")
 	_, err = client.Acquire(context.Background(), "c")
-	require.ErrorContains(t, err, `"c" could not be loaded: `)
+	require.ErrorContains(t, err, `"c": owner: not found: it could not be loaded: `)
 	require.NotErrorIs(t, err, endpoint.ErrLoading)
 	require.Contains(t, p.fails(cli.ExitFailure, "get", "c", "-o", p.file("o"), "--wait"), "could not be loaded")
 
