@@ -17,7 +17,7 @@ func TestQueueDelivers(t *testing.T) {
 	_, conn := start(t, natslink.ServerOptions{})
 	ctx := t.Context()
 	q, err := bins.OpenQueue(ctx, conn, bins.QueueOptions{
-		Options: bins.Options{Namespace: "q", Inline: 100}, Redeliver: 300 * time.Millisecond, Deliveries: 2,
+		Options: bins.Options{Namespace: "q", Inline: 100}, Redeliver: 3 * time.Second, Deliveries: 2,
 	})
 	require.NoError(t, err)
 	large := bytes.Repeat([]byte("x"), 1000)

@@ -41,6 +41,9 @@ type Env struct {
 	// Devices are what memory of the owner can be mapped on and what tensors that arrive are put on; the first is the
 	// default. It is never empty.
 	Devices []driver.Device
+	// Arrivals is where bytes go that come from other hosts, are written once and in order, and are published or handed on: the first of Devices, or
+	// where that is host memory, host memory whose pages are taken as they are written.
+	Arrivals driver.Device
 	// HTTP takes handlers by the patterns of http.ServeMux. Identity, limits, metrics and traces are in front of it. Nil where HTTP is off.
 	HTTP Mux
 	// GRPC takes services. Identity, metrics and traces are in front of it. Nil where gRPC is off.

@@ -50,13 +50,13 @@ type Gateway struct {
 	log        *slog.Logger
 	started    time.Time
 
-	ids     *identities
-	devices []driver.Device
-	owned   []driver.Device // of devices, those to be closed
-	owner   *ownerLink
-	metrics *prometheus.Registry
-	calls   *Calls
-	mux     *http.ServeMux
+	ids      *identities
+	devices  []driver.Device
+	arrivals driver.Device
+	owner    *ownerLink
+	metrics  *prometheus.Registry
+	calls    *Calls
+	mux      *http.ServeMux
 
 	http, grpc *boundedListener // nil where off
 	httpServer *http.Server
@@ -146,15 +146,37 @@ func (g *Gateway) openIdentities(context.Context) (_ func() error, err error) {
 }
 
 func (g *Gateway) openDevices(context.Context) (func() error, error) {
-	if len(g.devices) > 0 {
-		return nil, nil
+	var opened []driver.Device
+	closeAll := func() error {
+		var errs []error
+		for _, dev := range opened {
+			errs = append(errs, dev.Close())
+		}
+		return errors.Join(errs...)
 	}
-	dev, err := host.Open()
-	if err != nil {
-		return nil, err
+	open := func(options ...host.Option) (driver.Device, error) {
+		dev, err := host.Open(options...)
+		if err != nil {
+			return nil, err
+		}
+		opened = append(opened, dev)
+		return dev, nil
 	}
-	g.devices = []driver.Device{dev}
-	return dev.Close, nil
+	if len(g.devices) == 0 {
+		dev, err := open()
+		if err != nil {
+			return nil, err
+		}
+		g.devices = []driver.Device{dev}
+	}
+	g.arrivals = g.devices[0]
+	if _, is := g.arrivals.(*host.Device); is {
+		var err error
+		if g.arrivals, err = open(host.Lazy()); err != nil {
+			return closeAll, err
+		}
+	}
+	return closeAll, nil
 }
 
 func (g *Gateway) openOwner(context.Context) (_ func() error, err error) {
@@ -310,7 +332,7 @@ func (g *Gateway) openComponents(ctx context.Context) (func() error, error) {
 // env is what a component gets.
 func (g *Gateway) env(c Component) (*Env, error) {
 	env := &Env{
-		Owner: g.owner, Devices: g.devices, NATS: g.nats, Metrics: g.metrics, Calls: g.calls, Logger: g.log.With("component", c.Name()),
+		Owner: g.owner, Devices: g.devices, Arrivals: g.arrivals, NATS: g.nats, Metrics: g.metrics, Calls: g.calls, Logger: g.log.With("component", c.Name()),
 		ReadOnly: g.config.ReadOnly, MaxRequest: int64(g.config.MaxRequest), Stall: g.config.Stall, Advertise: g.Addresses(), Version: g.version,
 	}
 	if g.httpServer != nil {

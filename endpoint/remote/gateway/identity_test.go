@@ -62,7 +62,12 @@ func TestExposedListenersNeedIdentity(t *testing.T) {
 	}
 	t.Run("insecure", func(t *testing.T) {
 		gw := remotetest.StartGateway(t, gateway.Off, "--http", "0.0.0.0:0", "--insecure")
-		require.Contains(t, gw.Log(), "--insecure")
+		remotetest.Eventually(t, func() error { // what a process writes arrives when it likes
+			if !strings.Contains(gw.Log(), "--insecure") {
+				return errText(gw.Log())
+			}
+			return nil
+		})
 		_, body, _ := get(t, http.DefaultClient, "http://127.0.0.1:"+port(gw.Addresses.HTTP)+"/v1/status")
 		require.Contains(t, body, `"insecure":true`)
 	})

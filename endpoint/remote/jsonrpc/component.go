@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
@@ -28,12 +27,8 @@ type Component struct {
 	// MaxResults bounds the memory of tensors that results keep for GET /v1/results; 1 GiB where it is 0.
 	MaxResults gateway.ByteSize
 
-	env      *gateway.Env
-	dev      driver.Device // where tensors that arrive are put
-	arrivals driver.Device // where models that arrive are put
-	// closeArrivals closes arrivals; nil where it is dev.
-	closeArrivals func() error
-
+	env       *gateway.Env
+	dev       driver.Device // where tensors that arrive are put
 	endpoints endpointCache
 	digests   digestCache
 	results   resultStore
@@ -100,15 +95,7 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 			return err
 		}
 	}
-	c.env, c.dev, c.arrivals = env, env.Devices[0], env.Devices[0]
-	if _, is := c.dev.(*host.Device); is {
-		// Bytes that arrive are written once and in order, which takes pages as it goes and is refused where there are none.
-		dev, err := host.Open(host.Lazy())
-		if err != nil {
-			return err
-		}
-		c.arrivals, c.closeArrivals = dev, dev.Close
-	}
+	c.env, c.dev = env, env.Devices[0]
 	ctx, cancel := context.WithCancel(context.Background())
 	c.end = cancel
 	c.results.limit = int64(c.MaxResults)
@@ -128,9 +115,5 @@ func (c *Component) Close(context.Context) error {
 	c.end()
 	c.running.Wait()
 	c.fetcher.CloseIdleConnections()
-	err := c.results.close()
-	if c.closeArrivals != nil {
-		err = errors.Join(err, c.closeArrivals())
-	}
-	return err
+	return c.results.close()
 }

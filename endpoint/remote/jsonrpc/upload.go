@@ -147,7 +147,7 @@ func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *
 	if err != nil {
 		return nil, err
 	}
-	sd, err := module.New(c.arrivals, specsOf(header, ties))
+	sd, err := module.New(c.env.Arrivals, specsOf(header, ties))
 	if errors.Is(err, driver.ErrOutOfMemory) {
 		return nil, err
 	} else if err != nil {

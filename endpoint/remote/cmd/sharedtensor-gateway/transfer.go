@@ -118,7 +118,8 @@ func (t *transfer) open(ctx context.Context, progress io.Writer) (l *link, err e
 			l.close()
 		}
 	}()
-	if l.device, err = host.Open(); err != nil {
+	// What comes is written once and in order, which takes pages as it goes.
+	if l.device, err = host.Open(host.Lazy()); err != nil {
 		return l, err
 	}
 	if l.conn, err = t.dial(); err != nil {

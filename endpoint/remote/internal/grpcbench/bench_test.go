@@ -104,9 +104,9 @@ func model(dev *host.Device) (*stream.Set, error) {
 	return &stream.Set{Name: "m", Tensors: sd}, err
 }
 
-// serve runs all servers until its standard input ends, and prints their addresses.
+// serve runs all servers, with memory as the gateway and the commands open it, until its standard input ends, and prints their addresses.
 func serve() error {
-	dev, err := host.Open()
+	dev, err := host.Open(host.Lazy())
 	if err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func compare(b *testing.B, bytes int64, ways ...way) {
 
 func heapTensor(b *testing.B, bytes int64) *tensor.Tensor {
 	b.Helper()
-	dev, err := host.Open()
+	dev, err := host.Open(host.Lazy())
 	require.NoError(b, err)
 	t, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{bytes / 4})
 	require.NoError(b, err)
@@ -353,7 +353,7 @@ func fresh(b *testing.B, dev *host.Device, run func(into []byte) error) error {
 // BenchmarkGet64MiB fetches a set of 64 MiB to new memory, checked.
 func BenchmarkGet64MiB(b *testing.B) {
 	at := start(b)
-	dev, err := host.Open()
+	dev, err := host.Open(host.Lazy())
 	require.NoError(b, err)
 	data, into := make([]byte, chunkBytes), make([]byte, large)
 	rpc := computepb.NewComputeServiceClient(dial(b, at[1], bulk.DialOptions()...))
@@ -381,7 +381,7 @@ func BenchmarkGet64MiB(b *testing.B) {
 // BenchmarkPut64MiB sends a set of 64 MiB, which the server puts into new memory, checked.
 func BenchmarkPut64MiB(b *testing.B) {
 	at := start(b)
-	dev, err := host.Open()
+	dev, err := host.Open(host.Lazy())
 	require.NoError(b, err)
 	set, err := model(dev)
 	require.NoError(b, err)

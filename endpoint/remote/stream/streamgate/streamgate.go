@@ -61,7 +61,7 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	c.lookup = &compute.Endpoints{Find: env.Owner.Caller, Device: env.Devices[0]}
 	models := &stream.Models{Client: env.Owner.Client, Bind: env.Owner.Bind, CheckWrite: env.CheckWrite, Logger: env.Logger}
 	server, err := stream.NewServer(stream.ServerOptions{
-		Device: env.Devices[0], Source: models, Sink: models, Processor: stream.ProcessorFunc(c.process), Socket: c.socket,
+		Device: env.Arrivals, Host: env.Devices[0], Source: models, Sink: models, Processor: stream.ProcessorFunc(c.process), Socket: c.socket,
 		Limits: stream.Limits{TensorBytes: int64(c.maxTensor), PendingBytes: int64(c.maxPending), Stall: env.Stall}, Logger: env.Logger,
 	})
 	if err != nil {
