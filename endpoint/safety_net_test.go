@@ -230,9 +230,7 @@ func sliceOfRef(t *testing.T, c endpoint.Caller, size int) (slice []float32, id 
 
 // TestSliceKeepsTheReference: the server goes on counting a reference of which nothing but a slice is left (D1).
 func TestSliceKeepsTheReference(t *testing.T) {
-	if testDevice(t).Info().Type != driver.CPU {
-		t.Skip("slices are of host memory")
-	}
+	hostOnly(t, "slices are of host memory")
 	check := func(t *testing.T, c endpoint.Caller, log *warnings) {
 		t.Helper()
 		ctx, leaks := context.Background(), keptLeaks(t, "reference to an object")
@@ -275,10 +273,8 @@ func sliceOfHandle(t *testing.T, c *endpoint.Client, name string) []byte {
 
 // TestSliceKeepsTheLease: the owner goes on counting a lease on a version of which nothing but a slice is left (D1).
 func TestSliceKeepsTheLease(t *testing.T) {
+	hostOnly(t, "slices are of host memory")
 	dev := testDevice(t)
-	if dev.Info().Type != driver.CPU {
-		t.Skip("slices are of host memory")
-	}
 	o, socket := owner(t)
 	log, leaks := new(warnings), keptLeaks(t, "lease of a version")
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev), Logger: log.logger()})

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -28,9 +30,7 @@ func TestMain(m *testing.M) {
 func needsHost(t *testing.T) {
 	t.Helper()
 	dev, err := host.Open()
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
+	drivertest.Needs(t, "memfd", !errors.Is(err, errors.ErrUnsupported), fmt.Sprint("there is no host memory to share: ", err))
 	require.NoError(t, err)
 	require.NoError(t, dev.Close())
 }

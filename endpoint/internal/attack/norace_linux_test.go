@@ -1,0 +1,6 @@
+//go:build !race
+
+package main
+
+// raceDetector reports whether this binary has the race detector.
+const raceDetector = false
