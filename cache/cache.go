@@ -250,7 +250,7 @@ func (c *Cache[V]) fitLocked() []*entry[V] {
 	return out
 }
 
-// overLocked tells whether the cache holds more than its budget.
+// overLocked reports whether the cache holds more than its budget.
 func (c *Cache[V]) overLocked() bool {
 	return c.opts.Entries > 0 && c.entries > c.opts.Entries || c.opts.Bytes > 0 && c.bytes-c.outsize > c.opts.Bytes
 }

@@ -25,7 +25,7 @@ func (b *buildContext[V]) Deadline() (time.Time, bool) {
 	return at, limited
 }
 
-// outlived tells whether f failed because time was up for those who waited when it asked, while one who came later waits longer.
+// outlived reports whether f failed because time was up for those who waited when it asked, while one who came later waits longer.
 func (c *Cache[V]) outlived(f *flight[V], waits patience) bool {
 	var own *final
 	if !errors.Is(f.err, context.DeadlineExceeded) || errors.As(f.err, &own) {

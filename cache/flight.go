@@ -149,7 +149,7 @@ func (f *flight[V]) join(ctx context.Context) (leave func(), err error) {
 	return f.work.Join(ctx)
 }
 
-// leave takes one waiter off f and tells whether it could: not if f is done, for then the waiter's pin is there to be
+// leave takes one waiter off f and reports whether it could: not if f is done, for then the waiter's pin is there to be
 // taken. The last one ends the build, and says why.
 func (c *Cache[V]) leave(f *flight[V], waits patience, why error) bool {
 	c.mu.Lock()

@@ -49,7 +49,7 @@ func put(t testing.TB, c *Cache[*resource], id string, bytes int64) *resource {
 	return r
 }
 
-// has tells whether the id is there, and makes it the one that was used last.
+// has reports whether the id is there, and makes it the one that was used last.
 func has(c *Cache[*resource], id string) bool {
 	ref, ok := c.Lookup(key(id))
 	if ok {

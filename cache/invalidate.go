@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Invalidate drops the value of key and tells whether there was one, built or being built. A build of the key that is
+// Invalidate drops the value of key and reports whether there was one, built or being built. A build of the key that is
 // running goes on for those who wait for it and its value is not kept; who asks from now on starts a new one. Values
 // that are pinned stay valid for those who have them.
 func (c *Cache[V]) Invalidate(key Key) bool {

@@ -14,7 +14,7 @@ func (r *Ref[V]) Value() V { return r.e.value }
 // Key returns the key of the value.
 func (r *Ref[V]) Key() Key { return r.e.key }
 
-// Findable tells whether the value is still the one under its key: it was not dropped.
+// Findable reports whether the value is still the one under its key: it was not dropped.
 func (r *Ref[V]) Findable() bool {
 	r.c.mu.Lock()
 	defer r.c.mu.Unlock()

@@ -45,7 +45,7 @@ type Memory interface {
 	Device() Device
 	// Bytes is the size asked for, or, of imported memory, the size that the handle names and the device checked.
 	Bytes() int64
-	// Writable tells whether this mapping may be written.
+	// Writable reports whether this mapping may be written.
 	Writable() bool
 	// Export returns a handle, owned by the caller, with which another process can import the memory. Work that
 	// still writes the memory is the caller's to finish first.
@@ -99,7 +99,7 @@ type Freezer interface {
 	// Freeze lets nobody map or write the memory writable from now on. Mappings that exist stay as they are, this
 	// one too. Freezing twice is nil. Export of frozen memory gives handles that only import read-only.
 	Freeze() error
-	// Frozen tells whether that was done, here or in another process. Closed memory is not.
+	// Frozen reports whether that was done, here or in another process. Closed memory is not.
 	Frozen() bool
 }
 
@@ -130,7 +130,7 @@ type Syncer interface {
 	Synchronize() error
 }
 
-// Support tells whether a handle kind works on this device and host, and why not.
+// Support reports whether a handle kind works on this device and host, and why not.
 type Support struct {
 	// Kind is the kind of handle the answer is about.
 	Kind HandleKind

@@ -19,7 +19,7 @@ const (
 	CUDAFabric HandleKind = "cuda-fabric"
 )
 
-// HasFile tells whether handles of this kind carry a descriptor.
+// HasFile reports whether handles of this kind carry a descriptor.
 func (k HandleKind) HasFile() bool { return k == Memfd || k == CUDAFD }
 
 // BlobBytes is the exact length of Blob for handles of this kind; 0 for those that carry a descriptor, -1 for an

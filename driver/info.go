@@ -32,7 +32,7 @@ func (t DeviceType) String() string {
 // not known.
 type UUID [16]byte
 
-// IsZero tells whether the UUID is not known.
+// IsZero reports whether the UUID is not known.
 func (u UUID) IsZero() bool { return u == UUID{} }
 
 // String is the usual form, 8-4-4-4-12 hexadecimal digits.

@@ -45,7 +45,7 @@ func (r *rests) over(s *Server) {
 	}
 }
 
-// temporary tells whether accepting a client may work again later: this process or the host is out of something for now.
+// temporary reports whether accepting a client may work again later: this process or the host is out of something for now.
 func temporary(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR,

@@ -187,7 +187,7 @@ func (h *attachment) leased(l *link, lease, request uint64) bool {
 	return true
 }
 
-// leasedOn tells whether the lease is held on that link; nil for none.
+// leasedOn reports whether the lease is held on that link; nil for none.
 func (h *attachment) leasedOn(l *link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -28,7 +28,7 @@ type Caller interface {
 	WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error]
 	// Result decodes the result of a task that has completed into out.
 	Result(ctx context.Context, id string, out any) error
-	// Cancel cancels a task and tells whether it could.
+	// Cancel cancels a task and reports whether it could.
 	Cancel(ctx context.Context, id string) (bool, error)
 	// Tasks lists tasks.
 	Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error)
@@ -153,7 +153,7 @@ const defaultInfoTimeout = 5 * time.Second
 var errInfoTimeout = fmt.Errorf("%w: the owner did not answer within %v: %w", status.ErrUnavailable, defaultInfoTimeout, context.DeadlineExceeded)
 
 // InvalidateCall drops the cached result of a call with that argument, and one that is being made: who asks after it gets what was
-// begun after it. It tells whether there was one. Who has the result keeps it.
+// begun after it. It reports whether there was one. Who has the result keeps it.
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got message.Invalidated
 	if err := c.to.ask(ctx, message.OpInvalidateCall, name, in, &got); err != nil {

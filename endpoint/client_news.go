@@ -71,7 +71,7 @@ func (n *objectNews) noteSpent(tokens map[uint64]string) {
 	maps.Copy(n.spent, tokens)
 }
 
-// wasSpent tells whether a reference was given back by id before it was known here.
+// wasSpent reports whether a reference was given back by id before it was known here.
 func (n *objectNews) wasSpent(r *reference) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

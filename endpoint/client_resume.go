@@ -98,7 +98,7 @@ func allWhileAnswered(ctx context.Context, jobs []func(context.Context) error) e
 	return nil
 }
 
-// refused tells whether the owner has answered, and did not want to. Whatever that was about, the connection is in order.
+// refused reports whether the owner has answered, and did not want to. Whatever that was about, the connection is in order.
 func refused(err error) bool {
 	var remote *message.Error
 	return errors.As(err, &remote) && !errors.Is(err, status.ErrUnavailable)

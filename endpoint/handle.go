@@ -83,7 +83,7 @@ func (h *Handle) Newest() uint64 { return h.at.newestNow() }
 // the state afterwards: then no change goes unseen.
 func (h *Handle) Changed() <-chan struct{} { return h.at.changes() }
 
-// Leased tells whether the owner's books know at this moment that this process holds the version. It is false while
+// Leased reports whether the owner's books know at this moment that this process holds the version. It is false while
 // the connection is away.
 func (h *Handle) Leased() bool { return !h.at.leasedOn(nil) }
 

@@ -39,7 +39,7 @@ func (s *Server) watchIdle() {
 	}
 }
 
-// idle tells whether the session has been idle for two looks in a row, of which this is the last.
+// idle reports whether the session has been idle for two looks in a row, of which this is the last.
 func (ses *session) idle() bool {
 	if ses.own || ses.active.Swap(false) || ses.holdsSomething() {
 		ses.quietLooks = 0
@@ -49,7 +49,7 @@ func (ses *session) idle() bool {
 	return ses.quietLooks == 2 // once: a goodbye is said once
 }
 
-// holdsSomething tells whether the session has leases, references, watches or requests in flight.
+// holdsSomething reports whether the session has leases, references, watches or requests in flight.
 func (ses *session) holdsSomething() bool {
 	ses.mu.Lock()
 	running := len(ses.running)

@@ -82,7 +82,7 @@ type Capabilities struct {
 	Handles []HandleSupport `json:"handles"`
 }
 
-// HandleSupport tells whether memory of a device can be shared by one kind of handle.
+// HandleSupport reports whether memory of a device can be shared by one kind of handle.
 type HandleSupport struct {
 	// Device is the UUID of the device.
 	Device string `json:"device"`

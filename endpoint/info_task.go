@@ -29,7 +29,7 @@ const (
 	TaskCancelled TaskState = "cancelled"
 )
 
-// Terminal tells whether a task stays in this state.
+// Terminal reports whether a task stays in this state.
 func (s TaskState) Terminal() bool {
 	return s == TaskCompleted || s == TaskFailed || s == TaskCancelled
 }

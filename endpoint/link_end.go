@@ -128,7 +128,7 @@ func (l *link) reason() error {
 	return l.err
 }
 
-// left tells whether the owner has said that it is shutting down.
+// left reports whether the owner has said that it is shutting down.
 func (l *link) left() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -151,7 +151,7 @@ func (o *objects) takeLocked(obj *object, session uint64, at int) uint64 {
 	return token
 }
 
-// takeAllLocked takes all references of the session back and tells whether there were any.
+// takeAllLocked takes all references of the session back and reports whether there were any.
 func (o *objects) takeAllLocked(obj *object, session uint64) bool {
 	n := len(obj.refs[session].tokens)
 	if n > 0 {

@@ -48,7 +48,7 @@ func doObjectDestroy(_ context.Context, r request) (reply, error) {
 	return reply{body: info}, nil
 }
 
-// ownerOrRoot tells whether the peer runs as the owner's user or as root, by what the kernel says of it.
+// ownerOrRoot reports whether the peer runs as the owner's user or as root, by what the kernel says of it.
 func (ses *session) ownerOrRoot() bool {
 	peer := ses.conn.Peer()
 	return peer.SameUser() || peer.UID == 0

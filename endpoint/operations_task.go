@@ -35,7 +35,7 @@ func (o *outcome) fetch() (grip, error) {
 	return o.kept.again(), nil
 }
 
-// keeps tells whether the outcome has its reference.
+// keeps reports whether the outcome has its reference.
 func (o *outcome) keeps() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -20,7 +20,7 @@ const (
 	overdueAfter = 2 * time.Millisecond
 )
 
-// brief tells whether the reader should run the call itself.
+// brief reports whether the reader should run the call itself.
 func (w *work) brief() bool {
 	switch pace := w.r.callee.pace.get(); {
 	case pace <= trivialPace:
@@ -65,7 +65,7 @@ func (ses *session) handReadingOver() {
 	}
 }
 
-// end notes that a call is over, and tells whether its goroutine still reads.
+// end notes that a call is over, and reports whether its goroutine still reads.
 func (t *reading) end(n uint64) bool { return t.call.CompareAndSwap(n, 0) }
 
 // overdue is called by the timer in a goroutine of its own. If the reader has been running the same call since the last time, it

@@ -258,7 +258,7 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 	}
 }
 
-// trusted tells whether a peer may be the owner, by what the kernel says of it.
+// trusted reports whether a peer may be the owner, by what the kernel says of it.
 func (c *Client) trusted(peer wire.Credentials) error {
 	if peer.SameUser() || slices.Contains(c.opts.AllowUIDs, peer.UID) {
 		return nil

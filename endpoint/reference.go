@@ -82,7 +82,7 @@ func (r *reference) held() (*link, uint64) {
 	return r.link, r.token
 }
 
-// isOneOf tells whether the reference has one of the tokens.
+// isOneOf reports whether the reference has one of the tokens.
 func (r *reference) isOneOf(tokens map[uint64]string) bool {
 	_, token := r.held()
 	return token != 0 && tokens[token] == r.id

@@ -95,7 +95,7 @@ func resultCost(key cache.Key, r *result) int64 {
 	return r.payload.Bytes() + int64(len(key.Group)+len(key.ID))
 }
 
-// empty tells whether the result is nothing at all.
+// empty reports whether the result is nothing at all.
 func (r *result) empty() bool { return codec.IsNull(r.payload.Value) }
 
 // lasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as long as nobody

@@ -138,7 +138,7 @@ func (ses *session) introduce() error {
 	return nil
 }
 
-// allowed tells whether the peer may use this server: by what the kernel says of it, and by how many there are.
+// allowed reports whether the peer may use this server: by what the kernel says of it, and by how many there are.
 func (ses *session) allowed() error {
 	opts, uid := &ses.server.opts, ses.conn.Peer().UID
 	if !ses.conn.Peer().SameUser() && !slices.Contains(opts.AllowUIDs, uid) {
@@ -161,7 +161,7 @@ func refuse(conn inproc.Conn, err error) {
 
 var errSaidGoodbye = errors.New("the client said goodbye")
 
-// take deals with one frame and tells whether the caller still reads. An error ends the session.
+// take deals with one frame and reports whether the caller still reads. An error ends the session.
 func (ses *session) take(frame wire.Frame) (reading bool, err error) {
 	switch frame.Kind {
 	case wire.KindRequest:

@@ -28,7 +28,7 @@ type source interface {
 	weight() int
 	// open begins to keep what happens. wake is called when there is something, on whatever goroutine made it happen.
 	open(wake func())
-	// opening tells whether there is something to report before anything happens.
+	// opening reports whether there is something to report before anything happens.
 	opening() bool
 	// take returns what has happened, as messages. Only the pump calls it.
 	take() []any
@@ -98,7 +98,7 @@ func (ses *session) happened(sub *subscription) {
 	}
 }
 
-// unsubscribe ends a subscription and tells whether there was one.
+// unsubscribe ends a subscription and reports whether there was one.
 func (ses *session) unsubscribe(id uint64) bool {
 	e := &ses.events
 	e.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// request answers one request, or has it answered, and tells whether the caller still reads.
+// request answers one request, or has it answered, and reports whether the caller still reads.
 func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	if err := ses.checkID(frame.ID); err != nil {
 		discard(frame)
@@ -183,7 +183,7 @@ func (w *work) apart() {
 	w.finish(w.session.answer(w.r.id, reply, err, w.session.conn.Send))
 }
 
-// here runs in the goroutine that reads, and tells whether that still does.
+// here runs in the goroutine that reads, and reports whether that still does.
 func (w *work) here() (reading bool, err error) {
 	ses := w.session
 	n := ses.reading.begin(ses)

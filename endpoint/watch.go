@@ -188,7 +188,7 @@ func (l *link) endLateWatch(frame wire.Frame) {
 	}
 }
 
-// on tells whether the events of a connection are those that count.
+// on reports whether the events of a connection are those that count.
 func (w *Watcher) on(l *link) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	gateFake     = "fake"
 )
 
-// onFake tells whether the stand-in is to be used: the facts that are printed then are about the stand-in.
+// onFake reports whether the stand-in is to be used: the facts that are printed then are about the stand-in.
 func onFake() bool { return os.Getenv(gateVariable) == gateFake }
 
 // fakeOptions are what the stand-in is like. Its bytes are real memory, so large slabs are left to real devices.

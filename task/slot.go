@@ -9,7 +9,7 @@ import (
 type worker interface {
 	// id is that of the task; empty for a work that no task waits for.
 	id() string
-	// has tells whether the other is the worker, or waits for it.
+	// has reports whether the other is the worker, or waits for it.
 	has(other worker) bool
 	// park begins a wait of one goroutine: the worker goes to others.
 	park(left *leftover)

@@ -43,10 +43,10 @@ func ParseState(name string) (State, error) {
 	return 0, fmt.Errorf("task state %q: use pending, running, completed, failed or cancelled", name)
 }
 
-// Terminal tells whether a task stays in this state.
+// Terminal reports whether a task stays in this state.
 func (s State) Terminal() bool { return s >= Succeeded && s <= Cancelled }
 
-// CanBecome tells whether a task in state s may go to state next.
+// CanBecome reports whether a task in state s may go to state next.
 func (s State) CanBecome(next State) bool {
 	switch s {
 	case Pending:

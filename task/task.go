@@ -127,7 +127,7 @@ func (t *Task[V]) Wait(ctx context.Context) error {
 	})
 }
 
-// waitsFor tells whether ctx belongs to the task, or to work that the task waits for.
+// waitsFor reports whether ctx belongs to the task, or to work that the task waits for.
 func (t *Task[V]) waitsFor(ctx context.Context) bool {
 	w := workerOf(ctx)
 	if w == nil {
@@ -194,7 +194,7 @@ func (t *Task[V]) discardLocked() {
 	t.result, t.held = none, false
 }
 
-// Cancel ends a task that has not finished, and tells whether it could: a finished task stays as it is. A pending task
+// Cancel ends a task that has not finished, and reports whether it could: a finished task stays as it is. A pending task
 // is cancelled at once. The context of a running one ends with the cause; the task is [Cancelled] when its function
 // has returned, whatever it returned. A nil cause means [ErrCancelled]; the first cause is kept.
 func (t *Task[V]) Cancel(cause error) bool {

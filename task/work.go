@@ -89,7 +89,7 @@ func (w *Work) id() string {
 	return w.waiting[0].id()
 }
 
-// has tells whether the other is the work, or waits for it.
+// has reports whether the other is the work, or waits for it.
 func (w *Work) has(other worker) bool {
 	return worker(w) == other || slices.ContainsFunc(w.waiting, func(m worker) bool { return m.has(other) })
 }

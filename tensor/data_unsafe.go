@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// bigEndian tells whether this processor stores numbers the other way round than tensors do.
+// bigEndian reports whether this processor stores numbers the other way round than tensors do.
 var bigEndian = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 
 var errBigEndian = &driver.UnsupportedError{Feature: "typed access", Requires: "a little-endian processor"}

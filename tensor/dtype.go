@@ -117,7 +117,7 @@ func DTypes() []DType {
 	return all
 }
 
-// Valid tells whether d is a data type of this package.
+// Valid reports whether d is a data type of this package.
 func (d DType) Valid() bool { return d != 0 && d < dtypeEnd }
 
 // BitSize is the size of an element in bits, 4 or 6 for the packed types; 0 for a type that is not valid.
@@ -165,18 +165,18 @@ func ParseDType(name string) (DType, error) {
 	return 0, fmt.Errorf("%w: %q is not known", ErrDType, name)
 }
 
-// IsFloat tells whether elements are real floating-point numbers, of any size.
+// IsFloat reports whether elements are real floating-point numbers, of any size.
 func (d DType) IsFloat() bool { return d.Valid() && dtypes[d].kind == kindFloat }
 
-// IsComplex tells whether elements are complex numbers.
+// IsComplex reports whether elements are complex numbers.
 func (d DType) IsComplex() bool { return d.Valid() && dtypes[d].kind == kindComplex }
 
-// IsInteger tells whether elements are integers; Bool is not one.
+// IsInteger reports whether elements are integers; Bool is not one.
 func (d DType) IsInteger() bool {
 	return d.Valid() && (dtypes[d].kind == kindInt || dtypes[d].kind == kindUint)
 }
 
-// packed tells whether several elements share a byte.
+// packed reports whether several elements share a byte.
 func (d DType) packed() bool { return d.BitSize() < 8 }
 
 // bytesFor is the size of n elements of d side by side, in bytes, the last one rounded up; ok is false where it overflows.

@@ -203,7 +203,7 @@ func (p *printer) writeRow(d int) {
 	p.out.WriteByte(']')
 }
 
-// gapBefore tells whether elements are left out before the i-th shown one.
+// gapBefore reports whether elements are left out before the i-th shown one.
 func (p *printer) gapBefore(d, i int) bool {
 	return i == printEdge && int64(len(p.shown[d])) < p.shape[d]
 }

@@ -58,7 +58,7 @@ func (s Shape) Strides() Strides {
 	return strides
 }
 
-// Equal tells whether both shapes have the same sizes.
+// Equal reports whether both shapes have the same sizes.
 func (s Shape) Equal(o Shape) bool { return slices.Equal(s, o) }
 
 // Clone returns a copy that is the caller's.
@@ -67,7 +67,7 @@ func (s Shape) Clone() Shape { return slices.Clone(s) }
 // String is the shape in brackets, such as "[2, 3]".
 func (s Shape) String() string { return list(s) }
 
-// Equal tells whether both strides are the same.
+// Equal reports whether both strides are the same.
 func (s Strides) Equal(o Strides) bool { return slices.Equal(s, o) }
 
 // Clone returns a copy that is the caller's; nil stays nil.

@@ -22,7 +22,7 @@ type extents struct {
 	contiguous bool
 }
 
-// Contiguous tells whether the elements lie row-major without gaps. A tensor without elements does, and the stride of a
+// Contiguous reports whether the elements lie row-major without gaps. A tensor without elements does, and the stride of a
 // dimension of size 1 does not matter.
 func (s Spec) Contiguous() bool {
 	if s.Strides == nil {
@@ -148,7 +148,7 @@ func (s Spec) Clone() Spec {
 	return s
 }
 
-// Equal tells whether both specs name the same elements of a storage in the same order: nil strides equal the row-major
+// Equal reports whether both specs name the same elements of a storage in the same order: nil strides equal the row-major
 // ones. Both have to be valid.
 func (s Spec) Equal(o Spec) bool {
 	if s.DType != o.DType || s.ByteOffset != o.ByteOffset || !s.Shape.Equal(o.Shape) {

@@ -140,7 +140,7 @@ func (s *Storage) Origin() *Storage {
 	return s
 }
 
-// Writable tells whether tensors of the storage may be written.
+// Writable reports whether tensors of the storage may be written.
 func (s *Storage) Writable() bool { return s.origin == nil && s.mem.Writable() }
 
 // Shareable tells how other processes can have the memory: by the handle that it returns, without the descriptor that may belong to
@@ -161,7 +161,7 @@ func (s *Storage) Shareable() (driver.Handle, error) {
 	return h, err
 }
 
-// Lent tells whether another process lent the memory, and by which name; see [NewLentStorage].
+// Lent reports whether another process lent the memory, and by which name; see [NewLentStorage].
 func (s *Storage) Lent() (name string, lent bool) {
 	s = s.Origin()
 	return s.name, s.lent

@@ -94,7 +94,7 @@ func (t *Tensor) Storage() *Storage { return t.storage }
 // Device is the device that holds the elements, borrowed.
 func (t *Tensor) Device() driver.Device { return t.storage.mem.Device() }
 
-// Contiguous tells whether the elements lie row-major without gaps.
+// Contiguous reports whether the elements lie row-major without gaps.
 func (t *Tensor) Contiguous() bool { return t.spec.Strides == nil }
 
 // Clone returns another owned tensor over the same bytes, as a second holder of them. Copy makes new bytes. The clone of a
@@ -116,7 +116,7 @@ func (t *Tensor) Close() error {
 	return t.storage.Close()
 }
 
-// Closed tells whether Close was called.
+// Closed reports whether Close was called.
 func (t *Tensor) Closed() bool { return t.closed.Load() }
 
 // hold keeps the memory mapped for the length of one operation, so that a Close meanwhile cannot take it away. The caller

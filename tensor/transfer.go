@@ -244,7 +244,7 @@ func (t *Tensor) Copy(dev driver.Device) (*Tensor, error) {
 	return c, nil
 }
 
-// Equal tells whether both tensors have the same data type, shape and elements, bit for bit: a NaN equals itself, and zeros
+// Equal reports whether both tensors have the same data type, shape and elements, bit for bit: a NaN equals itself, and zeros
 // of two signs differ. Devices and strides do not matter. Errors are those of the memory and [os.ErrClosed].
 func (t *Tensor) Equal(o *Tensor) (equal bool, err error) {
 	err = t.reading(func(a access) error {

@@ -164,7 +164,7 @@ func factorizations(n int64) (all []shape) {
 	return all
 }
 
-// stridesExist tells whether values (of a counting tensor, so each is its own position) form an arithmetic grid of a shape.
+// stridesExist reports whether values (of a counting tensor, so each is its own position) form an arithmetic grid of a shape.
 func stridesExist(values []int32, s shape) bool {
 	steps, block := make([]int32, len(s)), int64(1)
 	for d := len(s) - 1; d >= 0; d-- {

@@ -120,7 +120,7 @@ func (c *Conn) writeFailed(err error) {
 // its end altogether: nobody could answer what else it sends.
 func (c *Conn) endReading() { c.conn.CloseRead() }
 
-// peerGone tells whether a write failed because the peer has closed its end, before or after it read all that it was sent.
+// peerGone reports whether a write failed because the peer has closed its end, before or after it read all that it was sent.
 func peerGone(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }

@@ -12,6 +12,6 @@ type Credentials struct {
 	UID, GID uint32
 }
 
-// SameUser tells whether the peer runs as the effective user of this process. It is the usual policy on both sides:
+// SameUser reports whether the peer runs as the effective user of this process. It is the usual policy on both sides:
 // neither memory nor names are for other users, not even for root.
 func (c Credentials) SameUser() bool { return int64(c.UID) == int64(os.Geteuid()) }

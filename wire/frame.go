@@ -37,7 +37,7 @@ var kindNames = [...]string{
 	KindCancel: "cancel", KindEvent: "event", KindGoodbye: "goodbye", KindFiles: "files",
 }
 
-// Valid tells whether the kind is one of this package.
+// Valid reports whether the kind is one of this package.
 func (k Kind) Valid() bool { return k >= KindHello && k <= KindFiles }
 
 // String is the name of the kind, or its number in words.

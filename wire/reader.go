@@ -110,7 +110,7 @@ func (r *reader) receive() (Frame, error) {
 	return f, nil
 }
 
-// interrupted tells whether err is that of a read deadline, which ends nothing.
+// interrupted reports whether err is that of a read deadline, which ends nothing.
 func interrupted(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, ErrTimeout)
 }

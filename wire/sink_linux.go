@@ -39,7 +39,7 @@ func (w *sink) init(conn *net.UnixConn, raw syscall.RawConn, timeout time.Durati
 	w.ready = w.writeReady
 }
 
-// write sends out and tail with the descriptors on the first byte. started tells whether any of it was sent. The end of ctx while the
+// write sends out and tail with the descriptors on the first byte. started reports whether any of it was sent. The end of ctx while the
 // socket is full is errInterrupted; then the caller takes the rest, while out and tail are still as they were.
 func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (started bool, err error) {
 	w.out, w.tail, w.control, w.started, w.bounded, w.err = out, tail, nil, false, false, nil

@@ -90,7 +90,7 @@ func (e *Event) Record(s *Stream) error {
 	}))
 }
 
-// Done tells whether the work that the event stands for is done; it is where the event was never recorded.
+// Done reports whether the work that the event stands for is done; it is where the event was never recorded.
 func (e *Event) Done() (bool, error) {
 	done := false
 	err := e.call(func() error {

@@ -137,7 +137,7 @@ func (m *Memory) Device() driver.Device { return m.dev }
 // Bytes is the size asked for, or checked on import.
 func (m *Memory) Bytes() int64 { return m.bytes }
 
-// Writable tells whether this mapping may be written.
+// Writable reports whether this mapping may be written.
 func (m *Memory) Writable() bool { return m.writable }
 
 // DevicePointer is the address on the device, valid until Close; 0 after it.

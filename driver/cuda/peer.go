@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// CanAccess tells whether kernels of d can reach memory of the other device.
+// CanAccess reports whether kernels of d can reach memory of the other device.
 func (d *Device) CanAccess(other *Device) (bool, error) {
 	var can int32
 	err := check("cuDeviceCanAccessPeer", cu.DeviceCanAccessPeer(&can, d.handle, other.handle))

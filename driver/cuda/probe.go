@@ -46,7 +46,7 @@ func (d *Device) supports(kind driver.HandleKind) error {
 	return nil
 }
 
-// has tells whether the device has a feature. A driver older than the attribute does not have the feature either.
+// has reports whether the device has a feature. A driver older than the attribute does not have the feature either.
 func (d *Device) has(a cu.Device_attribute) (bool, error) {
 	v, err := attribute(d.handle, a)
 	if errors.Is(err, driver.ErrInvalid) {

@@ -90,7 +90,7 @@ func (s *Stream) Synchronize() error {
 	}))
 }
 
-// Idle tells whether all work queued so far is done. Errors of the work are reported here.
+// Idle reports whether all work queued so far is done. Errors of the work are reported here.
 func (s *Stream) Idle() (bool, error) {
 	idle := false
 	err := s.call(func() error {

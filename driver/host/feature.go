@@ -6,7 +6,7 @@ type Feature struct {
 	Name string
 	// Detail is what was found, in a few words, such as a limit's value; it may be empty.
 	Detail string
-	// Required tells whether sharing host memory needs it. Without an optional feature sharing works, but slower or
+	// Required reports whether sharing host memory needs it. Without an optional feature sharing works, but slower or
 	// with a lower bound.
 	Required bool
 	// Bytes is the amount that Detail is about, such as memory that is available; 0 where it is about none.

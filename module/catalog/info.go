@@ -32,9 +32,9 @@ type VersionInfo struct {
 	Devices []driver.Info
 	// PublishedAt is when it was published.
 	PublishedAt time.Time
-	// Current tells whether new readers get this version.
+	// Current reports whether new readers get this version.
 	Current bool
-	// Withdrawn tells whether new readers are refused.
+	// Withdrawn reports whether new readers are refused.
 	Withdrawn bool
 	// Origin says where it came from.
 	Origin Origin

@@ -9,7 +9,7 @@ import (
 // MaxNameBytes is the longest name, in bytes of UTF-8.
 const MaxNameBytes = 255
 
-// CheckName tells whether name can be published: 1 to [MaxNameBytes] bytes of valid UTF-8 without control characters.
+// CheckName reports whether name can be published: 1 to [MaxNameBytes] bytes of valid UTF-8 without control characters.
 // Anything else, blanks and slashes too, is allowed; names are compared byte by byte. Errors are [ErrName].
 func CheckName(name string) error {
 	switch {

@@ -111,7 +111,7 @@ func (p *indexParser) place(name string) error {
 	return nil
 }
 
-// plainName tells whether a name stays in its directory, on every system.
+// plainName reports whether a name stays in its directory, on every system.
 func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\\:\x00")
 }

@@ -256,7 +256,7 @@ func (s *scanner) number() (string, error) {
 	return s.text[start:s.pos], nil
 }
 
-// at tells whether the very next byte is c.
+// at reports whether the very next byte is c.
 func (s *scanner) at(c byte) bool { return s.pos < len(s.text) && s.text[s.pos] == c }
 
 // digits consumes decimal digits and returns how many there were.

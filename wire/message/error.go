@@ -77,7 +77,7 @@ type ErrorDetails struct {
 	Detail string `cbor:"6,keyasint,omitempty"`
 }
 
-// empty tells whether there is nothing to say.
+// empty reports whether there is nothing to say.
 func (d *ErrorDetails) empty() bool {
 	return len(d.Classes) == 0 && d.Cause == nil && d.Object == "" && d.Server == "" && d.Reason == "" && d.Detail == ""
 }

@@ -20,7 +20,7 @@ type Agreement struct {
 	Features []string
 }
 
-// Has tells whether both sides have the feature.
+// Has reports whether both sides have the feature.
 func (a *Agreement) Has(feature string) bool { return slices.Contains(a.Features, feature) }
 
 // ClientHandshake sends mine and waits for the server's hello. Zero Protocol and Oldest mean this package's. If the server

@@ -68,7 +68,7 @@ type Capabilities struct {
 	Handles []HandleSupport `cbor:"2,keyasint,omitempty"`
 }
 
-// HandleSupport tells whether a kind of handle works on a device of the server.
+// HandleSupport reports whether a kind of handle works on a device of the server.
 type HandleSupport struct {
 	// Device is the device.
 	Device UUID `cbor:"1,keyasint"`

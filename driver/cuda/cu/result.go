@@ -9,7 +9,7 @@ const firstMissing Result = -1 << 16
 // resultName is what is known of a code without a driver.
 type resultName struct{ name, text string }
 
-// OK tells whether the call succeeded.
+// OK reports whether the call succeeded.
 func (r Result) OK() bool { return r == SUCCESS }
 
 // String is the vendor's name of the code, such as CUDA_ERROR_OUT_OF_MEMORY. A code that cuda.h does not have is given as
@@ -39,7 +39,7 @@ func (r Result) Err() error {
 	return Error{Result: r}
 }
 
-// Missing tells whether the code is this package's own: the function was not called, because there is no library or the
+// Missing reports whether the code is this package's own: the function was not called, because there is no library or the
 // library does not have the function. [Result.Err] says which.
 func (r Result) Missing() bool {
 	_, ok := r.missing()

@@ -30,7 +30,7 @@ type FunctionInfo struct {
 	Since Version
 	// Replaced is the CUDA version whose headers give the name to a newer form; 0 if this is the newest.
 	Replaced Version
-	// Deprecated tells whether cuda.h marks the function so.
+	// Deprecated reports whether cuda.h marks the function so.
 	Deprecated bool
 }
 

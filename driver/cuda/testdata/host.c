@@ -37,7 +37,7 @@ static CUresult host_alloc(void **out, size_t bytes, unsigned flags) {
 API(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags), host_alloc(out, bytes, flags))
 API(cuMemAllocHost_v2, (void **out, size_t bytes), host_alloc(out, bytes, 0))
 
-/* mapped tells whether all of the addresses are there, and writable where that is asked for. */
+/* mapped reports whether all of the addresses are there, and writable where that is asked for. */
 static bool mapped(devptr begin, devptr end, bool writable) {
 	FILE *f = fopen("/proc/self/maps", "re");
 	char line[8192];

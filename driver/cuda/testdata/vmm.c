@@ -100,7 +100,7 @@ static CUresult reserve(devptr *out, size_t size, size_t align, devptr addr, uin
 }
 API(cuMemAddressReserve, (devptr *out, size_t size, size_t align, devptr addr, uint64_t flags), reserve(out, size, align, addr, flags))
 
-/* mapped_in tells whether anything is mapped in [p, p+size). */
+/* mapped_in reports whether anything is mapped in [p, p+size). */
 static bool mapped_in(devptr p, size_t size) {
 	for (struct range *r = range_first(); r; r = r->next)
 		if (r->kind == K_VMM && r->base < p + size && p < r->base + r->size)
@@ -145,7 +145,7 @@ static CUresult map(devptr p, size_t size, size_t off, handle h, uint64_t flags)
 }
 API(cuMemMap, (devptr p, size_t size, size_t off, handle h, uint64_t flags), map(p, size, off, h, flags))
 
-/* covered tells whether whole mappings, and nothing else, make up [p, p+size). */
+/* covered reports whether whole mappings, and nothing else, make up [p, p+size). */
 static bool covered(devptr p, size_t size) {
 	while (size) {
 		struct range *r = range_at(p);

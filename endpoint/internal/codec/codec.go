@@ -25,7 +25,7 @@ var (
 
 var holdings sync.Map // reflect.Type to bool
 
-// MayHoldTensors tells whether values of t can hold tensors.
+// MayHoldTensors reports whether values of t can hold tensors.
 func MayHoldTensors(t reflect.Type) bool {
 	if h, ok := holdings.Load(t); ok {
 		return h.(bool)
@@ -61,10 +61,10 @@ func search(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// IsTensor tells whether t is that of a tensor or a state dict as it crosses.
+// IsTensor reports whether t is that of a tensor or a state dict as it crosses.
 func IsTensor(t reflect.Type) bool { return t == tensorType || t == stateDictType }
 
-// byValue tells whether t is a tensor or a state dict without the pointer, which would cross as an empty struct.
+// byValue reports whether t is a tensor or a state dict without the pointer, which would cross as an empty struct.
 func byValue(t reflect.Type) bool { return t == tensorType.Elem() || t == stateDictType.Elem() }
 
 func errByValue(path string) error {
@@ -163,7 +163,7 @@ func nameOf(f reflect.StructField) (name string, options []string, ignored bool)
 	return list[0], list[1:], false
 }
 
-// flattened tells whether f is an embedded struct, or a pointer to one, whose fields count as those of the struct around it.
+// flattened reports whether f is an embedded struct, or a pointer to one, whose fields count as those of the struct around it.
 func flattened(f reflect.StructField) bool {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {
@@ -172,7 +172,7 @@ func flattened(f reflect.StructField) bool {
 	return f.Anonymous && t.Kind() == reflect.Struct && !IsTensor(f.Type) && f.Tag.Get("cbor") == "" && f.Tag.Get("json") == ""
 }
 
-// reachable tells whether a promoted field is reached through flattened structs only.
+// reachable reports whether a promoted field is reached through flattened structs only.
 func reachable(t reflect.Type, index []int) bool {
 	for _, i := range index[:len(index)-1] {
 		if t.Kind() == reflect.Pointer {

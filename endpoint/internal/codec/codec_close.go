@@ -86,7 +86,7 @@ func (c *walker) walk(v reflect.Value, depth int) {
 	}
 }
 
-// been tells whether the walker was at v before.
+// been reports whether the walker was at v before.
 func (c *walker) been(v reflect.Value, depth int) bool {
 	if depth <= usualDepth || v.Kind() == reflect.Interface {
 		return false

@@ -56,7 +56,7 @@ func tooDeep(v reflect.Value, depth int) bool {
 
 var nestings sync.Map // reflect.Type to bool
 
-// nests tells whether t is, or has below it, a type that leads back to itself. Interfaces do not count: the encoder looks into them itself.
+// nests reports whether t is, or has below it, a type that leads back to itself. Interfaces do not count: the encoder looks into them itself.
 func nests(t reflect.Type) bool {
 	if n, ok := nestings.Load(t); ok {
 		return n.(bool)
@@ -97,7 +97,7 @@ var (
 	binaryEncoder = reflect.TypeFor[encoding.BinaryMarshaler]()
 )
 
-// encodesItself tells whether the cbor library leaves the encoding of t to t.
+// encodesItself reports whether the cbor library leaves the encoding of t to t.
 func encodesItself(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return p.Implements(selfEncoder) || p.Implements(binaryEncoder)

@@ -53,7 +53,7 @@ func structOf(t reflect.Type) reflect.Type {
 	return nil
 }
 
-// crossesWhole tells whether t has an encoding of its own, or is a struct that crosses as a list.
+// crossesWhole reports whether t has an encoding of its own, or is a struct that crosses as a list.
 func crossesWhole(t reflect.Type) bool {
 	if t.Kind() == reflect.Struct {
 		if f, found := t.FieldByName("_"); found && strings.Contains(f.Tag.Get("cbor"), ",toarray") {
@@ -80,7 +80,7 @@ func TypeName(t reflect.Type) string {
 	return t.String()
 }
 
-// optional tells whether a field of t may be left out.
+// optional reports whether a field of t may be left out.
 func optional(t reflect.Type, f field) bool {
 	_, options, _ := nameOf(t.FieldByIndex(f.index))
 	for _, word := range options {

@@ -166,7 +166,7 @@ func (q *queue) take() (wire.Frame, error) {
 	return f, nil
 }
 
-// ready tells whether take would not wait.
+// ready reports whether take would not wait.
 func (q *queue) ready() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

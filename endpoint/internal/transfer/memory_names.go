@@ -130,7 +130,7 @@ func remap(s *tensor.Storage) (*tensor.Storage, error) {
 	return tensor.NewStorage(mem), nil
 }
 
-// HasStorage tells whether s or another view of it is in the list.
+// HasStorage reports whether s or another view of it is in the list.
 func HasStorage(list []*tensor.Storage, s *tensor.Storage) bool {
 	return slices.ContainsFunc(list, func(other *tensor.Storage) bool { return other.Origin() == s.Origin() })
 }

@@ -82,12 +82,12 @@ func checkMembers(sp *ast.TypeSpec, missing func(token.Pos, string, string)) {
 	}
 }
 
-// names tells whether a comment speaks of an identifier.
+// names reports whether a comment speaks of an identifier.
 func names(comment, identifier string) bool {
 	return slices.Contains(strings.FieldsFunc(comment, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }), identifier)
 }
 
-// receiverExported tells whether a function is one, or a method of an exported type.
+// receiverExported reports whether a function is one, or a method of an exported type.
 func receiverExported(d *ast.FuncDecl) bool {
 	if d.Recv == nil || len(d.Recv.List) == 0 {
 		return true

@@ -51,7 +51,7 @@ func refuse(s *source, r Row, floor int, name string) string {
 	return "not in its row of the import table"
 }
 
-// oursAllowed tells whether the file may import a package of this module.
+// oursAllowed reports whether the file may import a package of this module.
 func oursAllowed(s *source, r Row, floor int, pkg string) bool {
 	if slices.Contains(r.Ours, everything) || slices.Contains(r.Ours, pkg) || sameHouse(s.pkg, pkg) {
 		return true
@@ -63,7 +63,7 @@ func oursAllowed(s *source, r Row, floor int, pkg string) bool {
 	return s.pkg == pkg || slices.Contains(testDevices, pkg) || ok && lower < floor
 }
 
-// sameHouse tells whether one package is an internal one of the other, or both are of a third; Go itself keeps others out.
+// sameHouse reports whether one package is an internal one of the other, or both are of a third; Go itself keeps others out.
 func sameHouse(a, b string) bool {
 	house := func(p string) string {
 		house, _, _ := strings.Cut(p, "/internal/")
@@ -72,7 +72,7 @@ func sameHouse(a, b string) bool {
 	return a != b && (a != house(a) || b != house(b)) && house(a) == house(b)
 }
 
-// theirsAllowed tells whether the file may import a package of another module.
+// theirsAllowed reports whether the file may import a package of another module.
 func theirsAllowed(s *source, r Row, name string) bool {
 	if s.test && (within(name, testify) || within(name, xsys)) {
 		return true
@@ -80,7 +80,7 @@ func theirsAllowed(s *source, r Row, name string) bool {
 	return slices.ContainsFunc(r.Theirs, func(m string) bool { return within(name, m) })
 }
 
-// standard tells whether an import path is of the standard library: its first element has no dot.
+// standard reports whether an import path is of the standard library: its first element has no dot.
 func standard(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return !strings.Contains(first, ".")

@@ -47,7 +47,7 @@ func (s *source) at(pos token.Pos, format string, args ...any) Violation {
 	return Violation{File: s.path, Line: s.fset.Position(pos).Line, Text: fmt.Sprintf(format, args...)}
 }
 
-// generated tells whether the file says that a program wrote it.
+// generated reports whether the file says that a program wrote it.
 func (s *source) generated() bool { return ast.IsGenerated(s.file) }
 
 // Check reads the module at root and returns everything that breaks a rule, in order of path. Modules inside the module
@@ -142,7 +142,7 @@ func isModule(name string) bool {
 	return err == nil
 }
 
-// hidden tells whether the go command ignores the file because of its folder.
+// hidden reports whether the go command ignores the file because of its folder.
 func hidden(rel string) bool {
 	for part := range strings.SplitSeq(rel, "/") {
 		if part == "testdata" || strings.HasPrefix(part, ".") || strings.HasPrefix(part, "_") {

@@ -96,7 +96,7 @@ var belowEndpoint = []string{
 // testDevices may be imported by the test files of every package: the devices that tests run on, and their suite.
 var testDevices = []string{"driver", "driver/host", "driver/drivertest", "driver/cuda", "driver/cuda/cudatest"}
 
-// unsafeAllowed tells whether a file may import unsafe: in the binding, and elsewhere in files that say so by name, as in
+// unsafeAllowed reports whether a file may import unsafe: in the binding, and elsewhere in files that say so by name, as in
 // cast_unsafe.go or recvmsg_unsafe_linux.go.
 func unsafeAllowed(pkg, file string) bool {
 	words := strings.Split(strings.TrimSuffix(path.Base(file), ".go"), "_")
@@ -122,5 +122,5 @@ func row(pkg string) (r Row, floor int, ok bool) {
 	}
 }
 
-// within tells whether pkg is tree or below it.
+// within reports whether pkg is tree or below it.
 func within(pkg, tree string) bool { return pkg == tree || strings.HasPrefix(pkg, tree+"/") }

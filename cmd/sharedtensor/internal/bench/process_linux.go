@@ -195,5 +195,5 @@ func (s *stage) far(o order) (*net.UnixConn, error) {
 	return p.bare, err
 }
 
-// outOfMemory tells whether a model did not fit.
+// outOfMemory reports whether a model did not fit.
 func outOfMemory(err error) bool { return errors.Is(err, driver.ErrOutOfMemory) }

@@ -65,7 +65,7 @@ func (t Target) String() string {
 // MarshalText is String.
 func (t Target) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// holds tells whether the figure keeps to the bound.
+// holds reports whether the figure keeps to the bound.
 func (t Target) holds(r *Result) bool {
 	figure := r.Value
 	if t.Of == Ratio {

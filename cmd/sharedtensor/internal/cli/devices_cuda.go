@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 )
 
-// BuiltWithCUDA tells whether this program can open GPUs at all.
+// BuiltWithCUDA reports whether this program can open GPUs at all.
 const BuiltWithCUDA = true
 
 // openCUDA opens a GPU by its ordinal in this process.

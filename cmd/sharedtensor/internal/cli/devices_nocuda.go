@@ -4,7 +4,7 @@ package cli
 
 import "github.com/sharedtensor/sharedtensor/driver"
 
-// BuiltWithCUDA tells whether this program can open GPUs at all.
+// BuiltWithCUDA reports whether this program can open GPUs at all.
 const BuiltWithCUDA = false
 
 var errNoCUDA = &driver.UnsupportedError{Feature: "CUDA", Requires: "a sharedtensor that was built without -tags nocuda"}

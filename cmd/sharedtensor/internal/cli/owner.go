@@ -28,7 +28,7 @@ type OwnerFlags struct {
 	socket string
 	uids   []uint
 	label  string
-	notes  func() io.Writer // where it is said that another socket is used; nil for nowhere
+	notes  func() io.Writer // gets the note that another socket is used than the default one; nil drops it
 }
 
 // AddOwnerFlags adds them to a command and returns where they are kept.
@@ -66,7 +66,7 @@ func (l Late) Error() string {
 // Is makes the error answer for context.DeadlineExceeded.
 func (l Late) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// Silent are the same flags for who asks by the way: nothing is waited for or said.
+// Silent returns the same flags for a question on the side, such as that of a completion: it waits for nothing and writes nothing.
 func (o *OwnerFlags) Silent() *OwnerFlags {
 	quick := *o
 	quick.Wait, quick.notes = false, nil
@@ -136,7 +136,7 @@ func escape(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// Alive tells whether somebody listens on a socket.
+// Alive reports whether somebody listens on a socket.
 func Alive(socket string) bool {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {

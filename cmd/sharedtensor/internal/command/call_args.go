@@ -69,7 +69,7 @@ func (a *callArgs) parse(c *cobra.Command, words []string) error {
 	return nil
 }
 
-// empty tells whether nothing was given.
+// empty reports whether nothing was given.
 func (a *callArgs) empty() bool { return a.whole == "" && len(a.fields)+len(a.refs) == 0 }
 
 var errNotJSON = errors.New("this is no JSON")

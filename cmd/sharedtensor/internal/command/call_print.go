@@ -126,7 +126,7 @@ func writeIndented(b *strings.Builder, text, indent string) {
 	}
 }
 
-// nested tells whether a value takes lines of its own.
+// nested reports whether a value takes lines of its own.
 func nested(v any) bool {
 	switch v := v.(type) {
 	case map[string]any, []any, *tensor.Tensor, *module.StateDict:

@@ -56,7 +56,7 @@ An address without a host is on this host only. Whoever can connect can read, on
 	return c
 }
 
-// upMetric tells whether the owner answers.
+// upMetric reports whether the owner answers.
 const upMetric = "# HELP sharedtensor_up Whether the owner answers.\n# TYPE sharedtensor_up gauge\nsharedtensor_up "
 
 // scrape asks the owner once.

@@ -30,7 +30,7 @@ func change(sd *module.StateDict) (string, error) {
 	return name, nil
 }
 
-// preferred tells whether t is the better one to change.
+// preferred reports whether t is the better one to change.
 func preferred(t, than *tensor.Tensor) bool {
 	if a, b := t.DType().IsFloat(), than.DType().IsFloat(); a != b {
 		return a

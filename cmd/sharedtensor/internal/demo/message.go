@@ -31,7 +31,7 @@ type request struct {
 	Server  string `json:"server,omitempty"`
 }
 
-// quick tells whether the answer takes the same time whatever the size of the model.
+// quick reports whether the answer takes the same time whatever the size of the model.
 func (r request) quick() bool {
 	switch r.Op {
 	case opAttach, opStart, opHear, opReconnect, opHandOver:

@@ -24,7 +24,7 @@ type Report struct {
 	Restarted *Restarted `json:"restarted,omitempty"`
 	// Took is the time of it all.
 	Took time.Duration `json:"took_ns"`
-	// OK tells whether everything went as it should.
+	// OK reports whether everything went as it should.
 	OK bool `json:"ok"`
 	// Error is what did not.
 	Error string `json:"error,omitempty"`
@@ -80,7 +80,7 @@ type Memory struct {
 	PSS int64 `json:"model_pss_bytes"`
 	// Copies is what one copy for each process would have taken.
 	Copies int64 `json:"copies_bytes"`
-	// OneCopy tells whether it is the size of the model.
+	// OneCopy reports whether it is the size of the model.
 	OneCopy bool `json:"one_copy"`
 	// Unknown is why the system does not tell; empty where it does.
 	Unknown string `json:"unknown,omitempty"`

@@ -128,7 +128,7 @@ func (d *director) agree(ctx context.Context) error {
 	return nil
 }
 
-// same tells whether a process computed what it should.
+// same reports whether a process computed what it should.
 func same(p *process, got, want *Result) error {
 	if got == nil || *got != *want {
 		return fmt.Errorf("%w: %s, pid %d, computed %v, want %v", ErrDisagree, p.report.Role, p.report.PID, got, want)

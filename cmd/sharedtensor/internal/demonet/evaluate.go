@@ -111,7 +111,7 @@ func (s *sink) tensor(ctx context.Context, t *tensor.Tensor) error {
 	return s.pieces(ctx, t, width)
 }
 
-// multiplied tells whether a tensor is computed with as float32: every value of its type is one.
+// multiplied reports whether a tensor is computed with as float32: every value of its type is one.
 func multiplied(dt tensor.DType) bool {
 	return dt.IsFloat() && dt.BitSize() >= 8 && dt.BitSize() <= 32
 }

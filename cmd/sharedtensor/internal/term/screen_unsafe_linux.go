@@ -10,7 +10,7 @@ import (
 	"unsafe"
 )
 
-// Screen is a terminal that is drawn on.
+// Screen draws whole pages on a terminal and restores the terminal when it is left.
 type Screen struct {
 	in, out *os.File
 	saved   *syscall.Termios // the terminal as it was; nil where standard input is none

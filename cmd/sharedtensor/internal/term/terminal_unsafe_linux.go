@@ -19,7 +19,7 @@ func TerminalWidth(w io.Writer) int {
 	return int(size.columns)
 }
 
-// IsTerminal tells whether w is a terminal.
+// IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	_, ok := terminalSize(w)
 	return ok

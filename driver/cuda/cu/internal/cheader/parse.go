@@ -31,7 +31,7 @@ type Function struct {
 	Result *Type
 	// Params are its parameters; none for (void).
 	Params []Field
-	// Deprecated tells whether the declaration carries the attribute.
+	// Deprecated reports whether the declaration carries the attribute.
 	Deprecated bool
 }
 

@@ -64,7 +64,7 @@ const (
 
 func within(list, word string) bool { return strings.Contains(list, " "+word+" ") }
 
-// startsType tells whether a token can begin a type.
+// startsType reports whether a token can begin a type.
 func (p *parser) startsType(t Token) bool {
 	if t.Kind != Ident {
 		return false

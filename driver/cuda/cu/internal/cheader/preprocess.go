@@ -9,7 +9,7 @@ import (
 type Macro struct {
 	// Name is the macro's name.
 	Name string
-	// Function tells whether the macro takes arguments, and Params names them.
+	// Function reports whether the macro takes arguments, and Params names them.
 	Function bool
 	// Params are the names of the arguments.
 	Params []string

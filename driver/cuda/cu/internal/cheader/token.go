@@ -30,7 +30,7 @@ type Token struct {
 	final bool
 }
 
-// is tells whether the token is the given operator, keyword or name.
+// is reports whether the token is the given operator, keyword or name.
 func (t Token) is(text string) bool { return t.Text == text && (t.Kind == Punct || t.Kind == Ident) }
 
 // String is the token as error messages show it.

@@ -24,7 +24,7 @@ type Type struct {
 	Kind TypeKind
 	// Bytes is the size of an Int or a Float.
 	Bytes int64
-	// Signed tells whether an Int is.
+	// Signed reports whether an Int is.
 	Signed bool
 	// Char is an Int spelt char, which is text where it is pointed to.
 	Char bool
