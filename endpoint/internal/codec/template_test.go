@@ -14,11 +14,6 @@ type shade int
 
 func (shade) String() string { return "grey" }
 
-// phase is a number that the codec does not know, of a type that does.
-type phase complex128
-
-func (p phase) MarshalCBOR() ([]byte, error) { return []byte{0xf6}, nil }
-
 type templateIn struct {
 	Model struct {
 		Hidden int     `json:"hidden_size"`
