@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from . import calls, catalog, client, frameworks, messages, objects, operations, tasks
 from .calls import NOTHING, Stream
 from .endpoints import Endpoints
-from .errors import CanceledError, ClosedError, ConnectionLostError, DeadlineExceededError, UnavailableError
+from .errors import CanceledError, ClosedError, ConnectionLostError, DeadlineExceededError, Error, UnavailableError
 from .frames import Frame
 from .models import Model
 from .op import Op
@@ -67,6 +67,9 @@ class Client:
                 again = operation.repeatable and self.sync._reconnect and session.closed is not None
                 if repeated or not again or self.sync._closed:
                     raise
+            except Error as err:
+                operation.explain(err)
+                raise
             finally:
                 operation.close()
         result: T = operation.take(frame, session)

@@ -37,7 +37,9 @@ def acquire(name: str, version: int, framework: Framework, leases: Leases) -> Op
         lease = messages.Acquired.decode(frame.body).lease
         release_late(session, Op.RELEASE, messages.Release(leases=[lease]))
 
-    return Operation(Op.ACQUIRE, messages.Acquire(name=name, version=version), finish, discard=discard, repeatable=True)
+    return Operation(
+        Op.ACQUIRE, messages.Acquire(name=name, version=version), finish, discard=discard, repeatable=True
+    ).named(f"acquire {name!r}")
 
 
 class Leases:
@@ -130,6 +132,7 @@ def publish(
         lambda frame, _: messages.Published.decode(frame.body).version,
         files=[fd],
         done=lambda: pool.put(slab),
+        about=f"publish {name!r}",
     )
 
 

@@ -212,6 +212,9 @@ class Client:
                     raise
                 session = self._session()
                 frame = session.wait(self._start(operation, session, timeout), timeout)
+        except Error as err:
+            operation.explain(err)
+            raise
         finally:
             operation.close()
         return operation.take(frame, session)

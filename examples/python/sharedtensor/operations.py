@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from . import messages
+from .errors import Error
 from .frames import Frame, close_all
 from .message import Message
 from .op import Op
@@ -26,6 +27,7 @@ class Operation(Generic[T]):
     :ivar discard: gets a response that comes too late, to give back what it brings.
     :ivar repeatable: whether asking again after a lost connection changes nothing.
     :ivar done: called once when there is an outcome, whatever it is.
+    :ivar about: what it does to what, for errors: the server's sentence does not repeat what was asked.
     """
 
     op: Op
@@ -35,6 +37,7 @@ class Operation(Generic[T]):
     discard: Callable[[Frame, Session], None] | None = None
     repeatable: bool = False
     done: Callable[[], None] | None = None
+    about: str = ""
     _closed: bool = field(default=False, repr=False)
 
     def close(self) -> None:
@@ -45,6 +48,16 @@ class Operation(Generic[T]):
         close_all(self.files)
         if self.done is not None:
             self.done()
+
+    def explain(self, error: Error) -> None:
+        """Has an error say what it is about."""
+        if self.about and self.about not in error.message:
+            error.message = f"{self.about}: {error.message}"
+
+    def named(self, about: str) -> Operation[T]:
+        """Sets `about` and returns the operation."""
+        self.about = about
+        return self
 
     def take(self, frame: Frame, session: Session) -> T:
         """Makes the result of a response, and closes what is left of the frame."""
@@ -73,12 +86,16 @@ def ping() -> Operation[messages.Pong]:
 
 def withdraw(name: str) -> Operation[None]:
     """Takes a name off the books; whoever has a version keeps it."""
-    return mapped(Op.WITHDRAW, messages.Withdraw(name=name), messages.Withdrawn, lambda _: None, repeatable=False)
+    return mapped(
+        Op.WITHDRAW, messages.Withdraw(name=name), messages.Withdrawn, lambda _: None, repeatable=False
+    ).named(f"withdraw {name!r}")
 
 
 def info(name: str, version: int, manifest: bool) -> Operation[messages.InfoResult]:
     """Asks what is known of a name."""
-    return plain(Op.INFO, messages.Info(name=name, version=version, manifest=manifest), messages.InfoResult)
+    return plain(Op.INFO, messages.Info(name=name, version=version, manifest=manifest), messages.InfoResult).named(
+        f"inspect {name!r}"
+    )
 
 
 def invalidate(endpoint: str) -> Operation[int]:

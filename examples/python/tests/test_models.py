@@ -206,7 +206,7 @@ def test_what_cannot_be_shared_is_named(client: st.Client) -> None:
         client.publish("bad", {"x": np.zeros(3, ">f4")})
     with pytest.raises(st.InvalidArgumentError):
         client.publish("bad", {1: np.zeros(3)})  # type: ignore[dict-item]
-    with pytest.raises(st.NotFoundError):
+    with pytest.raises(st.NotFoundError, match="acquire 'bad'"):
         client.acquire("bad")
     assert client.acquire("base").version == 1
     with pytest.raises(st.VersionNotFoundError):
