@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -16,14 +17,14 @@ type attachment struct {
 	bytes   int64  // of its storages
 
 	mu      sync.Mutex
-	link    *link  // on which the lease is held; nil while there is none
-	lease   uint64 // the lease on that link
-	request uint64 // the request on that link which its events belong to
+	link    *link.Link // on which the lease is held; nil while there is none
+	lease   uint64     // the lease on that link
+	request uint64     // the request on that link which its events belong to
 	state   HandleState
 	newest  uint64
 	changed chan struct{}
 	ready   bool             // version and server are filled in
-	asked   *link            // whose events count
+	asked   *link.Link       // whose events count
 	early   [2]message.Event // the last withdrawal and the last publication before that; without a kind where there was none
 	lost    bool             // the lease was lost with its connection, and not taken again
 	closed  bool
@@ -64,7 +65,7 @@ func (h *attachment) giveUp() bool {
 	h.mu.Unlock()
 	h.client.forget(h)
 	if link != nil {
-		link.release(lease, request)
+		link.Release(lease, request)
 	}
 	return true
 }
@@ -114,17 +115,17 @@ func (h *attachment) attached(server string, version uint64) {
 
 // eventsOf makes the events of a connection those that count, and returns what takes them: what another owner, or the same one on a
 // connection that broke, says of the name is not about this version.
-func (h *attachment) eventsOf(l *link) func(message.Event) {
+func (h *attachment) eventsOf(l *link.Link) func(message.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if l.reason() == nil { // else there may be another one already
+	if l.Reason() == nil { // else there may be another one already
 		h.asked, h.early = l, [2]message.Event{}
 	}
 	return func(e message.Event) { h.event(l, e) }
 }
 
 // event is called by whoever reads the connection with news of the handle's name.
-func (h *attachment) event(l *link, e message.Event) {
+func (h *attachment) event(l *link.Link, e message.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -163,7 +164,7 @@ func (h *attachment) orphan() {
 }
 
 // detach notes that the link is gone and the lease with it.
-func (h *attachment) detach(l *link) {
+func (h *attachment) detach(l *link.Link) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.link == l {
@@ -174,7 +175,7 @@ func (h *attachment) detach(l *link) {
 
 // leased notes a lease that was taken. It is false when the handle was closed meanwhile, or has a lease on that link: the
 // caller gives this one back.
-func (h *attachment) leased(l *link, lease, request uint64) bool {
+func (h *attachment) leased(l *link.Link, lease, request uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || h.link == l {
@@ -187,15 +188,15 @@ func (h *attachment) leased(l *link, lease, request uint64) bool {
 	return true
 }
 
-// leasedOn reports whether the lease is held on that link; nil for none.
-func (h *attachment) leasedOn(l *link) bool {
+// leasedOn tells whether the lease is held on that link; nil for none.
+func (h *attachment) leasedOn(l *link.Link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.link == l
 }
 
 // settledOn tells that there is nothing to take up on a link: the lease is held there, or no owner knows the version any more.
-func (h *attachment) settledOn(l *link) bool {
+func (h *attachment) settledOn(l *link.Link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.link == l || h.state == Orphaned

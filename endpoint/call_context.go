@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 )
 
 // callContext is the context of one request. Most functions of endpoints are over before anybody asks their context for more than Err, so
@@ -101,18 +103,15 @@ func (c *callContext) Err() error {
 
 // Value implements context.Context. Package context finds the cause of an end, and where to put the contexts below this one, by it.
 func (c *callContext) Value(key any) any {
-	if key == (requestKey{}) {
+	if key == (inproc.RequestKey{}) {
 		return c
 	}
 	return c.full().Value(key)
 }
 
-// requestKey is what a request's context knows itself by.
-type requestKey struct{}
-
-// callsBack is told that a function calls its own server with the context: the reader that runs the function itself would not read that call.
-func callsBack(ctx context.Context) {
-	if c, _ := ctx.Value(requestKey{}).(*callContext); c != nil && c.reader != nil {
+// CallsBack implements [inproc.Reentrant]: the reader that runs the function itself would not read the call that it makes.
+func (c *callContext) CallsBack() {
+	if c.reader != nil {
 		c.reader.handReadingOver()
 	}
 }

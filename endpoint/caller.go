@@ -6,6 +6,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -124,7 +125,7 @@ func waiting(ctx context.Context, wait func() error) error {
 // Endpoints lists the endpoints in the order of their names.
 func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	var got message.EndpointsListed
-	if err := c.to.request(ctx, call{op: message.OpEndpoints}, &got); err != nil {
+	if err := c.to.request(ctx, link.Request{Op: message.OpEndpoints}, &got); err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)
 	}
 	list := make([]EndpointInfo, 0, len(got.Endpoints))
@@ -140,7 +141,7 @@ func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.to.infoTimeout, errInfoTimeout)
 	defer cancel()
 	var got message.ServerInfo
-	if err := c.to.requestNow(ctx, call{op: message.OpServerInfo}, &got); err != nil {
+	if err := c.to.requestNow(ctx, link.Request{Op: message.OpServerInfo}, &got); err != nil {
 		return ServerInfo{}, fmt.Errorf("server info: %w", err)
 	}
 	return decodeServerInfo(got), nil
@@ -165,7 +166,7 @@ func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool,
 // InvalidateEndpoint drops all cached results of an endpoint, and those that are being made, and returns how many there were.
 func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
 	var got message.Invalidated
-	ask := call{op: message.OpInvalidateEndpoint, body: message.InvalidateEndpoint{Endpoint: name}}
+	ask := link.Request{Op: message.OpInvalidateEndpoint, Body: message.InvalidateEndpoint{Endpoint: name}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
 		return 0, fmt.Errorf("invalidate endpoint %s: %w", status.Shown(name), err)
 	}

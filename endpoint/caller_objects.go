@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -63,7 +64,7 @@ func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectRel
 	all := make([]message.ObjectReleased, 0, len(ids))
 	for part := range slices.Chunk(ids, message.MaxReleases) {
 		var got message.ObjectsReleased
-		ask := call{op: message.OpObjectRelease, body: message.ReleaseObjects{IDs: part}}
+		ask := link.Request{Op: message.OpObjectRelease, Body: message.ReleaseObjects{IDs: part}}
 		if err := c.to.request(ctx, ask, &got); err != nil {
 			return nil, err
 		}
@@ -79,7 +80,7 @@ func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectRel
 // ObjectInfo describes a managed object. One that the server does not have is a [*StaleError].
 func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
-	ask := call{op: message.OpObjectInfo, body: message.Object{ID: objectID}}
+	ask := link.Request{Op: message.OpObjectInfo, Body: message.Object{ID: objectID}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
 		return ObjectInfo{}, fmt.Errorf("object info: %w", err)
 	}
@@ -92,7 +93,7 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 	list := []ObjectInfo{}
 	for ask := (message.Objects{Endpoints: endpoints}); ; {
 		var got message.ObjectsListed
-		if err := c.to.request(ctx, call{op: message.OpObjects, body: ask}, &got); err != nil {
+		if err := c.to.request(ctx, link.Request{Op: message.OpObjects, Body: ask}, &got); err != nil {
 			return nil, fmt.Errorf("objects: %w", err)
 		}
 		for _, info := range got.Objects {
@@ -113,7 +114,7 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 // [ErrPermission]. An object that the server does not have is [ErrStale].
 func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
-	ask := call{op: message.OpObjectDestroy, body: message.Object{ID: objectID}}
+	ask := link.Request{Op: message.OpObjectDestroy, Body: message.Object{ID: objectID}}
 	if err := c.to.request(ctx, ask, &got); err != nil {
 		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", message.CutText(objectID, status.MaxShown), err)
 	}

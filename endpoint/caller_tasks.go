@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -54,7 +55,7 @@ const lastLook = 100 * time.Millisecond
 
 func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (TaskInfo, error) {
 	var got message.TaskInfo
-	err := waiting(ctx, func() error { return c.to.request(ctx, call{op: op, body: body}, &got) })
+	err := waiting(ctx, func() error { return c.to.request(ctx, link.Request{Op: op, Body: body}, &got) })
 	if err != nil {
 		return TaskInfo{}, fmt.Errorf("task %s: %w", message.CutText(body.ID, status.MaxShown), err)
 	}
@@ -72,7 +73,7 @@ func (c *caller) Result(ctx context.Context, id string, out any) error {
 // had ended.
 func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	var got message.TaskCancelled
-	if err := c.to.request(ctx, call{op: message.OpTaskCancel, body: message.Task{ID: id}}, &got); err != nil {
+	if err := c.to.request(ctx, link.Request{Op: message.OpTaskCancel, Body: message.Task{ID: id}}, &got); err != nil {
 		return false, fmt.Errorf("cancel task %s: %w", message.CutText(id, status.MaxShown), err)
 	}
 	return got.Cancelled, nil
@@ -86,7 +87,7 @@ func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, erro
 		ask.States = append(ask.States, string(s))
 	}
 	var got message.TasksListed
-	if err := c.to.request(ctx, call{op: message.OpTasks, body: ask}, &got); err != nil {
+	if err := c.to.request(ctx, link.Request{Op: message.OpTasks, Body: ask}, &got); err != nil {
 		return nil, fmt.Errorf("tasks: %w", err)
 	}
 	list := make([]TaskInfo, 0, len(got.Tasks))

@@ -3,14 +3,19 @@ package endpoint
 import (
 	"context"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // ClientOptions says which owner a client talks to and where it can map memory.
@@ -43,7 +48,8 @@ type Client struct {
 	opts    ClientOptions
 	log     *slog.Logger
 	devices transfer.Devices
-	self    *Server // whose own client it is; nil for others
+	// dialSelf connects a server's own client to it; nil for others.
+	dialSelf func() (*inproc.Pipe, message.Hello, error)
 
 	infoTimeout time.Duration // for ServerInfo
 
@@ -52,8 +58,8 @@ type Client struct {
 	work sync.WaitGroup // dialing, connections, and what takes leases again; added to under mu while not closed
 
 	mu       sync.Mutex
-	link     *link              // for requests; nil while there is no connection
-	links    map[*link]struct{} // that have not ended: link, and those whose owners have said goodbye and still answer
+	link     *link.Link              // for requests; nil while there is no connection
+	links    map[*link.Link]struct{} // that have not ended: link, and those whose owners have said goodbye and still answer
 	attempt  *attempt
 	failed   int  // attempts in a row
 	eager    bool // dials though nobody needs a connection, until it has had one
@@ -122,7 +128,7 @@ func newClient(opts ClientOptions, devices transfer.Devices) *Client {
 	c := &Client{
 		opts: opts, log: opts.Logger, devices: devices,
 		handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{},
-		links: map[*link]struct{}{}, infoTimeout: defaultInfoTimeout,
+		links: map[*link.Link]struct{}{}, infoTimeout: defaultInfoTimeout,
 	}
 	c.caller.to = c
 	c.ctx, c.stop = context.WithCancel(context.Background())
@@ -166,7 +172,7 @@ func (c *Client) Close() error {
 		r.end(errReleased)
 	}
 	for l := range links {
-		l.hangUp()
+		l.HangUp()
 	}
 	c.work.Wait()
 	return nil
@@ -182,5 +188,14 @@ func (c *Client) ServerID() string {
 	if c.link == nil {
 		return ""
 	}
-	return c.link.server.Server
+	return c.link.Server.Server
+}
+
+// introduction is the client's hello.
+func (c *Client) introduction() message.Hello {
+	label := c.opts.Label
+	if label == "" {
+		label = filepath.Base(os.Args[0])
+	}
+	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.Describe(), Features: features()}
 }

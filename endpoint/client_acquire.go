@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -96,46 +96,31 @@ func (c *Client) acquirePublished(ctx context.Context, name string, version uint
 }
 
 // attach asks for the lease, maps the memory and fills the attachment in. The caller owns the state dict.
-func (c *Client) attach(ctx context.Context, l *link, h *attachment, ask message.Acquire) (*module.StateDict, error) {
-	id, frame, err := l.roundTrip(ctx, call{op: message.OpAcquire, body: ask, event: h.eventsOf(l), late: l.giveBack})
+func (c *Client) attach(ctx context.Context, l *link.Link, h *attachment, ask message.Acquire) (*module.StateDict, error) {
+	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpAcquire, Body: ask, Event: h.eventsOf(l), Late: l.ReleaseLate})
 	if err != nil {
 		return nil, err
 	}
 	defer frame.Files.Close()
 	var got message.Acquired
-	if err := decodeAnswer(frame, &got); err != nil {
-		l.ignore(id)
+	if err := link.DecodeAnswer(frame, &got); err != nil {
+		l.Ignore(id)
 		return nil, err
 	}
 	sd, err := c.importer().StateDict(&got.Manifest, got.Handles, frame.Files)
 	if err != nil {
-		l.release(got.Lease, id)
-		return nil, untrue(err)
+		l.Release(got.Lease, id)
+		return nil, link.BadClaim(err)
 	}
 	h.bytes = memoryOf(sd)
-	h.attached(l.server.Server, got.Version)
+	h.attached(l.Server.Server, got.Version)
 	c.register(h, l, got.Lease, id)
 	return sd, nil
 }
 
-// giveBack returns the lease of an answer for which nobody waits any more.
-func (l *link) giveBack(frame wire.Frame) {
-	defer frame.Files.Close()
-	var got message.Acquired
-	if frame.Kind == wire.KindResponse && message.Unmarshal(frame.Body, &got) == nil {
-		l.release(got.Lease, frame.ID)
-	}
-}
-
-// release gives a lease back without waiting for the answer. It is called by whoever reads the connection too.
-func (l *link) release(lease, request uint64) {
-	l.ignore(request)
-	l.tell(call{op: message.OpRelease, body: message.Release{Leases: []uint64{lease}}})
-}
-
 // register makes the handle known to the client, so that it hears of events and has its lease taken again after a reconnection. Where
 // the connection ended while the handle was made, that begins now.
-func (c *Client) register(h *attachment, l *link, lease, request uint64) {
+func (c *Client) register(h *attachment, l *link.Link, lease, request uint64) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -149,12 +134,12 @@ func (c *Client) register(h *attachment, l *link, lease, request uint64) {
 	}
 	c.mu.Unlock()
 	if !live {
-		c.onNext(func(ctx context.Context, next *link) error { return c.resumeHandle(ctx, next, h) })
+		c.onNext(func(ctx context.Context, next *link.Link) error { return c.resumeHandle(ctx, next, h) })
 	}
 }
 
 // onNext takes something up again on the connection that there is now, or leaves it to the next one. An error is of the connection.
-func (c *Client) onNext(resume func(context.Context, *link) error) {
+func (c *Client) onNext(resume func(context.Context, *link.Link) error) {
 	c.mu.Lock()
 	l := c.link
 	if l != nil { // so the client is not closed

@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -21,23 +22,23 @@ func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
 			return err
 		}
 		got, err := c.fetchOn(ctx, l, f, out)
-		if isUnasked(err) {
+		if link.IsUnasked(err) {
 			continue
 		}
 		if err == nil && got.Object != nil {
-			l.releaseObject(got.Object.ID, got.Object.Token)
+			l.ReleaseObject(got.Object.ID, got.Object.Token)
 		}
 		return err
 	}
 }
 
 // fetchOn is fetch on a certain connection.
-func (c *Client) fetchOn(ctx context.Context, l *link, f fetch, out any) (message.Returned, error) {
+func (c *Client) fetchOn(ctx context.Context, l *link.Link, f fetch, out any) (message.Returned, error) {
 	if f.task == "" {
 		return c.callOn(ctx, l, f.name, f.in, out)
 	}
-	ask := call{op: message.OpTaskResult, body: message.Task{ID: f.task}, returns: true}
-	_, frame, err := l.roundTrip(ctx, ask)
+	ask := link.Request{Op: message.OpTaskResult, Body: message.Task{ID: f.task}, Returns: true}
+	_, frame, err := l.RoundTrip(ctx, ask)
 	if err != nil {
 		return message.Returned{}, err
 	}
@@ -47,28 +48,28 @@ func (c *Client) fetchOn(ctx context.Context, l *link, f fetch, out any) (messag
 
 // ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
 func (c *Client) ask(ctx context.Context, op message.Op, name string, in, out any) error {
-	return c.onLink(ctx, func(l *link) error { return c.askOn(ctx, l, op, name, in, out) })
+	return c.onLink(ctx, func(l *link.Link) error { return c.askOn(ctx, l, op, name, in, out) })
 }
 
 // askOn is ask on a certain connection.
-func (c *Client) askOn(ctx context.Context, l *link, op message.Op, name string, in, out any) error {
+func (c *Client) askOn(ctx context.Context, l *link.Link, op message.Op, name string, in, out any) error {
 	ask, err := c.newCall(l, op, name, in)
 	if err != nil {
 		return err
 	}
 	defer ask.close()
 	if op == message.OpSubmit {
-		ask.late = l.cancelTask
+		ask.Late = l.CancelTask
 	}
-	_, frame, err := l.roundTrip(ctx, ask.call)
+	_, frame, err := l.RoundTrip(ctx, ask.Request)
 	if err != nil {
 		return err
 	}
 	defer frame.Files.Close()
-	return decodeAnswer(frame, out)
+	return link.DecodeAnswer(frame, out)
 }
 
-func (c *Client) callOn(ctx context.Context, l *link, name string, in, out any) (message.Returned, error) {
+func (c *Client) callOn(ctx context.Context, l *link.Link, name string, in, out any) (message.Returned, error) {
 	frame, again, err := c.roundTrip(ctx, l, name, in)
 	if again { // the function did not run; now all memory goes along
 		frame, _, err = c.roundTrip(ctx, l, name, in)
@@ -82,20 +83,20 @@ func (c *Client) callOn(ctx context.Context, l *link, name string, in, out any) 
 
 // roundTrip makes a call, and notes what its answer says of the memory that the owner keeps. again is true where the call was refused
 // because memory is not kept that it named. The caller closes the frame.
-func (c *Client) roundTrip(ctx context.Context, l *link, name string, in any) (frame wire.Frame, again bool, err error) {
+func (c *Client) roundTrip(ctx context.Context, l *link.Link, name string, in any) (frame wire.Frame, again bool, err error) {
 	ask, err := c.newCall(l, message.OpCall, name, in)
 	if err != nil {
 		return wire.Frame{}, false, err
 	}
 	defer ask.close()
-	ask.returns = true
-	_, frame, err = l.roundTrip(ctx, ask.call)
+	ask.Returns = true
+	_, frame, err = l.RoundTrip(ctx, ask.Request)
 	switch {
-	case !l.keeps || len(ask.callee.Handles) == 0:
+	case !l.Keeps || len(ask.Callee.Handles) == 0:
 	case err == nil:
-		l.known.Answered(ask.callee.Handles, name)
+		l.Known.Answered(ask.Callee.Handles, name)
 	case errors.Is(err, status.ErrNotKept):
-		again = l.known.Missed(ask.callee.Handles, name)
+		again = l.Known.Missed(ask.Callee.Handles, name)
 	}
 	return frame, again, err
 }
@@ -107,7 +108,7 @@ func (c *Client) importer() transfer.Importer {
 
 // outgoing is a call with the memory that goes with it.
 type outgoing struct {
-	call
+	link.Request
 	shared *transfer.Export
 	load   codec.Payload
 }
@@ -120,39 +121,39 @@ func (o *outgoing) close() {
 }
 
 // newCall encodes a call to be made on l. The caller closes it when it has been sent.
-func (c *Client) newCall(l *link, op message.Op, name string, in any) (o outgoing, err error) {
-	o.op, o.calls, o.callee.Endpoint = op, true, name
+func (c *Client) newCall(l *link.Link, op message.Op, name string, in any) (o outgoing, err error) {
+	o.Op, o.Calls, o.Callee.Endpoint = op, true, name
 	if in == nil {
 		return o, nil
 	}
 	if !codec.MayHoldTensors(reflect.TypeOf(in)) {
-		o.plain = in
+		o.Plain = in
 		return o, nil
 	}
 	if o.load, err = codec.EncodePayload(in); err != nil {
 		return outgoing{}, fmt.Errorf("argument: %w", err)
 	}
-	o.callee.Args = o.load.Value
+	o.Callee.Args = o.load.Value
 	if len(o.load.Storages) > 0 {
-		if o.shared, err = l.share(&o.call, o.load.Storages); err != nil {
+		if o.shared, err = l.Share(&o.Request, o.load.Storages); err != nil {
 			o.load.Close()
 			return outgoing{}, fmt.Errorf("share the argument: %w", err)
 		}
 		o.shared.Claim(o.load.Storages, c.opts.Socket)
-		o.callee.Handles, o.files, o.storages = o.shared.Handles, o.shared.Files, o.shared.Storages
+		o.Callee.Handles, o.Files, o.Storages = o.shared.Handles, o.shared.Files, o.shared.Storages
 	}
 	return o, nil
 }
 
 // takeResult decodes the answer to a call into out. It borrows the frame.
-func (c *Client) takeResult(l *link, frame wire.Frame, out any) (message.Returned, error) {
+func (c *Client) takeResult(l *link.Link, frame wire.Frame, out any) (message.Returned, error) {
 	got, err := message.ParseReturned(frame.Body)
 	if err != nil {
-		return got, badAnswer(err)
+		return got, link.BadAnswer(err)
 	}
 	if err := c.decodeValue(got.Value, got.Handles, frame.Files, out); err != nil {
 		if got.Object != nil {
-			l.releaseObject(got.Object.ID, got.Object.Token)
+			l.ReleaseObject(got.Object.ID, got.Object.Token)
 		}
 		return got, err
 	}
@@ -172,7 +173,7 @@ func (c *Client) decodeValue(value message.RawMessage, handles []message.Handle,
 	}
 	storages, err := c.importer().Storages(handles, files)
 	if err != nil {
-		return fmt.Errorf("result: %w", untrue(err))
+		return fmt.Errorf("result: %w", link.BadClaim(err))
 	}
 	defer transfer.CloseStorages(storages) // what is made has references of its own
 	if _, err := codec.DecodePayload(value, storages, out, false); err != nil {
@@ -187,36 +188,4 @@ func checkTarget(out any) error {
 		return fmt.Errorf("%w: the result needs a pointer, not a %T", status.ErrInvalid, out)
 	}
 	return nil
-}
-
-// dropResult gives back what came with an answer for which nobody waits any more.
-func (l *link) dropResult(frame wire.Frame) {
-	defer frame.Files.Close()
-	var got message.Returned
-	if frame.Kind == wire.KindResponse && message.UnmarshalPayload(frame.Body, &got) == nil && got.Object != nil {
-		l.releaseObject(got.Object.ID, got.Object.Token)
-	}
-}
-
-// cancelTask cancels a task whose submitter did not wait for the answer: nobody knows its id.
-func (l *link) cancelTask(frame wire.Frame) {
-	defer frame.Files.Close()
-	var got message.TaskInfo
-	if frame.Kind == wire.KindResponse && message.UnmarshalPayload(frame.Body, &got) == nil {
-		l.tell(call{op: message.OpTaskCancel, body: message.Task{ID: got.ID}})
-	}
-}
-
-// releaseObject gives a reference back without waiting for the answer.
-func (l *link) releaseObject(id string, token uint64) {
-	l.tell(call{op: message.OpObjectRelease, body: releaseOne(id, token)})
-}
-
-// releaseOne asks to take one reference back; token 0 is for servers that do not tell them apart.
-func releaseOne(id string, token uint64) message.ReleaseObjects {
-	ask := message.ReleaseObjects{IDs: []string{id}}
-	if token != 0 {
-		ask.Tokens = []uint64{token}
-	}
-	return ask
 }

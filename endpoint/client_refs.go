@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -32,7 +33,7 @@ func (c *Client) lose(r *reference, reason status.StaleReason) {
 
 // hold is fetch that keeps the reference; nil where none comes.
 func (c *Client) hold(ctx context.Context, f fetch, out any) (ref *reference, err error) {
-	err = c.onLink(ctx, func(l *link) (err error) {
+	err = c.onLink(ctx, func(l *link.Link) (err error) {
 		ref, err = c.holdOn(ctx, l, f, out)
 		return err
 	})
@@ -40,8 +41,8 @@ func (c *Client) hold(ctx context.Context, f fetch, out any) (ref *reference, er
 }
 
 // holdOn is hold on a certain connection.
-func (c *Client) holdOn(ctx context.Context, l *link, f fetch, out any) (*reference, error) {
-	defer l.news.expect()()
+func (c *Client) holdOn(ctx context.Context, l *link.Link, f fetch, out any) (*reference, error) {
+	defer l.News.Expect()()
 	if err := c.watchObjects(ctx, l); err != nil {
 		return nil, err
 	}
@@ -54,7 +55,7 @@ func (c *Client) holdOn(ctx context.Context, l *link, f fetch, out any) (*refere
 
 // keepReference makes the reference that came over l known to the client. Where the connection has ended meanwhile, and the reference with it,
 // it is taken again.
-func (c *Client) keepReference(l *link, obj *message.ObjectRef) *reference {
+func (c *Client) keepReference(l *link.Link, obj *message.ObjectRef) *reference {
 	r := newReference(c, obj)
 	c.mu.Lock()
 	if c.closed {
@@ -69,16 +70,16 @@ func (c *Client) keepReference(l *link, obj *message.ObjectRef) *reference {
 	}
 	c.mu.Unlock()
 	switch {
-	case l.news.heardOf(r.id), !live && l.left():
+	case l.News.HeardOf(r.id), !live && l.Left():
 		c.lose(r, status.StaleObjectMissing)
-	case l.news.wasSpent(r):
+	case r.spentIn(&l.News):
 		c.mu.Lock()
 		c.refs.remove(r)
 		c.mu.Unlock()
 		r.end(errReleased)
 	case !live:
-		c.onNext(func(ctx context.Context, next *link) error {
-			defer next.news.expect()()
+		c.onNext(func(ctx context.Context, next *link.Link) error {
+			defer next.News.Expect()()
 			return c.resumeReference(ctx, next, r)
 		})
 	}
@@ -94,23 +95,23 @@ func (c *Client) returnReference(ctx context.Context, r *reference, wait bool) (
 	switch {
 	case l == nil: // it went with its connection
 		return false, nil
-	case !wait && c.self == nil:
-		l.releaseObject(r.id, token)
+	case !wait && c.dialSelf == nil:
+		l.ReleaseObject(r.id, token)
 		return true, nil
 	}
-	_, frame, err := l.roundTrip(ctx, call{op: message.OpObjectRelease, body: releaseOne(r.id, token)})
+	_, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpObjectRelease, Body: link.ReleaseOne(r.id, token)})
 	if err != nil {
 		if !wait { // the reference goes with its connection
 			return false, nil
 		}
 		if token != 0 { // whether it went back or not: asking twice is the same as asking once, and nobody else asks
-			l.releaseObject(r.id, token)
+			l.ReleaseObject(r.id, token)
 		}
 		return false, fmt.Errorf("release object %s: %w", r.id, err)
 	}
 	defer frame.Files.Close()
 	var got message.ObjectsReleased
-	if err := decodeAnswer(frame, &got); err != nil {
+	if err := link.DecodeAnswer(frame, &got); err != nil {
 		return false, err
 	}
 	return len(got.Objects) == 1 && got.Objects[0].Released, nil
@@ -122,7 +123,7 @@ func (c *Client) given(rows []message.ObjectReleased) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for l := range c.links { // before looking for references: those that are not found look here
-		l.news.noteSpent(spent)
+		l.News.NoteSpent(spent)
 	}
 	c.refs.end(spent)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -13,43 +14,40 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// timeLeft is how long there is until the deadline, at least a nanosecond: 0 would mean for ever.
-func timeLeft(deadline time.Time) time.Duration { return max(time.Until(deadline), 1) }
-
 // request sends a request and decodes the answer into out, if that is not nil. Where the connection is gone it dials first, within ctx.
-func (c *Client) request(ctx context.Context, ask call, out any) error {
-	return c.onLink(ctx, func(l *link) error { return requestOn(ctx, l, ask, out) })
+func (c *Client) request(ctx context.Context, ask link.Request, out any) error {
+	return c.onLink(ctx, func(l *link.Link) error { return requestOn(ctx, l, ask, out) })
 }
 
 // onLink makes a request on the connection, and on the next one where the connection was over before anything was sent.
-func (c *Client) onLink(ctx context.Context, request func(*link) error) error {
+func (c *Client) onLink(ctx context.Context, request func(*link.Link) error) error {
 	for {
 		l, err := c.connected(ctx)
 		if err != nil {
 			return err
 		}
-		if err := request(l); !isUnasked(err) {
+		if err := request(l); !link.IsUnasked(err) {
 			return err
 		}
 	}
 }
 
 // requestNow is request that fails at once where nobody serves.
-func (c *Client) requestNow(ctx context.Context, ask call, out any) error {
+func (c *Client) requestNow(ctx context.Context, ask link.Request, out any) error {
 	for {
 		l, err := c.connectNow(ctx)
 		if err != nil {
 			return err
 		}
-		if err := requestOn(ctx, l, ask, out); !isUnasked(err) {
+		if err := requestOn(ctx, l, ask, out); !link.IsUnasked(err) {
 			return err
 		}
 	}
 }
 
 // requestOn is request on a certain connection.
-func requestOn(ctx context.Context, l *link, ask call, out any) error {
-	_, frame, err := l.roundTrip(ctx, ask)
+func requestOn(ctx context.Context, l *link.Link, ask link.Request, out any) error {
+	_, frame, err := l.RoundTrip(ctx, ask)
 	if err != nil {
 		return err
 	}
@@ -57,7 +55,7 @@ func requestOn(ctx context.Context, l *link, ask call, out any) error {
 	if out == nil {
 		return nil
 	}
-	return decodeAnswer(frame, out)
+	return link.DecodeAnswer(frame, out)
 }
 
 // Ping asks the owner for a sign of life and returns how long that took. It fails at once where nobody serves.
@@ -67,7 +65,7 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	start := time.Now()
-	_, frame, err := l.roundTrip(ctx, call{op: message.OpPing})
+	_, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpPing})
 	if err != nil {
 		return 0, fmt.Errorf("ping: %w", err)
 	}
@@ -87,7 +85,7 @@ func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 // Info describes one name. One that is not published is [ErrNotFound].
 func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 	var got message.InfoResult
-	if err := c.request(ctx, call{op: message.OpInfo, body: message.Info{Name: name}}, &got); err != nil {
+	if err := c.request(ctx, link.Request{Op: message.OpInfo, Body: message.Info{Name: name}}, &got); err != nil {
 		return ModelInfo{}, fmt.Errorf("info of %s: %w", status.Shown(name), err)
 	}
 	info := decodeInfo(got.Model)
@@ -99,7 +97,7 @@ func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*module.Manifest, error) {
 	var got message.InfoResult
 	ask := message.Info{Name: name, Version: version, Manifest: true}
-	if err := c.request(ctx, call{op: message.OpInfo, body: ask}, &got); err != nil {
+	if err := c.request(ctx, link.Request{Op: message.OpInfo, Body: ask}, &got); err != nil {
 		return nil, &catalog.NameError{Op: "manifest of", Name: message.CutText(name, status.MaxShown), Version: version, Err: err}
 	}
 	if got.Manifest == nil {
@@ -136,10 +134,10 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 		return 0, err
 	}
 	defer out.Close()
-	ask := call{
-		op:    message.OpPublish,
-		body:  message.Publish{Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: source},
-		files: out.Files, storages: out.Storages,
+	ask := link.Request{
+		Op:    message.OpPublish,
+		Body:  message.Publish{Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: source},
+		Files: out.Files, Storages: out.Storages,
 	}
 	var done message.Published
 	if err := c.request(ctx, ask, &done); err != nil {
@@ -150,8 +148,33 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 
 // Withdraw takes a name off the owner's books: nobody can acquire it any more. Who holds a version keeps it, and is told.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
-	if err := c.request(ctx, call{op: message.OpWithdraw, body: message.Withdraw{Name: name}}, nil); err != nil {
+	if err := c.request(ctx, link.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {
 		return fmt.Errorf("withdraw %s: %w", status.Shown(name), err)
 	}
 	return nil
+}
+
+// listAll asks for the parts of the list one after the other.
+func (c *Client) listAll(ctx context.Context) (message.Listed, error) {
+	var all message.Listed
+	var ask message.List
+	for {
+		var part message.Listed
+		if err := c.request(ctx, link.Request{Op: message.OpList, Body: ask}, &part); err != nil {
+			return all, err
+		}
+		if n := len(all.Models); n > 0 && len(part.Models) > 0 && all.Models[n-1].Name == part.Models[0].Name {
+			all.Models[n-1].Versions = append(all.Models[n-1].Versions, part.Models[0].Versions...)
+			part.Models = part.Models[1:]
+		}
+		all.Models = append(all.Models, part.Models...)
+		all.Loading = append(all.Loading, part.Loading...)
+		switch {
+		case part.Next == "":
+			return all, nil
+		case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
+			return all, fmt.Errorf("%w: answer: the list goes back", status.ErrProtocol)
+		}
+		ask = message.List{After: part.Next, AfterVersion: part.NextVersion}
+	}
 }

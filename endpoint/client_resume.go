@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -24,14 +25,14 @@ var errSilent = fmt.Errorf("%w: the owner has not answered for %v", status.ErrUn
 
 // resume takes up on a new connection what handles, watchers and references had on the old one. An error is of the connection: who
 // has been on it by then is told that it is lost.
-func (c *Client) resume(l *link) error {
-	defer l.news.expect()()
+func (c *Client) resume(l *link.Link) error {
+	defer l.News.Expect()()
 	err := allWhileAnswered(c.ctx, c.toResume(l))
 	if err == nil {
-		err = l.reason()
+		err = l.Reason()
 	}
 	if err != nil {
-		l.cut()
+		l.Cut()
 		c.ownerLost(l)
 		c.referencesLost(l)
 	}
@@ -39,17 +40,17 @@ func (c *Client) resume(l *link) error {
 }
 
 // catchUp takes up what became known to the client while the connection was made, too late for resume and too early to find it.
-func (c *Client) catchUp(l *link) {
+func (c *Client) catchUp(l *link.Link) {
 	if jobs := c.toResume(l); len(jobs) > 0 {
-		c.onNext(func(_ context.Context, l *link) error {
-			defer l.news.expect()()
+		c.onNext(func(_ context.Context, l *link.Link) error {
+			defer l.News.Expect()()
 			return allWhileAnswered(c.ctx, jobs)
 		})
 	}
 }
 
 // toResume is what is to be taken up on a connection.
-func (c *Client) toResume(l *link) []func(context.Context) error {
+func (c *Client) toResume(l *link.Link) []func(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var jobs []func(context.Context) error
@@ -105,7 +106,7 @@ func refused(err error) bool {
 }
 
 // resumeWatcher takes up a watch. If the owner refuses it, the watcher ends.
-func (c *Client) resumeWatcher(ctx context.Context, l *link, w *Watcher) error {
+func (c *Client) resumeWatcher(ctx context.Context, l *link.Link, w *Watcher) error {
 	err := w.begin(ctx, l, true)
 	if w.ended() { // closed meanwhile: it ends alone
 		return nil
@@ -122,16 +123,16 @@ func (c *Client) resumeWatcher(ctx context.Context, l *link, w *Watcher) error {
 
 // resumeHandle takes the lease of a handle again, or finds that the owner does not know its version any more. If the owner refuses it, the
 // handle goes on without a lease.
-func (c *Client) resumeHandle(ctx context.Context, l *link, h *attachment) error {
+func (c *Client) resumeHandle(ctx context.Context, l *link.Link, h *attachment) error {
 	if h.settledOn(l) {
 		return nil
 	}
-	if l.server.Server != h.server {
+	if l.Server.Server != h.server {
 		h.orphan()
 		return nil
 	}
 	ask := message.Acquire{Name: h.name, Version: h.version}
-	id, frame, err := l.roundTrip(ctx, call{op: message.OpAcquire, body: ask, event: h.eventsOf(l), late: l.giveBack})
+	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpAcquire, Body: ask, Event: h.eventsOf(l), Late: l.ReleaseLate})
 	switch {
 	case errors.Is(err, status.ErrNotFound):
 		h.orphan()
@@ -144,21 +145,21 @@ func (c *Client) resumeHandle(ctx context.Context, l *link, h *attachment) error
 	}
 	defer frame.Files.Close()
 	var got message.Acquired
-	if err := decodeAnswer(frame, &got); err != nil {
+	if err := link.DecodeAnswer(frame, &got); err != nil {
 		return err
 	}
 	if !h.leased(l, got.Lease, id) {
-		l.release(got.Lease, id)
+		l.Release(got.Lease, id)
 	}
 	return nil
 }
 
 // resumeReference takes a reference again, or finds that its object is gone, or not to be had. News of objects is expected meanwhile.
-func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) error {
+func (c *Client) resumeReference(ctx context.Context, l *link.Link, r *reference) error {
 	switch {
 	case r.heldOn() == l:
 		return nil
-	case r.server != l.server.Server:
+	case r.server != l.Server.Server:
 		c.lose(r, status.StaleServerMismatch)
 		return nil
 	}
@@ -168,7 +169,7 @@ func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) err
 	if err := c.watchObjects(ctx, l); err != nil {
 		return err
 	}
-	_, frame, err := l.roundTrip(ctx, call{op: message.OpObjectRefer, body: message.Object{ID: r.id}})
+	_, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpObjectRefer, Body: message.Object{ID: r.id}})
 	switch {
 	case errors.Is(err, status.ErrStale), refused(err):
 		c.lose(r, status.StaleObjectMissing)
@@ -177,22 +178,22 @@ func (c *Client) resumeReference(ctx context.Context, l *link, r *reference) err
 		return err
 	}
 	var again message.ObjectInfo
-	err = decodeAnswer(frame, &again)
+	err = link.DecodeAnswer(frame, &again)
 	frame.Files.Close()
 	if err != nil {
 		return err
 	}
 	switch {
 	case !r.attach(l, again.Token):
-		l.releaseObject(r.id, again.Token)
-	case l.news.heardOf(r.id): // before it was known to be held here
+		l.ReleaseObject(r.id, again.Token)
+	case l.News.HeardOf(r.id): // before it was known to be held here
 		c.lose(r, status.StaleObjectMissing)
 	}
 	return nil
 }
 
 // ownerLost tells handles and watchers that the connection is gone.
-func (c *Client) ownerLost(l *link) {
+func (c *Client) ownerLost(l *link.Link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for h := range c.handles {
@@ -204,8 +205,8 @@ func (c *Client) ownerLost(l *link) {
 }
 
 // referencesLost tells the references of a connection that it has ended. Where its owner has said that it is leaving, their objects are gone too.
-func (c *Client) referencesLost(l *link) {
-	left := l.left()
+func (c *Client) referencesLost(l *link.Link) {
+	left := l.Left()
 	for _, r := range c.references() {
 		switch {
 		case r.heldOn() != l:

@@ -56,7 +56,7 @@ func (c *Client) stateLocked() ClientState {
 	switch {
 	case c.closed:
 		return StateClosed
-	case c.link != nil && c.link.reason() == nil:
+	case c.link != nil && c.link.Reason() == nil:
 		return StateConnected
 	case c.attempt != nil || c.link != nil: // a connection that is over is given up, and the next one begun, at once
 		return StateConnecting

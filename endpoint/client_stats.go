@@ -75,7 +75,7 @@ func (c *Client) Stats() ClientStats {
 		Handles: len(c.handles), Watchers: len(c.watchers), References: c.refs.count, Versions: []VersionInUse{},
 	}
 	if out.State == StateConnected {
-		out.Server, out.ConnectedAt = c.link.server.Server, c.dials.since
+		out.Server, out.ConnectedAt = c.link.Server.Server, c.dials.since
 	}
 	if c.dials.err != nil {
 		out.LastFailure = c.dials.err.Error()

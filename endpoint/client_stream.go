@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -15,7 +16,7 @@ import (
 // stream is the client's side of a stream. Items wait in it, at most as many as the owner was allowed to send.
 type stream struct {
 	client *Client
-	link   *link
+	link   *link.Link
 
 	id uint64
 
@@ -30,7 +31,7 @@ type stream struct {
 
 // openStream starts a stream. The caller closes it.
 func (c *Client) openStream(ctx context.Context, name string, in any) (s *stream, err error) {
-	err = c.onLink(ctx, func(l *link) (err error) {
+	err = c.onLink(ctx, func(l *link.Link) (err error) {
 		s, err = c.openStreamOn(ctx, l, name, in)
 		return err
 	})
@@ -38,18 +39,18 @@ func (c *Client) openStream(ctx context.Context, name string, in any) (s *stream
 }
 
 // openStreamOn is openStream on a certain connection.
-func (c *Client) openStreamOn(ctx context.Context, l *link, name string, in any) (*stream, error) {
+func (c *Client) openStreamOn(ctx context.Context, l *link.Link, name string, in any) (*stream, error) {
 	ask, err := c.newCall(l, message.OpStream, name, in)
 	if err != nil {
 		return nil, err
 	}
 	defer ask.close()
 	s := &stream{client: c, link: l, wake: make(chan struct{}, 1)}
-	ask.item = s.arrived
-	if s.id, err = l.start(ctx, ask.call, s.finished); err != nil {
+	ask.Item = s.arrived
+	if s.id, err = l.Start(ctx, ask.Request, s.finished); err != nil {
 		return nil, err
 	}
-	l.receiver.Listen(1)
+	l.Receiver.Listen(1)
 	return s, nil
 }
 
@@ -121,11 +122,11 @@ func (s *stream) next(ctx context.Context, out any) error {
 func (s *stream) take(frame wire.Frame, out any) error {
 	defer frame.Files.Close()
 	if s.taken++; s.taken >= message.StreamWindow/2 {
-		s.link.tell(call{op: message.OpStreamMore, body: message.StreamMore{Stream: s.id, Items: s.taken}})
+		s.link.Tell(link.Request{Op: message.OpStreamMore, Body: message.StreamMore{Stream: s.id, Items: s.taken}})
 		s.taken = 0
 	}
 	var item message.StreamItem
-	if err := decodeAnswer(frame, &item); err != nil {
+	if err := link.DecodeAnswer(frame, &item); err != nil {
 		return err
 	}
 	return s.client.decodeValue(item.Value, item.Handles, frame.Files, out)
@@ -143,13 +144,13 @@ func (s *stream) close(ctx context.Context) {
 	}
 	s.items = nil
 	s.mu.Unlock()
-	s.link.ignore(s.id)
-	s.link.receiver.Listen(-1)
+	s.link.Ignore(s.id)
+	s.link.Receiver.Listen(-1)
 	if running {
 		why := errStreamClosed
 		if ctx.Err() != nil {
 			why = context.Cause(ctx)
 		}
-		s.link.cancel(s.id, why)
+		s.link.Cancel(s.id, why)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -21,7 +22,7 @@ const (
 // taskNews is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of the progress
 // the newest; when it is too much, it has the tasks listed again.
 type taskNews struct {
-	link *link
+	link *link.Link
 	ask  message.WatchTasks
 	wake chan struct{} // has room for one
 
@@ -35,7 +36,7 @@ type taskNews struct {
 
 // taskNews begins to tell what happens to tasks. The caller closes it.
 func (c *Client) taskNews(ctx context.Context, ask message.WatchTasks) (n *taskNews, err error) {
-	err = c.onLink(ctx, func(l *link) error {
+	err = c.onLink(ctx, func(l *link.Link) error {
 		n = &taskNews{link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
 		return n.begin(ctx)
 	})
@@ -45,12 +46,12 @@ func (c *Client) taskNews(ctx context.Context, ask message.WatchTasks) (n *taskN
 // begin asks for events.
 func (n *taskNews) begin(ctx context.Context) error {
 	l := n.link
-	id, frame, err := l.roundTrip(ctx, call{op: message.OpTaskWatch, body: n.ask, item: n.take, late: l.endLateWatch})
+	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpTaskWatch, Body: n.ask, Item: n.take, Late: l.EndLateWatch})
 	if err != nil {
 		return err
 	}
 	frame.Files.Close()
-	l.receiver.Listen(1)
+	l.Receiver.Listen(1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.request = id
@@ -109,7 +110,7 @@ func (n *taskNews) next(ctx context.Context) ([]message.TaskEvent, error) {
 	for {
 		ended := false
 		select {
-		case <-n.link.done: // before looking: what has come until then is told
+		case <-n.link.Done: // before looking: what has come until then is told
 			ended = true
 		default:
 		}
@@ -127,11 +128,11 @@ func (n *taskNews) next(ctx context.Context) ([]message.TaskEvent, error) {
 		case len(events) > 0:
 			return events, nil
 		case ended:
-			return nil, n.link.reason()
+			return nil, n.link.Reason()
 		}
 		select {
 		case <-n.wake:
-		case <-n.link.done:
+		case <-n.link.Done:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -154,6 +155,6 @@ func (n *taskNews) close() {
 	n.request = 0
 	n.mu.Unlock()
 	if id != 0 {
-		n.link.unwatch(id)
+		n.link.Unwatch(id)
 	}
 }

@@ -42,11 +42,11 @@ func (s *Server) watchIdle() {
 // idle reports whether the session has been idle for two looks in a row, of which this is the last.
 func (ses *session) idle() bool {
 	if ses.own || ses.active.Swap(false) || ses.holdsSomething() {
-		ses.quietLooks = 0
+		ses.idleTicks = 0
 		return false
 	}
-	ses.quietLooks++
-	return ses.quietLooks == 2 // once: a goodbye is said once
+	ses.idleTicks++
+	return ses.idleTicks == 2 // once: a goodbye is said once
 }
 
 // holdsSomething reports whether the session has leases, references, watches or requests in flight.
@@ -60,5 +60,5 @@ func (ses *session) holdsSomething() bool {
 		subs--
 	}
 	ses.events.mu.Unlock()
-	return running+subs > 0 || ses.server.objects.heldBy(ses.id) > 0
+	return running+subs > 0 || ses.server.engine.Objects.HeldBy(ses.id) > 0
 }

@@ -305,3 +305,34 @@ func decodeFields(in []message.FieldInfo) []FieldInfo {
 	}
 	return list
 }
+
+// MemoryUsage says what a server has memory for.
+type MemoryUsage string
+
+// What a server has memory for. What serves two purposes is counted for the first of them, in this order.
+const (
+	// MemoryModels is the memory of published versions.
+	MemoryModels MemoryUsage = "models"
+	// MemoryObjects is the memory of managed objects.
+	MemoryObjects MemoryUsage = "objects"
+	// MemoryResults is the memory of cached results.
+	MemoryResults MemoryUsage = "results"
+	// MemoryTasks is the memory of results that tasks keep.
+	MemoryTasks MemoryUsage = "tasks"
+)
+
+// LimitUse is one limit on what clients can make a server hold or do, with what is in use of it. PROTOCOL.md has the table.
+type LimitUse struct {
+	// Name names the limit, such as "request_bytes". The unit is part of it.
+	Name string `json:"name"`
+	// Client bounds one client, All all clients together; 0 where there is no such bound.
+	Client int64 `json:"client,omitempty"`
+	All    int64 `json:"all,omitempty"`
+	// Most is the most that one client has, Used what all have together.
+	Most int64 `json:"most"`
+	Used int64 `json:"used"`
+	// Refused counts what was refused, dropped or cut off because of it.
+	Refused uint64 `json:"refused"`
+	// Reason is where the bound comes from, where that is not the table.
+	Reason string `json:"reason,omitempty"`
+}

@@ -15,9 +15,9 @@ func TestServerInfoEndsByItself(t *testing.T) {
 	_, err = s.ServerInfo(context.Background())
 	require.NoError(t, err)
 	s.caller.to.infoTimeout = 10 * time.Millisecond
-	s.objects.mu.Lock()
+	s.engine.Objects.Mu.Lock()
 	_, err = s.ServerInfo(context.Background())
-	s.objects.mu.Unlock()
+	s.engine.Objects.Mu.Unlock()
 	require.ErrorIs(t, err, ErrUnavailable)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NoError(t, s.Close())

@@ -7,23 +7,9 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
-)
-
-// MemoryUsage says what a server has memory for.
-type MemoryUsage string
-
-// What a server has memory for. What serves two purposes is counted for the first of them, in this order.
-const (
-	// MemoryModels is the memory of published versions.
-	MemoryModels MemoryUsage = "models"
-	// MemoryObjects is the memory of managed objects.
-	MemoryObjects MemoryUsage = "objects"
-	// MemoryResults is the memory of cached results.
-	MemoryResults MemoryUsage = "results"
-	// MemoryTasks is the memory of results that tasks keep.
-	MemoryTasks MemoryUsage = "tasks"
 )
 
 // memoryUsages are they in their order.
@@ -53,33 +39,29 @@ func (s *Server) takeInventory() *inventory {
 	for _, storages := range s.exports.storages() {
 		v.add(MemoryModels, storages)
 	}
-	cached := map[*result]struct{}{}
-	s.results.Each(func(_ cache.Key, r *result) {
+	cached := map[*engine.Result]struct{}{}
+	s.engine.Results.Each(func(_ cache.Key, r *engine.Result) {
 		cached[r] = struct{}{}
-		v.add(MemoryResults, r.payload.Storages)
+		v.add(MemoryResults, r.Payload.Storages)
 	})
-	s.objects.each(func(obj *object) {
-		v.add(MemoryObjects, obj.result.payload.Storages)
-		if _, is := cached[obj.result.result]; is {
+	s.engine.Objects.Each(func(obj *engine.Object) {
+		v.add(MemoryObjects, obj.Result.Payload.Storages)
+		if _, is := cached[obj.Result.Result]; is {
 			v.cached++
 		}
-		bytes := uint64(obj.result.payload.Bytes())
-		for session, h := range obj.refs {
+		bytes := uint64(obj.Result.Payload.Bytes())
+		for session, h := range obj.Refs {
 			of := v.sessions[session]
 			if of == nil {
 				of = new(heldObjects)
 				v.sessions[session] = of
 			}
-			of.add(message.Reference{ID: obj.id, Endpoint: obj.endpoint, Refs: uint64(len(h.tokens)), Bytes: bytes})
-			of.storages = append(of.storages, obj.result.payload.Storages)
+			of.add(message.Reference{ID: obj.ID, Endpoint: obj.Endpoint, Refs: uint64(len(h.Tokens)), Bytes: bytes})
+			of.storages = append(of.storages, obj.Result.Payload.Storages)
 		}
 	})
-	s.tasks.EachResult(func(_ string, o *outcome) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		if o.kept.result != nil {
-			v.add(MemoryTasks, o.kept.payload.Storages)
-		}
+	s.engine.Tasks.EachResult(func(_ string, o *engine.Outcome) {
+		v.add(MemoryTasks, o.Storages())
 	})
 	return v
 }
@@ -173,13 +155,4 @@ func largestReferences(list []message.Reference, n int) []message.Reference {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID))
 	})
 	return list[:min(len(list), n)]
-}
-
-// each shows visit every object. The objects are locked meanwhile.
-func (o *objects) each(visit func(*object)) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, obj := range o.byID {
-		visit(obj)
-	}
 }

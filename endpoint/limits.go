@@ -1,12 +1,10 @@
 package endpoint
 
 import (
-	"fmt"
 	"math"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -163,20 +161,6 @@ func orDefault[T int | int64](field *T, value T) {
 	}
 }
 
-// overLimit is a refusal because a limit is reached. It is counted where it is answered.
-type overLimit struct {
-	limit limitName
-	err   error
-}
-
-func (o *overLimit) Error() string   { return o.err.Error() }
-func (o *overLimit) Unwrap() []error { return []error{status.ErrLimit, o.err} }
-
-// over refuses something because a limit is reached.
-func over(limit limitName, format string, args ...any) error {
-	return &overLimit{limit, fmt.Errorf("%w: "+format, append([]any{status.ErrLimit}, args...)...)}
-}
-
 // budget fills in the default and returns where it comes from.
 func (o *ResultOptions) budget(bytes int64, why string) string { return budgetOr(&o.Bytes, bytes, why) }
 
@@ -192,4 +176,17 @@ func budgetOr(field *int64, bytes int64, why string) string {
 		return "the owner asked for no bound"
 	}
 	return "the owner asked for it"
+}
+
+// boundedMemory is what this process may have of all devices together; no bound where one does not say.
+func boundedMemory(devices []driver.Device) int64 {
+	sum := totalMemory(devices)
+	for _, dev := range devices {
+		if bounded, can := dev.(driver.Bounded); can {
+			if n, _ := bounded.MemoryLimit(); n > 0 && n < dev.Info().TotalBytes {
+				sum -= dev.Info().TotalBytes - n
+			}
+		}
+	}
+	return sum
 }

@@ -205,3 +205,24 @@ func (m *metrics) endpoints(list []EndpointStats) {
 		m.sample(runs+"_count", count(e.Runs), "endpoint", e.Name)
 	}
 }
+
+// limits writes what is known of limits as metrics.
+func (m *metrics) limits(list []LimitUse) {
+	each := func(name, kind, help string, value func(LimitUse) (string, bool)) {
+		m.family(name, kind, help)
+		for _, l := range list {
+			if text, there := value(l); there {
+				m.sample(name, text, "limit", l.Name)
+			}
+		}
+	}
+	bound := func(n int64) (string, bool) { return count(uint64(max(n, 0))), n > 0 }
+	each("limit_client", "gauge", "What one client may have, by limit.", func(l LimitUse) (string, bool) { return bound(l.Client) })
+	each("limit", "gauge", "What all clients may have together, by limit.", func(l LimitUse) (string, bool) { return bound(l.All) })
+	each("limit_client_used", "gauge", "The most that one client has, by limit.",
+		func(l LimitUse) (string, bool) { return count(uint64(max(l.Most, 0))), l.Client > 0 })
+	each("limit_used", "gauge", "What all clients have together, by limit.",
+		func(l LimitUse) (string, bool) { return count(uint64(max(l.Used, 0))), true })
+	each("limit_refused_total", "counter", "What was refused, dropped or cut off, by limit.",
+		func(l LimitUse) (string, bool) { return count(l.Refused), true })
+}

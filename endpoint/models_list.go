@@ -1,11 +1,8 @@
 package endpoint
 
 import (
-	"context"
-	"fmt"
-
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -29,7 +26,7 @@ func sizeOfVersion(name string, v *message.VersionInfo) int64 {
 	for _, h := range v.Holders {
 		n += modelHolderBytes + len(h.Label)
 	}
-	return int64(n) + sizeOfDevices(v.Devices)
+	return int64(n) + engine.SizeOfDevices(v.Devices)
 }
 
 // fitVersion leaves off the holders for which there is no room, the latest first, and says how many there are.
@@ -82,29 +79,4 @@ func (s *Server) fitInfo(info catalog.Info) message.ModelInfo {
 		}
 	}
 	return out
-}
-
-// listAll asks for the parts of the list one after the other.
-func (c *Client) listAll(ctx context.Context) (message.Listed, error) {
-	var all message.Listed
-	var ask message.List
-	for {
-		var part message.Listed
-		if err := c.request(ctx, call{op: message.OpList, body: ask}, &part); err != nil {
-			return all, err
-		}
-		if n := len(all.Models); n > 0 && len(part.Models) > 0 && all.Models[n-1].Name == part.Models[0].Name {
-			all.Models[n-1].Versions = append(all.Models[n-1].Versions, part.Models[0].Versions...)
-			part.Models = part.Models[1:]
-		}
-		all.Models = append(all.Models, part.Models...)
-		all.Loading = append(all.Loading, part.Loading...)
-		switch {
-		case part.Next == "":
-			return all, nil
-		case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
-			return all, fmt.Errorf("%w: answer: the list goes back", status.ErrProtocol)
-		}
-		ask = message.List{After: part.Next, AfterVersion: part.NextVersion}
-	}
 }

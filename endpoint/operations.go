@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -34,9 +35,9 @@ type request struct {
 	body    message.RawMessage
 	files   *wire.Files
 
-	load   load        // what its body and its descriptors count; that of arguments counts until these are done with
-	args   *arguments  // room for those of a call; may be nil
-	callee *definition // of a call whose endpoint was found already; nil for others
+	load   engine.Load        // what its body and its descriptors count; that of arguments counts until these are done with
+	args   *engine.Arguments  // room for those of a call; may be nil
+	callee *engine.Definition // of a call whose endpoint was found already; nil for others
 	call   message.CallParts
 }
 
@@ -54,7 +55,7 @@ type sender func(kind wire.Kind, id uint64, body []byte, files ...*os.File) erro
 // reply is what a request is answered with.
 type reply struct {
 	body     any              // the message, where there is no result
-	result   grip             // of a call; nothing for others
+	result   engine.ResultRef // of a call; nothing for others
 	keptFor  *session         // for which the result's memory is counted until the reply is closed; nil for none
 	returned message.Returned // the message, where there is a result
 	files    []*os.File       // borrowed until the reply has been sent
@@ -70,7 +71,7 @@ type reply struct {
 // appendTo encodes the message.
 func (r *reply) appendTo(b []byte) ([]byte, error) {
 	switch {
-	case r.result.result != nil:
+	case r.result.Result != nil:
 		return message.AppendReturned(slices.Grow(b, r.size()), &r.returned)
 	case r.head != nil:
 		return append(b, r.head...), nil
@@ -81,8 +82,8 @@ func (r *reply) appendTo(b []byte) ([]byte, error) {
 
 // size is how many bytes the message has at least, as far as that is known before it is encoded. What is shared does not count.
 func (r *reply) size() int {
-	if r.result.result != nil {
-		return len(r.returned.Value) + handleBytes*len(r.returned.Handles)
+	if r.result.Result != nil {
+		return len(r.returned.Value) + engine.HandleBytes*len(r.returned.Handles)
 	}
 	return len(r.head)
 }
@@ -96,21 +97,21 @@ func (r *reply) lost() {
 
 // memory are the storages that the reply is about.
 func (r *reply) memory() []*tensor.Storage {
-	if r.result.result != nil {
-		return r.result.payload.Storages
+	if r.result.Result != nil {
+		return r.result.Payload.Storages
 	}
 	return r.storages
 }
 
 // close gives back what a reply has when it is of no use any more, sent or not.
 func (r *reply) close() {
-	if r.result.result == nil {
+	if r.result.Result == nil {
 		return
 	}
 	if r.keptFor != nil {
-		r.keptFor.server.resultMemory.give(r.keptFor.id, r.result.result)
+		r.keptFor.server.engine.Memory.Give(r.keptFor.id, r.result.Result)
 	}
-	r.result.release()
+	r.result.Release()
 }
 
 // operations are all that a server can do.

@@ -6,12 +6,13 @@ import (
 	"os"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // prepare finds the endpoint of a call, which it returns also with an error, and makes its arguments. The caller closes those.
-func (r request) prepare() (*definition, *arguments, error) {
+func (r request) prepare() (*engine.Definition, *engine.Arguments, error) {
 	if r.callee == nil {
 		var err error
 		if r.call, err = message.ParseCall(r.body); err != nil {
@@ -23,26 +24,26 @@ func (r request) prepare() (*definition, *arguments, error) {
 	}
 	a := r.args
 	if a == nil {
-		a = new(arguments)
+		a = new(engine.Arguments)
 	}
-	err := r.session.server.newArguments(a, r.callee, &r.call, r.files, r.session)
+	err := r.session.server.engine.NewArguments(a, r.callee, &r.call, r.files, r.session.id, &r.session.kept)
 	if err == nil {
-		a.load = r.load
+		a.Load = r.load
 	}
 	return r.callee, a, err
 }
 
 // counted prepares a call, does it, and counts it for its endpoint.
-func (r request) counted(ctx context.Context, do func(request, context.Context, *definition, *arguments) (reply, error)) (reply, error) {
+func (r request) counted(ctx context.Context, do func(request, context.Context, *engine.Definition, *engine.Arguments) (reply, error)) (reply, error) {
 	d, a, err := r.prepare()
 	if d == nil {
 		return reply{}, err
 	}
-	d.calls.Add(1)
+	d.Calls.Add(1)
 	failed := true
 	defer func() { // also where the function ended its goroutine
 		if failed {
-			d.failures.Add(1)
+			d.Failures.Add(1)
 		}
 	}()
 	if err != nil {
@@ -58,15 +59,15 @@ func doCall(ctx context.Context, r request) (reply, error) {
 }
 
 // callEndpoint runs an endpoint, or finds its result in the cache.
-func (r request) callEndpoint(ctx context.Context, d *definition, a *arguments) (reply, error) {
-	if d.stream != nil {
-		a.drop()
-		return reply{}, fmt.Errorf("%w: endpoint %q streams its results, ask for the stream", status.ErrInvalid, d.name)
+func (r request) callEndpoint(ctx context.Context, d *engine.Definition, a *engine.Arguments) (reply, error) {
+	if d.Stream != nil {
+		a.Drop()
+		return reply{}, fmt.Errorf("%w: endpoint %q streams its results, ask for the stream", status.ErrInvalid, d.Name)
 	}
-	if d.options.task {
+	if d.Options.Task {
 		return r.callTask(ctx, d, a)
 	}
-	res, cached, err := r.session.server.obtain(ctx, d, a)
+	res, cached, err := r.session.server.engine.Obtain(ctx, d, a)
 	if err != nil {
 		return reply{}, err
 	}
@@ -75,40 +76,40 @@ func (r request) callEndpoint(ctx context.Context, d *definition, a *arguments) 
 
 // deliver is the reply that carries a result, of which it takes the caller's reference. A managed result gets one reference more for the
 // session. of is the outcome of the task that made it, if one did.
-func (r request) deliver(d *definition, res grip, cached bool, of *outcome) (reply, error) {
+func (r request) deliver(d *engine.Definition, res engine.ResultRef, cached bool, of *engine.Outcome) (reply, error) {
 	s := r.session.server
-	out, files, err := r.share(res.result, d.options.managed)
+	out, files, err := r.share(res.Result, d.Options.Managed)
 	if err != nil {
-		res.discard() // what cannot be shared is of no use to those who ask later
-		res.release()
+		res.Discard() // what cannot be shared is of no use to those who ask later
+		res.Release()
 		return reply{}, err
 	}
 	out.Cached = cached
-	if err := s.resultMemory.take(r.session.id, res.result); err != nil {
-		res.release()
+	if err := s.engine.Memory.Take(r.session.id, res.Result); err != nil {
+		res.Release()
 		return reply{}, err
 	}
 	var undo func()
-	if d.options.managed && !res.empty() {
-		obj, token, err := s.objects.refer(res, d, of, r.session.id, s.opts.Limits.Objects)
+	if d.Options.Managed && !res.Empty() {
+		obj, token, err := s.engine.Objects.Refer(res, d, of, r.session.id, s.opts.Limits.Objects)
 		if err != nil {
-			s.resultMemory.give(r.session.id, res.result)
-			res.release()
+			s.engine.Memory.Give(r.session.id, res.Result)
+			res.Release()
 			return reply{}, err
 		}
-		out.Object = &message.ObjectRef{ID: obj.id, Server: s.id, Token: token}
-		s.noteObject(of, obj)
+		out.Object = &message.ObjectRef{ID: obj.ID, Server: s.id, Token: token}
+		s.engine.NoteObject(of, obj)
 		session := r.session.id // not r, which would be allocated for calls that need no undo too
-		undo = func() { _, _ = s.releaseReference(obj.id, token, session) }
+		undo = func() { _, _ = s.engine.ReleaseReference(obj.ID, token, session) }
 	}
 	return reply{result: res, keptFor: r.session, returned: out, files: files, undo: undo}, nil
 }
 
 // share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the result's.
-func (r request) share(res *result, kept bool) (message.Returned, []*os.File, error) {
-	out, files, err := res.returned(r.session.lends())
+func (r request) share(res *engine.Result, kept bool) (message.Returned, []*os.File, error) {
+	out, files, err := res.Returned(r.session.lends())
 	for i := 0; err == nil && i < len(out.Handles); i++ {
-		err = lasting(out.Handles[i].Kind, kept)
+		err = engine.CheckLasting(out.Handles[i].Kind, kept)
 	}
 	return out, files, err
 }
@@ -116,21 +117,21 @@ func (r request) share(res *result, kept bool) (message.Returned, []*os.File, er
 func doEndpoints(_ context.Context, r request) (reply, error) {
 	var out message.EndpointsListed
 	for _, d := range r.session.server.registry.list() {
-		out.Endpoints = append(out.Endpoints, d.info())
+		out.Endpoints = append(out.Endpoints, endpointInfo(d))
 	}
 	return reply{body: out}, nil
 }
 
-// info describes the endpoint.
-func (d *definition) info() message.EndpointInfo {
-	o := d.options
+// endpointInfo describes an endpoint.
+func endpointInfo(d *engine.Definition) message.EndpointInfo {
+	o := d.Options
 	info := message.EndpointInfo{
-		Name: d.name, Task: o.task, Managed: o.managed, Stream: d.stream != nil, Cache: o.cached, SingleFlight: o.cached && !o.noSingleFlight,
-		Serialized: o.serialized != nil, Timeout: int64(o.timeout), In: codec.Clipped(codec.TypeName(d.in)), Out: codec.Clipped(codec.TypeName(d.out)),
-		InFields: codec.DescribeFields(d.in), OutFields: codec.DescribeFields(d.out), Uncached: d.uncached.Load(),
+		Name: d.Name, Task: o.Task, Managed: o.Managed, Stream: d.Stream != nil, Cache: o.Cached, SingleFlight: o.Cached && !o.NoSingleFlight,
+		Serialized: o.Serialized != nil, Timeout: int64(o.Timeout), In: codec.Clipped(codec.TypeName(d.In)), Out: codec.Clipped(codec.TypeName(d.Out)),
+		InFields: codec.DescribeFields(d.In), OutFields: codec.DescribeFields(d.Out), Uncached: d.Uncached.Load(),
 	}
-	if o.cacheKey != nil {
-		info.CacheKey = o.cacheKey.Text
+	if o.CacheKey != nil {
+		info.CacheKey = o.CacheKey.Text
 	}
 	return info
 }
@@ -140,9 +141,9 @@ func doInvalidateCall(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	defer a.drop()
+	defer a.Drop()
 	var out message.Invalidated
-	if key, ok := d.key(a); ok && r.session.server.results.Invalidate(key) {
+	if key, ok := d.Key(a); ok && r.session.server.engine.Results.Invalidate(key) {
 		out.Count = 1
 	}
 	return reply{body: out}, nil
@@ -157,5 +158,5 @@ func doInvalidateEndpoint(_ context.Context, r request) (reply, error) {
 	if _, err := s.registry.find(in.Endpoint); err != nil {
 		return reply{}, err
 	}
-	return reply{body: message.Invalidated{Count: uint64(s.results.InvalidateGroup(in.Endpoint))}}, nil
+	return reply{body: message.Invalidated{Count: uint64(s.engine.Results.InvalidateGroup(in.Endpoint))}}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -13,7 +14,7 @@ func doObjectInfo(_ context.Context, r request) (reply, error) {
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
-	info, err := r.session.server.objects.info(in.ID, r.session.id)
+	info, err := r.session.server.engine.Objects.Info(in.ID, r.session.id)
 	if err != nil {
 		return reply{}, err
 	}
@@ -72,7 +73,7 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 		return reply{}, fmt.Errorf("%w: %d tokens for %d objects", status.ErrInvalid, len(in.Tokens), len(in.IDs))
 	}
 	if len(in.IDs) > message.MaxReleases {
-		return reply{}, over(limitReleases, "a request releases at most %d references, this one names %d", message.MaxReleases, len(in.IDs))
+		return reply{}, limits.Exceeded(limits.Releases, "a request releases at most %d references, this one names %d", message.MaxReleases, len(in.IDs))
 	}
 	s := r.session.server
 	out := message.ObjectsReleased{Objects: make([]message.ObjectReleased, 0, len(in.IDs))}
@@ -82,24 +83,15 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 		if len(in.Tokens) > 0 {
 			token = in.Tokens[i]
 		}
-		was, err := s.releaseReference(id, token, r.session.id)
-		row.Released, row.Refs, row.Token = err == nil, uint64(was.left), was.token
-		row.Destroyed = row.Released && was.left == 0
+		was, err := s.engine.ReleaseReference(id, token, r.session.id)
+		row.Released, row.Refs, row.Token = err == nil, uint64(was.Left), was.Token
+		row.Destroyed = row.Released && was.Left == 0
 		if err != nil {
-			row.Error = tellable(err)
+			row.Error = status.EncodeSafely(err)
 		}
 		out.Objects = append(out.Objects, row)
 	}
 	return reply{body: out}, nil
-}
-
-// releaseReference takes a reference of a session back, and lets go of an object that nobody refers to any more.
-func (s *Server) releaseReference(id string, token, session uint64) (released, error) {
-	was, err := s.objects.release(id, token, session)
-	if err == nil && was.left == 0 {
-		s.letGo(was.object)
-	}
-	return was, err
 }
 
 // doObjectWatch makes the session hear of objects that the server destroys.
@@ -120,15 +112,15 @@ func doObjectRefer(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	s := r.session.server
-	token, err := s.objects.referAgain(in.ID, r.session.id, s.opts.Limits.Objects)
+	token, err := s.engine.Objects.ReferAgain(in.ID, r.session.id, s.opts.Limits.Objects)
 	if err != nil {
 		return reply{}, err
 	}
-	info, err := s.objects.info(in.ID, r.session.id)
+	info, err := s.engine.Objects.Info(in.ID, r.session.id)
 	if err != nil {
 		return reply{}, err
 	}
 	info.Token = token
 	s.complete(&info)
-	return reply{body: info, undo: func() { _, _ = s.releaseReference(in.ID, token, r.session.id) }}, nil
+	return reply{body: info, undo: func() { _, _ = s.engine.ReleaseReference(in.ID, token, r.session.id) }}, nil
 }

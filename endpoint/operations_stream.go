@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -18,13 +19,13 @@ import (
 // caller takes them: the function waits in yield. When the caller leaves, ctx ends and yield returns false. An error that is
 // yielded ends the stream. Ownership and errors are as for [Register].
 func RegisterStream[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) iter.Seq2[Out, error], opts ...Option) error {
-	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
-	d.decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
+	d := &engine.Definition{Name: name, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out]()}
+	d.Decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
 		in := new(In)
 		made, err := codec.DecodePayload(raw, storages, in, true)
 		return in, made, err
 	}
-	d.stream = func(ctx context.Context, in any, send func(any) error) error {
+	d.Stream = func(ctx context.Context, in any, send func(any) error) error {
 		for out, err := range fn(ctx, *in.(*In)) {
 			if err != nil {
 				codec.CloseValue(out)
@@ -37,7 +38,7 @@ func RegisterStream[In, Out any](r *Registry, name string, fn func(ctx context.C
 		return nil
 	}
 	if fn != nil {
-		d.invoke = func(ctx context.Context, in any) (any, error) { return nil, d.stream(ctx, in, sendOf(ctx)) }
+		d.Invoke = func(ctx context.Context, in any) (any, error) { return nil, d.Stream(ctx, in, sendOf(ctx)) }
 	}
 	return r.add(d, opts)
 }
@@ -90,41 +91,41 @@ func doStream(ctx context.Context, r request) (reply, error) {
 }
 
 // streamEndpoint runs an endpoint whose results come one by one.
-func (r request) streamEndpoint(ctx context.Context, d *definition, a *arguments) (reply, error) {
-	if d.stream == nil {
-		a.drop()
-		return reply{}, fmt.Errorf("%w: endpoint %q returns one result, call it", status.ErrInvalid, d.name)
+func (r request) streamEndpoint(ctx context.Context, d *engine.Definition, a *engine.Arguments) (reply, error) {
+	if d.Stream == nil {
+		a.Drop()
+		return reply{}, fmt.Errorf("%w: endpoint %q returns one result, call it", status.ErrInvalid, d.Name)
 	}
 	flow := &credit{items: message.StreamWindow, more: make(chan struct{}, 1)}
 	r.session.streams.put(r.id, flow)
 	defer r.session.streams.drop(r.id)
 	send := func(item any) error { return r.sendItem(ctx, d, flow, item) }
-	a.claim()
-	res, err := r.session.server.run(context.WithValue(ctx, sendKey{}, send), d, a)
+	a.Claim()
+	res, err := r.session.server.engine.Run(context.WithValue(ctx, sendKey{}, send), d, a)
 	if err != nil {
 		return reply{}, err
 	}
-	res.release() // a stream ends with nothing
+	res.Release() // a stream ends with nothing
 	return reply{body: message.Returned{}}, nil
 }
 
 // sendItem sends one result of a stream, of which it takes the tensors, when the caller has room for it.
-func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item any) error {
-	res, err := r.session.server.encode(item)
+func (r request) sendItem(ctx context.Context, d *engine.Definition, flow *credit, item any) error {
+	res, err := r.session.server.engine.Encode(item)
 	if err != nil {
 		return fmt.Errorf("item: %w", err)
 	}
-	defer res.release()
+	defer res.Release()
 	held := heldAnswer{of: r.session.answers}
 	defer held.release()
-	if err := held.grow(2 * len(res.payload.Value)); err != nil { // it is copied into the frame
+	if err := held.grow(2 * len(res.Payload.Value)); err != nil { // it is copied into the frame
 		return err
 	}
-	memory := &r.session.server.resultMemory
-	if err := memory.take(r.session.id, res); err != nil {
+	memory := &r.session.server.engine.Memory
+	if err := memory.Take(r.session.id, res); err != nil {
 		return err
 	}
-	defer memory.give(r.session.id, res)
+	defer memory.Give(r.session.id, res)
 	if err := flow.take(ctx); err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (r request) sendItem(ctx context.Context, d *definition, flow *credit, item
 	if err != nil {
 		return err
 	}
-	return r.session.send(r.session.conn.Send, wire.KindEvent, r.id, body, files, res.payload.Storages)
+	return r.session.send(r.session.conn.Send, wire.KindEvent, r.id, body, files, res.Payload.Storages)
 }
 
 // streams are the streams of a session that run, by the id of their request.

@@ -3,6 +3,7 @@ package endpoint
 import (
 	"context"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -10,16 +11,16 @@ import (
 // tasksSource tells what happens to tasks: first those that there are, then each change. The manager's subscription keeps every change of state,
 // up to a bound; beyond it the tasks are listed again.
 type tasksSource struct {
-	manager *task.Manager[*outcome]
+	manager *task.Manager[*engine.Outcome]
 	filter  task.Filter
-	changes *task.Subscription[*outcome]
+	changes *task.Subscription[*engine.Outcome]
 	begun   bool
 	listed  map[string]uint64 // the Seq of tasks listed in the last take; nil when nothing was listed
 }
 
 // newTasksSource is what the tasks that a session asks for are watched by. A task that is asked for and is not there is an error.
 func (s *Server) newTasksSource(in message.WatchTasks, session uint64) (*tasksSource, error) {
-	t := &tasksSource{manager: s.tasks, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
+	t := &tasksSource{manager: s.engine.Tasks, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
 	if in.Endpoint != "" { // a filter is kept as long as the watch
 		if err := checkName(in.Endpoint); err != nil {
 			return nil, err
@@ -29,7 +30,7 @@ func (s *Server) newTasksSource(in message.WatchTasks, session uint64) (*tasksSo
 		t.filter.Owner = session
 	}
 	if in.ID != "" {
-		if _, err := s.tasks.Get(in.ID); err != nil {
+		if _, err := s.engine.Tasks.Get(in.ID); err != nil {
 			return nil, err
 		}
 	}

@@ -22,10 +22,7 @@ func TestAnObjectThatIsHeldForLongForgetsTasksThatAreGone(t *testing.T) {
 		require.Equal(t, ref.ID(), again.ID())
 		require.NoError(t, again.Close())
 	}
-	s.objects.mu.Lock()
-	known := len(s.objects.byID[ref.ID()].outcomes)
-	s.objects.mu.Unlock()
-	require.LessOrEqual(t, known, 4)
+	require.LessOrEqual(t, s.engine.Objects.OutcomeCount(ref.ID()), 4)
 	require.NoError(t, ref.Close())
-	require.Zero(t, s.tasks.Stats().Bytes, "they keep nothing of an object that is gone")
+	require.Zero(t, s.engine.Tasks.Stats().Bytes, "they keep nothing of an object that is gone")
 }

@@ -94,6 +94,6 @@ func TestServerIsNoClientOfItself(t *testing.T) {
 		l := s.own.link
 		s.own.mu.Unlock()
 		self.cut()
-		<-l.done
+		<-l.Done
 	}
 }

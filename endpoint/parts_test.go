@@ -3,16 +3,13 @@ package endpoint
 import (
 	"context"
 	"iter"
-	"math/rand/v2"
 	"reflect"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
@@ -52,67 +49,6 @@ func TestRegistrationsAreChecked(t *testing.T) {
 	require.ErrorIs(t, Register(r, "x", fn), status.ErrRegistered)
 }
 
-func TestLatencyQuantiles(t *testing.T) {
-	l := new(latency)
-	require.Equal(t, []time.Duration{0, 0}, l.quantiles(0.5, 0.99))
-	random := rand.New(rand.NewPCG(1, 2))
-	var all []time.Duration
-	for range 10_000 {
-		d := time.Duration(random.ExpFloat64() * float64(time.Millisecond))
-		all = append(all, d)
-		l.add(d, false)
-	}
-	slices.Sort(all)
-	parts := []float64{0.01, 0.5, 0.9, 0.99, 1}
-	for i, got := range l.quantiles(parts...) {
-		want := all[max(int(parts[i]*float64(len(all)))-1, 0)]
-		require.GreaterOrEqual(t, got, want, parts[i])
-		require.LessOrEqual(t, float64(got), float64(want)*1.126, parts[i])
-	}
-	for _, ns := range []uint64{0, 1, 7, 8, 9, 15, 16, 1000, 1 << 40, 1<<63 - 1} {
-		b := bucketOf(ns)
-		require.GreaterOrEqual(t, bucketLimit(b), time.Duration(ns))
-		if b > 0 {
-			require.Less(t, bucketLimit(b-1), time.Duration(ns))
-		}
-	}
-	l.add(-time.Second, true) // a clock that was set back
-	require.EqualValues(t, 1, l.failed.Load())
-	require.EqualValues(t, 10_001, l.count.Load())
-}
-
-func TestTurns(t *testing.T) {
-	var locks turns
-	ctx := context.Background()
-	unlock, err := locks.lock(ctx, "a")
-	require.NoError(t, err)
-	other, err := locks.lock(ctx, "b")
-	require.NoError(t, err, "another key is another lock")
-	other()
-	gone, cancel := context.WithCancelCause(ctx)
-	cancel(context.DeadlineExceeded)
-	_, err = locks.lock(gone, "a")
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-
-	counter := 0
-	var all sync.WaitGroup
-	for range 50 {
-		all.Go(func() {
-			unlock, err := locks.lock(ctx, "a")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			counter++
-			unlock()
-		})
-	}
-	unlock()
-	all.Wait()
-	require.Equal(t, 50, counter)
-	require.Empty(t, locks.keys, "a key that nobody uses is forgotten")
-}
-
 func TestCredit(t *testing.T) {
 	c := &credit{items: 2, more: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -132,10 +68,10 @@ func TestCredit(t *testing.T) {
 }
 
 func TestLongKeysAreHashed(t *testing.T) {
-	d := &definition{name: "e", in: reflect.TypeFor[registeredIn]()}
-	require.NoError(t, d.options.apply(d, nil, []Option{CacheKey("{Name}")}))
+	d := &engine.Definition{Name: "e", In: reflect.TypeFor[registeredIn]()}
+	require.NoError(t, applyOptions(d, nil, []Option{CacheKey("{Name}")}))
 	key := func(name string) string {
-		k, keyed := d.key(&arguments{value: &registeredIn{Name: name}})
+		k, keyed := d.Key(&engine.Arguments{Value: &registeredIn{Name: name}})
 		require.True(t, keyed)
 		return k.ID
 	}

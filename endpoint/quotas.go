@@ -5,6 +5,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -40,13 +41,13 @@ func (u *usage) add(v usage, sign int) {
 func (l *PublishLimits) room(u, more usage, who string) error {
 	switch {
 	case u.versions+more.versions > l.Versions:
-		return over(limitVersions, "%s may have %d versions published, and has %d", who, l.Versions, u.versions)
+		return limits.Exceeded(limits.Versions, "%s may have %d versions published, and has %d", who, l.Versions, u.versions)
 	case u.storages+more.storages > l.Storages:
-		return over(limitStorages, "%s may have %d storages published, has %d and would have %d more", who, l.Storages, u.storages, more.storages)
+		return limits.Exceeded(limits.Storages, "%s may have %d storages published, has %d and would have %d more", who, l.Storages, u.storages, more.storages)
 	case l.Bytes > 0 && more.bytes > l.Bytes-u.bytes:
-		return over(limitStorageBytes, "%s may have %d bytes published, has %d and would have %d more", who, l.Bytes, u.bytes, more.bytes)
+		return limits.Exceeded(limits.StorageBytes, "%s may have %d bytes published, has %d and would have %d more", who, l.Bytes, u.bytes, more.bytes)
 	case l.ManifestBytes > 0 && more.manifests > l.ManifestBytes-u.manifests:
-		return over(limitManifestBytes, "the manifests of %s may cost %d bytes, cost %d and would cost %d more", who, l.ManifestBytes, u.manifests, more.manifests)
+		return limits.Exceeded(limits.ManifestBytes, "the manifests of %s may cost %d bytes, cost %d and would cost %d more", who, l.ManifestBytes, u.manifests, more.manifests)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ const (
 
 // brief reports whether the reader should run the call itself.
 func (w *work) brief() bool {
-	switch pace := w.r.callee.pace.get(); {
+	switch pace := w.r.callee.RecentTime.Get(); {
 	case pace <= trivialPace:
 		return true
 	case pace <= briefPace:

@@ -11,8 +11,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Dialing again starts at firstBackoff and doubles up to lastBackoff, each pause shortened by up to half at random so that the
@@ -27,12 +30,12 @@ const (
 type attempt struct {
 	now  chan struct{} // closed to skip the pause before it
 	done chan struct{} // closed when it has ended
-	link *link
+	link *link.Link
 	err  error
 }
 
 // connected returns the live connection, or dials until there is one or ctx ends.
-func (c *Client) connected(ctx context.Context) (*link, error) {
+func (c *Client) connected(ctx context.Context) (*link.Link, error) {
 	for {
 		l, a, err := c.linkOrAttempt(false)
 		if err != nil || l != nil {
@@ -46,7 +49,7 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 }
 
 // connectNow returns the live connection, or that of a single attempt without a pause before it.
-func (c *Client) connectNow(ctx context.Context) (*link, error) {
+func (c *Client) connectNow(ctx context.Context) (*link.Link, error) {
 	l, a, err := c.linkOrAttempt(true)
 	if err != nil || l != nil {
 		return l, err
@@ -55,7 +58,7 @@ func (c *Client) connectNow(ctx context.Context) (*link, error) {
 }
 
 // wait returns what came of the attempt. When ctx ends first its cause is returned together with [ErrUnavailable].
-func (a *attempt) wait(ctx context.Context) (*link, error) {
+func (a *attempt) wait(ctx context.Context) (*link.Link, error) {
 	select {
 	case <-a.done:
 		return a.link, a.err
@@ -65,13 +68,13 @@ func (a *attempt) wait(ctx context.Context) (*link, error) {
 }
 
 // linkOrAttempt returns the live connection, or else the attempt under way, which it starts if there is none.
-func (c *Client) linkOrAttempt(now bool) (*link, *attempt, error) {
+func (c *Client) linkOrAttempt(now bool) (*link.Link, *attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return nil, nil, c.closedError()
 	}
-	if c.link != nil && c.link.reason() == nil {
+	if c.link != nil && c.link.Reason() == nil {
 		return c.link, nil, nil
 	}
 	a := c.attempt
@@ -93,8 +96,8 @@ func (c *Client) linkOrAttempt(now bool) (*link, *attempt, error) {
 
 // closedError is what requests get after Close.
 func (c *Client) closedError() error {
-	if c.self != nil {
-		return errServerClosing
+	if c.dialSelf != nil {
+		return status.ErrServerClosing
 	}
 	return fmt.Errorf("client of %s: %w", c.opts.Socket, status.ErrClosed)
 }
@@ -142,7 +145,7 @@ func (c *Client) settle(a *attempt) {
 	c.failed = 0
 	if c.closed {
 		c.mu.Unlock()
-		a.link.hangUp()
+		a.link.HangUp()
 		a.link, a.err = nil, c.closedError()
 		return
 	}
@@ -159,10 +162,10 @@ func (c *Client) settle(a *attempt) {
 // tend sees to it that handles and watchers get another connection when this one is over, and waits for its end: an owner that has
 // said goodbye still answers what it was asked before. A connection that was over at once counts as one failure more than there were
 // before it.
-func (c *Client) tend(l *link, failed int) {
+func (c *Client) tend(l *link.Link, failed int) {
 	defer c.work.Done()
 	start := time.Now()
-	<-l.over
+	<-l.Over
 	c.mu.Lock()
 	if c.link == l {
 		c.link = nil
@@ -174,7 +177,7 @@ func (c *Client) tend(l *link, failed int) {
 	c.ownerLost(l)
 	c.referencesLost(l)
 	c.keepTrying()
-	l.wait()
+	l.Wait()
 	c.mu.Lock()
 	delete(c.links, l)
 	c.mu.Unlock()
@@ -191,14 +194,14 @@ func (c *Client) keepTrying() {
 }
 
 // open dials, introduces the client, and takes up again what handles and watchers had.
-func (c *Client) open() (*link, error) {
+func (c *Client) open() (*link.Link, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
 	l, err := c.meet(ctx)
 	if err != nil {
 		return nil, err
 	}
-	go l.read()
+	go l.Read()
 	if err := c.resume(l); err != nil {
 		return nil, err
 	}
@@ -206,18 +209,26 @@ func (c *Client) open() (*link, error) {
 }
 
 // meet introduces the client to the owner, over the socket unless that is one of this process.
-func (c *Client) meet(ctx context.Context) (l *link, err error) {
-	if c.self != nil {
-		return newSelfLink(c.self)
+func (c *Client) meet(ctx context.Context) (l *link.Link, err error) {
+	if c.dialSelf != nil {
+		conn, hello, err := c.dialSelf()
+		if err != nil {
+			return nil, err
+		}
+		return link.NewOwn(conn, hello), nil
 	}
-	if s := neighbour(c.opts.Socket); s != nil && !c.opts.OverSocket {
-		l, err = newNeighbourLink(ctx, s, c.introduction(), c.opts.Limits)
+	if server := inproc.Find(c.opts.Socket); server != nil && !c.opts.OverSocket {
+		var conn *inproc.Pipe
+		var hello message.Hello
+		if conn, hello, err = server.Dial(ctx, c.introduction(), c.opts.Limits); err == nil {
+			l = link.NewPipe(conn, hello)
+		}
 	} else {
 		var conn *wire.Conn
 		if conn, err = c.dial(ctx); err != nil {
 			return nil, err
 		}
-		l, err = newLink(ctx, conn, c.introduction())
+		l, err = link.Handshake(ctx, conn, c.introduction())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", c.opts.Socket, err)

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -17,9 +18,9 @@ type reference struct {
 	done       chan struct{} // closed when err is set
 
 	mu    sync.Mutex
-	link  *link  // of a client: on which the session has the reference; nil while there is none
-	token uint64 // tells it apart from the others of the session
-	err   error  // why it is of no use any more
+	link  *link.Link // of a client: on which the session has the reference; nil while there is none
+	token uint64     // tells it apart from the others of the session
+	err   error      // why it is of no use any more
 }
 
 func newReference(c *Client, obj *message.ObjectRef) *reference {
@@ -69,14 +70,14 @@ func (r *reference) reason() error {
 }
 
 // heldOn tells on which link the session has the reference.
-func (r *reference) heldOn() *link {
+func (r *reference) heldOn() *link.Link {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.link
 }
 
 // held tells on which link the session has the reference, and by which token.
-func (r *reference) held() (*link, uint64) {
+func (r *reference) held() (*link.Link, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.link, r.token
@@ -86,6 +87,12 @@ func (r *reference) held() (*link, uint64) {
 func (r *reference) isOneOf(tokens map[uint64]string) bool {
 	_, token := r.held()
 	return token != 0 && tokens[token] == r.id
+}
+
+// spentIn reports whether the reference was given back by id before it was known here.
+func (r *reference) spentIn(news *link.ObjectNews) bool {
+	_, token := r.held()
+	return news.WasSpent(r.id, token)
 }
 
 // tokensOf are the references that were given back, by token, with their objects.
@@ -100,7 +107,7 @@ func tokensOf(rows []message.ObjectReleased) map[uint64]string {
 }
 
 // moveTo notes the link on which the session has the reference now; nil for none.
-func (r *reference) moveTo(l *link) {
+func (r *reference) moveTo(l *link.Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.link = l
@@ -108,7 +115,7 @@ func (r *reference) moveTo(l *link) {
 
 // attach notes a reference that was taken on a link, and its token. It is false when the reference is of no use any more, or is held on that link: the
 // caller gives this one back.
-func (r *reference) attach(l *link, token uint64) bool {
+func (r *reference) attach(l *link.Link, token uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.err != nil || r.link == l {

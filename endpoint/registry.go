@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -22,7 +22,7 @@ type Registry struct {
 	defaults []Option
 
 	mu        sync.RWMutex
-	endpoints map[string]*definition
+	endpoints map[string]*engine.Definition
 }
 
 // NewRegistry returns a registry without endpoints, which the zero Registry is too. The options are those of each endpoint that does not say
@@ -41,78 +41,57 @@ func NewRegistry(defaults ...Option) *Registry { return &Registry{defaults: slic
 //
 // Errors: [ErrRegistered], [ErrConfiguration] for a bad name, no function, a type that cannot cross or options that make no sense.
 func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) error {
-	d := &definition{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
-	d.decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
+	d := &engine.Definition{Name: name, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out]()}
+	d.Decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
 		in := new(In)
 		made, err := codec.DecodePayload(raw, storages, in, true)
 		return in, made, err
 	}
 	if fn != nil {
-		d.invoke = func(ctx context.Context, in any) (any, error) { return fn(ctx, *in.(*In)) }
+		d.Invoke = func(ctx context.Context, in any) (any, error) { return fn(ctx, *in.(*In)) }
 	}
 	return r.add(d, opts)
 }
 
-// definition is one endpoint.
-type definition struct {
-	name    string
-	in, out reflect.Type
-	options options
-
-	// decode makes the argument, a pointer to In, and returns what has to be closed when it is done with.
-	decode func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error)
-	// invoke calls the function.
-	invoke func(ctx context.Context, in any) (any, error)
-	// stream calls a function whose results come one by one; nil for others.
-	stream func(ctx context.Context, in any, send func(any) error) error
-
-	calls    atomic.Uint64 // also of tasks and streams
-	hits     atomic.Uint64 // calls with a result that was there, or that another call's run made
-	failures atomic.Uint64 // calls that ended with an error
-	latency  latency
-	uncached atomic.Uint64 // calls that were not cached because of the memory of their arguments
-	pace     pace
-}
-
 // add checks the definition and enters it.
-func (r *Registry) add(d *definition, opts []Option) error {
+func (r *Registry) add(d *engine.Definition, opts []Option) error {
 	err := fmt.Errorf("%w: there is no registry", status.ErrInvalid)
 	if r != nil {
-		err = d.check(r.defaults, opts)
+		err = check(d, r.defaults, opts)
 	}
 	if err != nil {
-		return fmt.Errorf("register %s: %w", status.Shown(d.name), status.Configuration(err))
+		return fmt.Errorf("register %s: %w", status.Shown(d.Name), status.Configuration(err))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.endpoints == nil {
-		r.endpoints = map[string]*definition{}
+		r.endpoints = map[string]*engine.Definition{}
 	}
-	if r.endpoints[d.name] != nil {
-		return fmt.Errorf("register %q: %w", d.name, status.ErrRegistered)
+	if r.endpoints[d.Name] != nil {
+		return fmt.Errorf("register %q: %w", d.Name, status.ErrRegistered)
 	}
-	r.endpoints[d.name] = d
+	r.endpoints[d.Name] = d
 	return nil
 }
 
 // check refuses a definition that makes no sense, and takes the options over.
-func (d *definition) check(defaults, own []Option) error {
-	if err := catalog.CheckName(d.name); err != nil {
+func check(d *engine.Definition, defaults, own []Option) error {
+	if err := catalog.CheckName(d.Name); err != nil {
 		return fmt.Errorf("%w: %w", status.ErrInvalid, err)
 	}
-	if d.invoke == nil {
+	if d.Invoke == nil {
 		return fmt.Errorf("%w: there is no function", status.ErrInvalid)
 	}
-	for _, t := range []reflect.Type{d.in, d.out} {
+	for _, t := range []reflect.Type{d.In, d.Out} {
 		if err := codec.CheckType(t); err != nil {
 			return err
 		}
 	}
-	return d.options.apply(d, defaults, own)
+	return applyOptions(d, defaults, own)
 }
 
 // find returns the endpoint of that name. Its error names the one that was probably meant.
-func (r *Registry) find(name string) (*definition, error) {
+func (r *Registry) find(name string) (*engine.Definition, error) {
 	if r == nil {
 		return nil, fmt.Errorf("endpoint %s: %w", status.Shown(name), status.ErrNoEndpoint)
 	}
@@ -128,7 +107,7 @@ func (r *Registry) find(name string) (*definition, error) {
 }
 
 // lookup is find for a name that is a part of a message; nil where there is no such endpoint.
-func (r *Registry) lookup(name []byte) *definition {
+func (r *Registry) lookup(name []byte) *engine.Definition {
 	if r == nil {
 		return nil
 	}
@@ -138,16 +117,16 @@ func (r *Registry) lookup(name []byte) *definition {
 }
 
 // list returns the endpoints in the order of their names.
-func (r *Registry) list() []*definition {
+func (r *Registry) list() []*engine.Definition {
 	if r == nil {
 		return nil
 	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	list := make([]*definition, 0, len(r.endpoints))
+	list := make([]*engine.Definition, 0, len(r.endpoints))
 	for _, d := range r.endpoints {
 		list = append(list, d)
 	}
-	slices.SortFunc(list, func(a, b *definition) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(list, func(a, b *engine.Definition) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }

@@ -6,13 +6,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 )
 
 func TestMemoryThatEndsWithItsOwnerIsNoResult(t *testing.T) {
-	require.NoError(t, lasting("memfd", false))
-	require.NoError(t, lasting("cuda-fd", false))
-	require.NoError(t, lasting("cuda-ipc", true))
-	err := lasting("cuda-ipc", false)
+	require.NoError(t, engine.CheckLasting("memfd", false))
+	require.NoError(t, engine.CheckLasting("cuda-fd", false))
+	require.NoError(t, engine.CheckLasting("cuda-ipc", true))
+	err := engine.CheckLasting("cuda-ipc", false)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	require.ErrorContains(t, err, "managed")
 }
@@ -25,5 +27,5 @@ func TestKeysCountAsBytesOfTheCache(t *testing.T) {
 	defer s.Close()
 	require.NoError(t, s.Call(context.Background(), "length", registeredIn{Name: "four"}, nil))
 	const value = 1 // byte of a small number
-	require.EqualValues(t, value+len("length")+len(`key:"four"`), s.results.Stats().Bytes)
+	require.EqualValues(t, value+len("length")+len(`key:"four"`), s.engine.Results.Stats().Bytes)
 }

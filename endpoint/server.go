@@ -7,53 +7,50 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Server owns state dicts and lets other processes of the host use them in place. Its methods are safe for concurrent use.
 type Server struct {
 	caller
-	opts    ServerOptions
-	id      string
-	log     *slog.Logger
-	started time.Time
-	sock    *unixsock.Socket
-	devices transfer.Devices
-	books   *catalog.Catalog
-	exports exports
-	quotas  quotas
+	opts     ServerOptions
+	id       string
+	log      *slog.Logger
+	started  time.Time
+	sock     *unixsock.Socket
+	listener *inproc.Listener // for clients of this process; nil without a socket
+	devices  transfer.Devices
+	books    *catalog.Catalog
+	exports  exports
+	quotas   quotas
 
 	files, bodies, answers *wire.Budget // of all clients
 	kept                   transfer.KeptTotal
-	refusals               refusals
+	refusals               limits.Refusals
 	resultsWhy, tasksWhy   string   // where their budgets come from
 	reclaims               []func() // end what the devices call when they are out of memory
 
 	support support
-	loans   transfer.MemoryNames
 	loads   loads
 
 	registry *Registry
-	results  *cache.Cache[*result]
-	tasks    *task.Manager[*outcome]
-	objects  objects
-	// resultMemory counts what of results is kept for clients.
-	resultMemory resultMemory
-	turns        turns
+	engine   *engine.Engine
 
 	requests atomic.Uint64
 	failures atomic.Uint64
@@ -87,7 +84,8 @@ func NewServer(opts ServerOptions) (*Server, error) {
 	if s.sock, err = bind(&s.opts); err != nil {
 		return nil, err
 	}
-	s.announce()
+	s.listener = &inproc.Listener{Dial: s.connect}
+	s.listener.Announce(s.sock.ID())
 	return s, nil
 }
 
@@ -107,34 +105,31 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	s := &Server{
 		opts: opts, log: opts.Logger, id: transfer.NewID(), started: time.Now(), devices: devices,
 		sessions: map[uint64]*session{}, stopping: make(chan struct{}), done: make(chan struct{}), accepting: make(chan struct{}),
-		registry: opts.Registry, refusals: newRefusals(), resultsWhy: resultsWhy, tasksWhy: tasksWhy,
+		registry: opts.Registry, refusals: limits.NewRefusals(limitNames()...), resultsWhy: resultsWhy, tasksWhy: tasksWhy,
 		kept:    transfer.KeptTotal{Most: int64(min(4096, unixsock.MaxOpenFiles()/16))},
 		files:   wire.NewBudget("descriptors", int64(opts.Limits.Descriptors), 0),
 		bodies:  wire.NewBudget("bytes", opts.Limits.RequestBytesTotal, 0),
 		answers: wire.NewBudget("bytes", opts.Limits.AnswerBytesTotal, opts.Limits.AnswerBytes),
 	}
-	s.resultMemory.one, s.resultMemory.all = opts.Limits.ObjectBytes, opts.Limits.ObjectBytesTotal
-	s.objects.memory = &s.resultMemory
 	s.opts.Limits.Wire.FileBudget, s.opts.Limits.Wire.BodyBudget = s.files, s.bodies
-	s.results = cache.New(cache.Options[*result]{
-		Entries: opts.Results.Entries, Bytes: max(opts.Results.Bytes, 0), TTL: opts.Results.TTL,
-		Cost: resultCost, OnEvict: func(_ cache.Key, r *result) { r.release() },
-		Work: func() cache.Work { return new(task.Work) },
-	})
-	s.tasks = task.New(task.Options[*outcome]{
-		Workers: opts.Tasks.Workers, Capacity: opts.Tasks.Capacity, Retain: opts.Tasks.Retain, TTL: opts.Tasks.TTL,
-		Bytes: max(opts.Tasks.Bytes, 0), Cost: (*outcome).bytes,
-		Release: func(o *outcome) { o.drop(&s.objects) }, // who fetches one takes a reference of his own
+	s.engine = engine.New(engine.Config{
+		Server: s.id, Log: s.log, Devices: devices, Frame: s.opts.Limits.Wire,
+		ResultBytes: opts.Limits.ObjectBytes, ResultBytesTotal: opts.Limits.ObjectBytesTotal,
+		Results: engine.CacheBounds{Entries: opts.Results.Entries, Bytes: max(opts.Results.Bytes, 0), TTL: opts.Results.TTL},
+		Tasks: engine.TaskBounds{
+			Workers: opts.Tasks.Workers, Capacity: opts.Tasks.Capacity, Retain: opts.Tasks.Retain, TTL: opts.Tasks.TTL,
+			Bytes: max(opts.Tasks.Bytes, 0),
+		},
 	})
 	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
 	s.nextID = 1
 	s.selfPipe = s.newSelfLocked() // nobody else has s yet
 	s.own = newClient(ClientOptions{Socket: opts.Socket, Devices: opts.Devices, Limits: opts.Limits.Wire, Label: opts.Label, Logger: opts.Logger}, devices)
-	s.own.self = s
-	s.caller.to, s.objects.server = s.own, s.id
+	s.own.dialSelf = s.connectSelf
+	s.caller.to = s.own
 	for _, dev := range opts.Devices {
 		if r, can := dev.(driver.Reclaimer); can {
-			s.reclaims = append(s.reclaims, r.OnRefused(func(bytes int64) bool { return s.results.Trim(bytes) > 0 }))
+			s.reclaims = append(s.reclaims, r.OnRefused(s.engine.Trim))
 		}
 	}
 	return s, nil
@@ -275,7 +270,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			ses.goodbye()
 		}
 	}
-	err := s.tasks.Shutdown(ctx)
+	err := s.engine.Tasks.Shutdown(ctx)
 	for _, ses := range sessions {
 		if ses.own {
 			ses.goodbye()
@@ -304,8 +299,8 @@ func (s *Server) close(grace time.Duration) error {
 	}
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
-	_ = s.tasks.Shutdown(now) // its error is that of now
-	s.results.Close(now)
+	_ = s.engine.Tasks.Shutdown(now) // its error is that of now
+	s.engine.Results.Close(now)
 	select {
 	case <-s.done:
 	case <-time.After(grace):
@@ -331,8 +326,8 @@ func (s *Server) beginClose() []*session {
 		if s.idleTimer != nil {
 			s.idleTimer.Stop()
 		}
-		s.conceal()
 		if s.sock != nil {
+			s.listener.Conceal(s.sock.ID())
 			s.sock.Close()
 		}
 	}
@@ -347,5 +342,13 @@ func (s *Server) stops() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// introduction is the server's hello.
+func (s *Server) introduction() message.Hello {
+	return message.Hello{
+		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(s.opts.Label), Devices: s.devices.Describe(),
+		Features: features(),
 	}
 }

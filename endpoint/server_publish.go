@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -35,7 +36,7 @@ func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict,
 	if sd == nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: there is no state dict", status.ErrInvalid)}
 	}
-	origin.Source = shortText(origin.Source, sourceBytes)
+	origin.Source = shortText(origin.Source, limits.SourceBytes)
 	version, err := s.record(ctx, name, sd, origin)
 	if err != nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}

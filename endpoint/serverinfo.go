@@ -95,13 +95,13 @@ func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 
 // stats sums up what the parts of the server count.
 func (s *Server) stats(have *inventory, sessions []message.SessionInfo) message.ServerStats {
-	results, tasks, books := s.results.Stats(), s.tasks.Stats(), s.books.Stats()
+	results, tasks, books := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.books.Stats()
 	out := message.ServerStats{
 		Requests: s.requests.Load(), Errors: s.failures.Load(),
 		CacheHits: results.Hits, CacheMisses: results.Misses, CacheJoins: results.Joins, CacheInvalidations: results.Invalidations,
 		CacheFailures: results.Failures, CacheEvictions: results.Evictions, CacheExpirations: results.Expirations,
 		CacheEntries: uint64(results.Entries), CacheBytes: uint64(results.Bytes), Inflight: uint64(results.Builds),
-		Objects: uint64(s.objects.count()), CachedObjects: have.cached, TaskSubmissions: tasks.Submitted,
+		Objects: uint64(s.engine.Objects.Count()), CachedObjects: have.cached, TaskSubmissions: tasks.Submitted,
 		Tasks: uint64(tasks.Pending + tasks.Running + tasks.Kept), TasksRunning: uint64(tasks.Running), TasksPending: uint64(tasks.Pending),
 		TasksCompleted: tasks.Succeeded, TasksFailed: tasks.Failed, TasksCancelled: tasks.Cancelled, TasksExpired: tasks.Expired,
 		Models: uint64(books.Names), Versions: uint64(books.Versions), Leases: uint64(books.Leases), Watchers: uint64(books.Watchers),
@@ -118,10 +118,10 @@ func (s *Server) stats(have *inventory, sessions []message.SessionInfo) message.
 func (s *Server) describeEndpoints() []message.EndpointStats {
 	var list []message.EndpointStats
 	for _, d := range s.registry.list() {
-		q := d.latency.quantiles(0.5, 0.9, 0.99)
+		q := d.Latency.Quantiles(0.5, 0.9, 0.99)
 		list = append(list, message.EndpointStats{
-			Name: d.name, Calls: d.calls.Load(), CacheHits: d.hits.Load(), Uncached: d.uncached.Load(), Failures: d.failures.Load(),
-			Runs: d.latency.count.Load(), Errors: d.latency.failed.Load(), Total: int64(d.latency.total.Load()),
+			Name: d.Name, Calls: d.Calls.Load(), CacheHits: d.Hits.Load(), Uncached: d.Uncached.Load(), Failures: d.Failures.Load(),
+			Runs: d.Latency.Count.Load(), Errors: d.Latency.Failed.Load(), Total: int64(d.Latency.Total.Load()),
 			P50: int64(q[0]), P90: int64(q[1]), P99: int64(q[2]),
 		})
 	}
@@ -172,11 +172,4 @@ func (ses *session) describe() message.SessionInfo {
 	return message.SessionInfo{
 		Session: ses.id, Self: ses.own, PID: peer.PID, UID: peer.UID, Label: ses.label, Since: ses.since.UnixNano(), Requests: uint64(len(ses.running)),
 	}
-}
-
-// count is how many objects there are.
-func (o *objects) count() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.byID)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -46,8 +47,8 @@ type session struct {
 	carried atomic.Int64  // bytes of requests in flight
 	answers *wire.Account // bytes of answers that are not sent yet
 
-	active     atomic.Bool // a frame came since the last look for idle sessions
-	quietLooks int         // looks since then; of whoever looks
+	active    atomic.Bool // a frame came since the last look for idle sessions
+	idleTicks int         // looks since then; of whoever looks
 
 	mu       sync.Mutex
 	running  map[uint64]*callContext // long requests by frame id
@@ -146,8 +147,8 @@ func (ses *session) allowed() error {
 			status.ErrPermission, os.Geteuid(), uid, uid)
 	}
 	if ses.surplus {
-		ses.server.refusals.add(limitClients)
-		return over(limitClients, "this owner serves at most %d clients at once", opts.Limits.Clients)
+		ses.server.refusals.Add(limits.Clients)
+		return limits.Exceeded(limits.Clients, "this owner serves at most %d clients at once", opts.Limits.Clients)
 	}
 	return nil
 }
@@ -227,8 +228,8 @@ func (ses *session) end() {
 
 // giveUp gives back the leases and objects of the session and returns how many leases there were.
 func (ses *session) giveUp() int {
-	for _, obj := range ses.server.objects.releaseSession(ses.id) {
-		ses.server.letGo(obj)
+	for _, obj := range ses.server.engine.Objects.ReleaseSession(ses.id) {
+		ses.server.engine.Dispose(obj)
 	}
 	return ses.server.books.ReleaseHolder(ses.id)
 }

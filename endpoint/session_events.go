@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -61,7 +62,7 @@ func (ses *session) follow(id uint64, from source) (*subscription, error) {
 	case e.subs[id] != nil:
 		return nil, fmt.Errorf("%w: request %d was sent before", wire.ErrProtocol, id)
 	case from.weight() > 0 && e.weight > 0 && e.weight+from.weight() > limit:
-		return nil, over(limitSubscriptions, "this client has leases and watches of %d names, and may have %d", e.weight, limit)
+		return nil, limits.Exceeded(limits.Subscriptions, "this client has leases and watches of %d names, and may have %d", e.weight, limit)
 	case e.subs == nil:
 		e.subs = map[uint64]*subscription{}
 	}

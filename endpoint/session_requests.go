@@ -8,7 +8,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/bufpool"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -38,7 +42,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	ses.server.requests.Add(1)
 	if ses.own && ses.server.stops() && !givesBack(req.Op) {
 		discard(frame)
-		return true, ses.fail(frame.ID, errServerClosing)
+		return true, ses.fail(frame.ID, status.ErrServerClosing)
 	}
 	op, ok := operations[req.Op]
 	if !ok {
@@ -58,7 +62,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	}
 	w := &work{session: ses, op: op, r: r}
 	w.r.args = &w.args
-	w.args.hold()
+	w.args.Hold()
 	if w.caller = frame.Context; w.caller != nil {
 		req.Timeout = 0 // its deadline is that of the caller
 	}
@@ -108,8 +112,8 @@ type work struct {
 	session *session
 	op      operation
 	r       request
-	args    arguments // of a call
-	bounded bool      // by Limits.RequestTime
+	args    engine.Arguments // of a call
+	bounded bool             // by Limits.RequestTime
 }
 
 // started notes a long request so that it can be cancelled.
@@ -127,7 +131,7 @@ func (ses *session) started(w *work, timeout time.Duration, frame wire.Frame) er
 	case ses.leaving:
 		return fmt.Errorf("%w: the owner is shutting down", status.ErrUnavailable)
 	case !ses.own && len(ses.running) >= ses.server.opts.Limits.Requests:
-		return over(limitRequests, "%d requests of this client are in flight", len(ses.running))
+		return limits.Exceeded(limits.Requests, "%d requests of this client are in flight", len(ses.running))
 	}
 	var err error
 	if w.r.load, err = ses.carry(frame); err != nil {
@@ -155,17 +159,17 @@ func (w *work) find() bool {
 // do runs the operation.
 func (w *work) do() (reply, error) {
 	defer func() {
-		if w.args.load.of == nil { // else it is lifted when the arguments are done with
-			w.r.load.lift()
+		if w.args.Load.Of == nil { // else it is lifted when the arguments are done with
+			w.r.load.Lift()
 		}
 	}()
 	start := time.Now()
 	reply, err := w.op.perform(&w.callContext, w.r)
 	if w.bounded && errors.Is(err, context.DeadlineExceeded) {
-		w.session.server.refusals.add(limitRequestTime)
+		w.session.server.refusals.Add(limits.RequestTime)
 	}
 	if w.r.callee != nil {
-		w.r.callee.pace.add(time.Since(start))
+		w.r.callee.RecentTime.Add(time.Since(start))
 	}
 	return reply, err
 }
@@ -201,7 +205,7 @@ func (w *work) here() (reading bool, err error) {
 	reply, err := w.do()
 	ended = true
 	send := ses.conn.SendLater
-	if reading = ses.reading.end(n); !reading || len(w.args.storages) > 0 { // what comes before the next frame takes a while
+	if reading = ses.reading.end(n); !reading || len(w.args.Storages) > 0 { // what comes before the next frame takes a while
 		send = ses.conn.Send
 	}
 	w.finish(ses.answer(w.r.id, reply, err, send))
@@ -213,7 +217,7 @@ func (w *work) here() (reading bool, err error) {
 func (w *work) finish(sent error) {
 	ses := w.session
 	w.callContext.end(nil)
-	w.args.answered()
+	w.args.Answered()
 	w.r.files.Close()
 	ses.mu.Lock()
 	delete(ses.running, w.r.id)
@@ -236,7 +240,7 @@ func (ses *session) cancelRequest(frame wire.Frame) error {
 		if err := message.Unmarshal(frame.Body, &in); err != nil {
 			return err
 		}
-		if reason := shortText(in.Reason, maxReason); reason != "" {
+		if reason := shortText(in.Reason, link.MaxReason); reason != "" {
 			cause = status.WithClass(context.Canceled, errors.New("the client cancelled the request: "+reason))
 		}
 	}
@@ -266,8 +270,8 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 	if err := held.grow(r.size()); err != nil { // before it is made
 		return ses.fail(id, err)
 	}
-	buf := bodies.get()
-	defer bodies.put(buf)
+	buf := bufpool.Bodies.Get()
+	defer bufpool.Bodies.Put(buf)
 	var err error
 	if *buf, err = r.appendTo(*buf); err != nil {
 		return ses.fail(id, fmt.Errorf("encode the answer: %w", err))
@@ -340,8 +344,8 @@ func (ses *session) send(send sender, kind wire.Kind, id uint64, body []byte, fi
 // fail answers a request with an error.
 func (ses *session) fail(id uint64, err error) error {
 	ses.server.failures.Add(1)
-	ses.server.refusals.count(err)
-	e := tellable(err)
+	ses.server.refusals.Count(err)
+	e := status.EncodeSafely(err)
 	sent := ses.tell(id, e)
 	if errors.Is(sent, wire.ErrTooLarge) { // where frames are that small, the class has to do
 		sent = ses.tell(id, &message.Error{Code: e.Code, Type: e.Type})

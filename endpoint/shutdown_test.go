@@ -60,7 +60,7 @@ func TestASubmissionThatComesTooLateFindsNobody(t *testing.T) {
 	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	defer s.Close()
-	require.NoError(t, s.tasks.Shutdown(context.Background()))
+	require.NoError(t, s.engine.Tasks.Shutdown(context.Background()))
 	_, err = s.Submit(context.Background(), "x", nil)
 	require.ErrorIs(t, err, status.ErrUnavailable)
 	require.ErrorIs(t, err, task.ErrShutdown)

@@ -49,8 +49,8 @@ func (s *Server) rebind() error {
 	if s.closing {
 		return nil
 	}
-	s.conceal()
-	defer s.announce()
+	s.listener.Conceal(s.sock.ID())
+	defer func() { s.listener.Announce(s.sock.ID()) }()
 	return s.sock.Rebind()
 }
 

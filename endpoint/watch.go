@@ -7,8 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -66,7 +66,7 @@ type Watcher struct {
 	wake   chan struct{} // has room for one
 
 	mu      sync.Mutex
-	link    *link             // whose events count; nil while there is none
+	link    *link.Link        // whose events count; nil while there is none
 	request uint64            // the request that they belong to; 0 until it is answered
 	began   bool              // some owner has answered: what becomes of it is news from then on
 	server  string            // whose versions seen are
@@ -107,38 +107,38 @@ func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 }
 
 // begin asks for events on a connection, if that was not done before. With back, the watcher had another one and is told.
-func (w *Watcher) begin(ctx context.Context, l *link, back bool) error {
+func (w *Watcher) begin(ctx context.Context, l *link.Link, back bool) error {
 	if ask, err := w.turnTo(l, back); !ask {
 		return err
 	}
 	// An owner that has said goodbye may still send events of its own versions when its successor is asked already.
-	ask := call{op: message.OpWatch, body: message.Watch{Names: w.names}, event: func(e message.Event) { w.event(l, e) }, late: l.endLateWatch}
-	id, frame, err := l.roundTrip(ctx, ask)
+	ask := link.Request{Op: message.OpWatch, Body: message.Watch{Names: w.names}, Event: func(e message.Event) { w.event(l, e) }, Late: l.EndLateWatch}
+	id, frame, err := l.RoundTrip(ctx, ask)
 	if err != nil {
 		w.lost(l)
 		return err
 	}
 	frame.Files.Close()
-	l.receiver.Listen(1)
+	l.Receiver.Listen(1)
 	if !w.begun(l, id) { // closed meanwhile
-		l.unwatch(id)
+		l.Unwatch(id)
 	}
 	return nil
 }
 
 // turnTo makes the events of a connection those that count. ask is false if they are, or cannot be.
-func (w *Watcher) turnTo(l *link, back bool) (ask bool, err error) {
+func (w *Watcher) turnTo(l *link.Link, back bool) (ask bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.link == l || w.err != nil {
 		return false, w.err
 	}
-	if err := l.reason(); err != nil { // then there may be another one already, whose events count
+	if err := l.Reason(); err != nil { // then there may be another one already, whose events count
 		return false, err
 	}
 	w.link, w.request = l, 0
-	if w.server != l.server.Server { // another owner counts versions anew
-		w.server = l.server.Server
+	if w.server != l.Server.Server { // another owner counts versions anew
+		w.server = l.Server.Server
 		clear(w.seen)
 	}
 	if back {
@@ -155,7 +155,7 @@ func (w *Watcher) ended() bool {
 }
 
 // begun notes the request that was answered. It is false when nobody wants its events any more.
-func (w *Watcher) begun(l *link, id uint64) bool {
+func (w *Watcher) begun(l *link.Link, id uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.link == l {
@@ -168,28 +168,8 @@ func (w *Watcher) begun(l *link, id uint64) bool {
 	return w.err == nil
 }
 
-// unwatch ends a watch that was listened to, without waiting for the answer.
-func (l *link) unwatch(id uint64) {
-	l.receiver.Listen(-1)
-	l.endWatch(id)
-}
-
-// endWatch has the owner end a watch.
-func (l *link) endWatch(id uint64) {
-	l.ignore(id)
-	l.tell(call{op: message.OpUnwatch, body: message.Unwatch{Watch: id}})
-}
-
-// endLateWatch ends a watch that the owner began when nobody waited for that any more. It takes the frame of its answer.
-func (l *link) endLateWatch(frame wire.Frame) {
-	defer frame.Files.Close()
-	if frame.Kind == wire.KindResponse {
-		l.endWatch(frame.ID)
-	}
-}
-
-// on reports whether the events of a connection are those that count.
-func (w *Watcher) on(l *link) bool {
+// on tells whether the events of a connection are those that count.
+func (w *Watcher) on(l *link.Link) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.link == l
@@ -205,7 +185,7 @@ const (
 const maxWatched = 16384
 
 // lost notes that a connection is over.
-func (w *Watcher) lost(l *link) {
+func (w *Watcher) lost(l *link.Link) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.link != l { // there is another one already
@@ -216,14 +196,14 @@ func (w *Watcher) lost(l *link) {
 }
 
 // ownerLocked keeps news of the owner at the other end of l.
-func (w *Watcher) ownerLocked(kind EventKind, l *link) {
+func (w *Watcher) ownerLocked(kind EventKind, l *link.Link) {
 	if w.began {
-		w.putLocked(ownerKey, Event{Kind: kind, Server: l.server.Server})
+		w.putLocked(ownerKey, Event{Kind: kind, Server: l.Server.Server})
 	}
 }
 
 // event is called by whoever reads the connection.
-func (w *Watcher) event(l *link, e message.Event) {
+func (w *Watcher) event(l *link.Link, e message.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.link != l {
@@ -329,6 +309,6 @@ func (w *Watcher) end(err error) {
 	w.mu.Unlock()
 	close(w.wake)            // nothing is put any more
 	if l != nil && id != 0 { // begin sees to a request that is not answered yet
-		l.unwatch(id)
+		l.Unwatch(id)
 	}
 }

@@ -3,14 +3,10 @@ package endpoint
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sharedtensor/sharedtensor/driver/drivertest"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -63,17 +59,4 @@ func TestAWatcherThatNobodyReadsKeepsNoMoreThanItMay(t *testing.T) {
 	e, err := w.Next(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, "one more", e.Name)
-}
-
-func TestAnEventOfANameThatIsNoneEndsTheConnection(t *testing.T) {
-	drivertest.Leaks(t)
-	l, far := linked(t, wire.Limits{})
-	_, err := l.start(context.Background(), call{op: message.OpWatch, event: func(message.Event) { t.Error("taken") }},
-		func(frame wire.Frame, _ error) { frame.Files.Close() })
-	require.NoError(t, err)
-	body, err := message.Marshal(message.Event{Kind: message.EventPublished, Name: strings.Repeat("n", 256), Version: 1})
-	require.NoError(t, err)
-	require.NoError(t, far.Send(wire.KindEvent, 1, body))
-	<-l.done
-	require.ErrorIs(t, l.err, status.ErrProtocol)
 }

@@ -2,6 +2,7 @@ package status
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/cache"
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -102,4 +103,17 @@ func DecodeError(e *message.Error) error {
 		more = append(more, DecodeError(details.Cause))
 	}
 	return Codes.Decode(e, more...)
+}
+
+// EncodeSafely is EncodeError for any error, also for one that panics when it is asked what it is.
+func EncodeSafely(err error) (out *message.Error) {
+	defer func() {
+		if recover() != nil {
+			out = &message.Error{ // fmt survives it
+				Code: message.CodeInternal, Type: message.CutText(fmt.Sprintf("%T", err), message.MaxErrorType),
+				Message: message.CutText(fmt.Sprint(err), message.MaxErrorMessage),
+			}
+		}
+	}()
+	return EncodeError(err)
 }

@@ -60,6 +60,9 @@ var (
 	ErrNoEndpoint = errors.New("endpoint is not registered")
 )
 
+// ErrServerClosing refuses what a process asks of its own server once that has begun to close.
+var ErrServerClosing = fmt.Errorf("%w: %w", ErrUnavailable, ErrServerClosed)
+
 // class is a sentinel that answers for its code too, in processes that nothing has crossed into.
 type class struct {
 	code message.Code

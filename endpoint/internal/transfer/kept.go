@@ -36,7 +36,7 @@ type keptStorage struct {
 
 // KeptTotal bounds how many storages are kept of all clients together: each takes a descriptor.
 type KeptTotal struct {
-	Most int64
+	Most int64 // how many there may be
 	used atomic.Int64
 }
 

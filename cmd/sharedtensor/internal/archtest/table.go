@@ -65,12 +65,29 @@ var Table = []Row{
 		Package: "endpoint/internal/transfer",
 		Ours:    []string{"driver", "tensor", "module", "wire", "wire/message", "endpoint/internal/codec", "endpoint/internal/status"},
 	},
-	{Package: "endpoint/internal/inproc", Ours: []string{"tensor", "wire"}},
+	{Package: "endpoint/internal/inproc", Ours: []string{"tensor", "wire", "wire/message", "endpoint/internal/unixsock"}},
+	{Package: "endpoint/internal/bufpool"},
+	{Package: "endpoint/internal/limits", Ours: []string{"task", "endpoint/internal/status"}},
+	{
+		Package: "endpoint/internal/link",
+		Ours: []string{
+			"driver", "tensor", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
+			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/bufpool",
+		},
+	},
+	{
+		Package: "endpoint/internal/engine",
+		Ours: []string{
+			"driver", "tensor", "wire", "wire/message", "cache", "task", "task/panics", "endpoint/internal/status", "endpoint/internal/codec",
+			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/limits",
+		},
+	},
 	{
 		Package: "endpoint",
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
 			"endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/unixsock", "endpoint/internal/transfer", "endpoint/internal/inproc",
+			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/link", "endpoint/internal/engine",
 		},
 	},
 	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},

@@ -1,4 +1,4 @@
-package endpoint
+package link
 
 import (
 	"bytes"
@@ -9,32 +9,32 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// outbox has what a link sends without anybody waiting until it is sent: what is given back, cancelled or allowed. It may be used by
+// sendQueue has what a link sends without anybody waiting until it is sent: what is given back, cancelled or allowed. It may be used by
 // whoever reads the link too: if that waited for room to send, the owner, which may wait for the same, would never make any.
 //
 // A frame is sent at once where there is room. A goroutine sends those for which there was none, in order, and is not there otherwise.
-type outbox struct {
+type sendQueue struct {
 	mu      sync.Mutex
-	waiting []posted
+	waiting []queuedFrame
 	bytes   int  // of those in waiting
 	sending bool // the goroutine is there
 	closed  bool
 	work    sync.WaitGroup
 }
 
-// posted is a frame that waits.
-type posted struct {
+// queuedFrame is a frame that waits.
+type queuedFrame struct {
 	kind wire.Kind
 	id   uint64
 	body []byte
 }
 
 const (
-	// maxOutbox is how many bytes may wait: an owner that reads nothing while so much is given back to it is cut off, which
+	// maxQueued is how many bytes may wait: an owner that reads nothing while so much is given back to it is cut off, which
 	// gives it back too.
-	maxOutbox = 8 << 20
-	// postedBytes is what it takes to keep a frame, beside its body.
-	postedBytes = 64
+	maxQueued = 8 << 20
+	// queuedFrameBytes is what it takes to keep a frame, beside its body.
+	queuedFrameBytes = 64
 )
 
 // noTime is a context that has ended: for what must not wait.
@@ -45,8 +45,8 @@ var noTime = func() context.Context {
 }()
 
 // post sends a frame and returns at once. It borrows body. Where the link has ended, what the frame would have done has ended with it.
-func (l *link) post(kind wire.Kind, id uint64, body []byte) {
-	o := &l.outbox
+func (l *Link) post(kind wire.Kind, id uint64, body []byte) {
+	o := &l.queue
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.sending {
@@ -57,21 +57,21 @@ func (l *link) post(kind wire.Kind, id uint64, body []byte) {
 	if o.closed {
 		return
 	}
-	if o.bytes += len(body) + postedBytes; o.bytes > maxOutbox {
+	if o.bytes += len(body) + queuedFrameBytes; o.bytes > maxQueued {
 		l.conn.Close() // its reader sees to the rest
 		return
 	}
-	o.waiting = append(o.waiting, posted{kind, id, bytes.Clone(body)})
+	o.waiting = append(o.waiting, queuedFrame{kind, id, bytes.Clone(body)})
 	if !o.sending {
 		o.sending = true
-		o.work.Go(l.sendPosted)
+		o.work.Go(l.sendQueued)
 	}
 }
 
-// sendPosted sends what waits until nothing does.
-func (l *link) sendPosted() {
+// sendQueued sends what waits until nothing does.
+func (l *Link) sendQueued() {
 	for {
-		list := l.outbox.take()
+		list := l.queue.take()
 		if len(list) == 0 {
 			return
 		}
@@ -84,7 +84,7 @@ func (l *link) sendPosted() {
 }
 
 // take returns what waits; the goroutine that gets nothing ends.
-func (o *outbox) take() []posted {
+func (o *sendQueue) take() []queuedFrame {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	list := o.waiting
@@ -94,7 +94,7 @@ func (o *outbox) take() []posted {
 }
 
 // close returns when the goroutine has ended. The connection has been closed before.
-func (o *outbox) close() {
+func (o *sendQueue) close() {
 	o.mu.Lock()
 	o.closed = true
 	o.mu.Unlock()

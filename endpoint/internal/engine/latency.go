@@ -1,4 +1,4 @@
-package endpoint
+package engine
 
 import (
 	"math/bits"
@@ -10,9 +10,9 @@ import (
 // eighth. Adding costs a few atomic operations. The steps of a power take memory when the first duration falls into it: those of an
 // endpoint fall into few.
 type latency struct {
-	count  atomic.Uint64
-	failed atomic.Uint64
-	total  atomic.Uint64 // in nanoseconds; enough for 584 years
+	Count  atomic.Uint64
+	Failed atomic.Uint64
+	Total  atomic.Uint64 // in nanoseconds; enough for 584 years
 	powers [latencyPowers]atomic.Pointer[latencyRow]
 }
 
@@ -45,11 +45,11 @@ func bucketLimit(bucket int) time.Duration {
 // add notes one run.
 func (l *latency) add(d time.Duration, failed bool) {
 	ns := uint64(max(d, 0))
-	l.count.Add(1)
+	l.Count.Add(1)
 	if failed {
-		l.failed.Add(1)
+		l.Failed.Add(1)
 	}
-	l.total.Add(ns)
+	l.Total.Add(ns)
 	bucket := bucketOf(ns)
 	l.row(bucket / latencySteps)[bucket%latencySteps].Add(1)
 }
@@ -64,8 +64,8 @@ func (l *latency) row(power int) *latencyRow {
 	return p.Load()
 }
 
-// quantiles are the durations within which the given parts of all runs were, in rising order of the parts; 0 where there was no run.
-func (l *latency) quantiles(parts ...float64) []time.Duration {
+// Quantiles are the durations within which the given parts of all runs were, in rising order of the parts; 0 where there was no run.
+func (l *latency) Quantiles(parts ...float64) []time.Duration {
 	var counts [latencyPowers * latencySteps]uint64
 	var sum uint64
 	for power := range l.powers {

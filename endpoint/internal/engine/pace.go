@@ -1,4 +1,4 @@
-package endpoint
+package engine
 
 import (
 	"sync/atomic"
@@ -12,16 +12,16 @@ type pace struct{ of atomic.Int64 }
 // unknownPace is the pace of an endpoint that was not called yet.
 const unknownPace = time.Millisecond
 
-// add notes a call.
-func (p *pace) add(d time.Duration) {
-	before := p.get()
+// Add notes a call.
+func (p *pace) Add(d time.Duration) {
+	before := p.Get()
 	after := max(d, before-before/8, 1)
 	if after != before {
 		p.of.Store(int64(after)) // another call may have stored at the same time: either is as good
 	}
 }
 
-func (p *pace) get() time.Duration {
+func (p *pace) Get() time.Duration {
 	if d := p.of.Load(); d > 0 {
 		return time.Duration(d)
 	}

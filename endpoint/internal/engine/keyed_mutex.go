@@ -1,4 +1,4 @@
-package endpoint
+package engine
 
 import (
 	"context"
@@ -8,27 +8,27 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// turns are locks by key, whose waiters may leave. A key that nobody uses takes no memory.
-type turns struct {
+// keyedMutex has a lock for each key, whose waiters may leave. A key that nobody uses takes no memory.
+type keyedMutex struct {
 	mu   sync.Mutex
-	keys map[string]*turn
+	keys map[string]*keyedLock
 }
 
-type turn struct {
+type keyedLock struct {
 	token chan struct{} // holds one token while nobody has the lock
 	users int
 }
 
 // lock waits for the key's lock, or until ctx ends. In a task it gives the task's worker to others meanwhile: who has the lock may
 // need it. The caller calls unlock once.
-func (t *turns) lock(ctx context.Context, key string) (unlock func(), err error) {
+func (t *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err error) {
 	t.mu.Lock()
 	k := t.keys[key]
 	if k == nil {
-		k = &turn{token: make(chan struct{}, 1)}
+		k = &keyedLock{token: make(chan struct{}, 1)}
 		k.token <- struct{}{}
 		if t.keys == nil {
-			t.keys = map[string]*turn{}
+			t.keys = map[string]*keyedLock{}
 		}
 		t.keys[key] = k
 	}
@@ -55,7 +55,7 @@ func second(f func()) func() {
 	}
 }
 
-func (k *turn) wait(ctx context.Context) error {
+func (k *keyedLock) wait(ctx context.Context) error {
 	select {
 	case <-k.token:
 		return nil
@@ -64,7 +64,7 @@ func (k *turn) wait(ctx context.Context) error {
 	}
 }
 
-func (t *turns) leave(key string, k *turn) {
+func (t *keyedMutex) leave(key string, k *keyedLock) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if k.users--; k.users == 0 {

@@ -1,4 +1,4 @@
-package endpoint
+package link
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func handshakeError(err error) error {
 var errOwnerLeft = fmt.Errorf("%w: the owner is shutting down", status.ErrUnavailable)
 
 // fail ends the link and every request that waits on it.
-func (l *link) fail(err error) {
+func (l *Link) fail(err error) {
 	l.conn.Close()
 	var done []func(wire.Frame, error)
 	l.mu.Lock()
@@ -55,14 +55,6 @@ func (l *link) fail(err error) {
 	}
 }
 
-// endLocked notes why the link is of no use for new requests. The first reason stays.
-func (l *link) endLocked(err error) {
-	if l.err == nil {
-		l.err = err
-		close(l.over)
-	}
-}
-
 // lost says what the end of a connection means to whoever used it.
 func lost(err error) error {
 	var remote *message.Error
@@ -77,13 +69,13 @@ func lost(err error) error {
 
 // sendError explains why a request could not be sent: the reader often knows better than the writer. An owner that hangs up has said why
 // before it did.
-func (l *link) sendError(ctx context.Context, err error) error {
+func (l *Link) sendError(ctx context.Context, err error) error {
 	if errors.Is(err, wire.ErrNotSent) {
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		select {
-		case <-l.over: // what was sent is read to its end
+		case <-l.Over: // what was sent is read to its end
 		case <-ctx.Done():
 		}
 	}
@@ -101,36 +93,22 @@ func (l *link) sendError(ctx context.Context, err error) error {
 // farewellTime is how long a goodbye may wait for an owner that does not read. It will see the end of the connection.
 const farewellTime = 100 * time.Millisecond
 
-// hangUp ends the link in good order and returns when nothing of it runs any more.
-func (l *link) hangUp() {
+// HangUp ends the link in good order and returns when nothing of it runs any more.
+func (l *Link) HangUp() {
 	ctx, cancel := context.WithTimeout(context.Background(), farewellTime)
 	defer cancel()
 	_ = l.conn.SendContext(ctx, wire.KindGoodbye, 0, nil)
-	l.cut()
+	l.Cut()
 }
 
-// cut ends the link and returns when nothing of it runs any more.
-func (l *link) cut() {
+// Cut ends the link and returns when nothing of it runs any more.
+func (l *Link) Cut() {
 	l.conn.Close()
-	l.wait()
+	l.Wait()
 }
 
-// wait returns when the link has ended and nothing of it runs any more.
-func (l *link) wait() {
-	<-l.done
-	l.outbox.close()
-}
-
-// reason is why the link is of no use for new requests; nil while it is.
-func (l *link) reason() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
-
-// left reports whether the owner has said that it is shutting down.
-func (l *link) left() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return errors.Is(l.err, errOwnerLeft)
+// Wait returns when the link has ended and nothing of it runs any more.
+func (l *Link) Wait() {
+	<-l.Done
+	l.queue.close()
 }

@@ -1,9 +1,9 @@
-package endpoint
+// Package link is a client's end of one connection: it pairs answers and events with requests.
+package link
 
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
@@ -13,35 +13,30 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials again when it ends
+// Link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials again when it ends
 // is the client's business.
-type link struct {
-	conn     inproc.Conn
-	receiver inproc.Receiver
-	server   message.Hello
+type Link struct {
+	conn inproc.Conn
+	// Receiver reads the connection, Server is what the owner said of itself.
+	Receiver inproc.Receiver
+	Server   message.Hello
 	// lendsContext makes the contexts of requests go with them: they are of a server's own process.
 	lendsContext bool
 
-	mu      sync.Mutex
-	pending map[uint64]*waiter
-	spare   []*waiter                         // of requests that were answered
-	events  map[uint64]func(wire.Frame) error // by the request that they belong to
-	lastID  uint64
-	err     error // why the link is of no use for new requests
+	requests
 
-	// keeps: the owner keeps memory of arguments, and known is what the client knows of that.
-	keeps bool
-	known transfer.Known
+	// Keeps: the owner keeps memory of arguments, and Known is what the client knows of that.
+	Keeps bool
+	Known transfer.Known
 
-	news   objectNews
-	outbox outbox
+	News  ObjectNews // what was heard of destroyed objects
+	queue sendQueue
 
-	over chan struct{} // closed when err is set
-	done chan struct{} // closed when the reading goroutine has ended
+	Done chan struct{} // closed when the reading goroutine has ended
 }
 
-// newLink introduces the client on a fresh connection. It takes conn. The caller starts read.
-func newLink(ctx context.Context, conn *wire.Conn, hello message.Hello) (*link, error) {
+// Handshake introduces the client on a fresh connection. It takes conn. The caller starts read.
+func Handshake(ctx context.Context, conn *wire.Conn, hello message.Hello) (*Link, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	agreed, err := message.ClientHandshake(conn, hello)
 	if !stop() {
@@ -52,27 +47,27 @@ func newLink(ctx context.Context, conn *wire.Conn, hello message.Hello) (*link, 
 		return nil, handshakeError(err)
 	}
 	l := makeLink(conn, agreed.Peer)
-	l.keeps = agreed.Has(message.FeatureKeep)
-	l.receiver = wire.NewReceiver(conn, l.dispatch)
+	l.Keeps = agreed.Has(message.FeatureKeep)
+	l.Receiver = wire.NewReceiver(conn, l.dispatch)
 	return l, nil
 }
 
 // makeLink is a link without its receiver.
-func makeLink(conn inproc.Conn, server message.Hello) *link {
-	return &link{
-		conn: conn, server: server, pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{},
-		over: make(chan struct{}), done: make(chan struct{}),
+func makeLink(conn inproc.Conn, server message.Hello) *Link {
+	return &Link{
+		conn: conn, Server: server, Done: make(chan struct{}),
+		requests: requests{pending: map[uint64]*waiter{}, events: map[uint64]func(wire.Frame) error{}, Over: make(chan struct{})},
 	}
 }
 
-// read passes frames on while nobody waits for an answer, who would do that himself, until the connection ends.
-func (l *link) read() {
-	defer close(l.done)
-	l.fail(l.receiver.Run())
+// Read passes frames on while nobody waits for an answer, who would do that himself, until the connection ends.
+func (l *Link) Read() {
+	defer close(l.Done)
+	l.fail(l.Receiver.Run())
 }
 
 // dispatch hands a frame to whom it is for. It takes the frame. An error ends the link.
-func (l *link) dispatch(frame wire.Frame) error {
+func (l *Link) dispatch(frame wire.Frame) error {
 	switch {
 	case frame.Kind == wire.KindError && frame.ID == 0: // not to a request: the owner says why it hangs up
 		defer frame.Files.Close()
@@ -93,7 +88,7 @@ func (l *link) dispatch(frame wire.Frame) error {
 }
 
 // deliver gives an answer to the request that waits for it.
-func (l *link) deliver(frame wire.Frame) error {
+func (l *Link) deliver(frame wire.Frame) error {
 	l.mu.Lock()
 	w := l.pending[frame.ID]
 	delete(l.pending, frame.ID)
@@ -122,16 +117,8 @@ func (l *link) deliver(frame wire.Frame) error {
 	return over
 }
 
-// overLocked ends a link whose owner has said goodbye and owes no answer any more.
-func (l *link) overLocked() error {
-	if l.err != nil && len(l.pending) == 0 {
-		return l.err
-	}
-	return nil
-}
-
 // pass gives an event to the request that it belongs to. It takes the frame. One that comes after ignore was on its way already.
-func (l *link) pass(frame wire.Frame) error {
+func (l *Link) pass(frame wire.Frame) error {
 	l.mu.Lock()
 	item := l.events[frame.ID]
 	l.mu.Unlock()
@@ -156,4 +143,18 @@ func asItem(event func(message.Event)) func(wire.Frame) error {
 		event(e)
 		return nil
 	}
+}
+
+// NewPipe is a link to a server of this process, which has introduced itself. It takes conn. The caller starts read.
+func NewPipe(conn *inproc.Pipe, server message.Hello) *Link {
+	l := makeLink(conn, server)
+	l.Receiver = inproc.NewReceiver(conn, l.dispatch)
+	return l
+}
+
+// NewOwn is newPipeLink for the server's own client, whose requests carry their contexts.
+func NewOwn(conn *inproc.Pipe, server message.Hello) *Link {
+	l := NewPipe(conn, server)
+	l.lendsContext = true
+	return l
 }

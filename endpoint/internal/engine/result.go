@@ -1,4 +1,4 @@
-package endpoint
+package engine
 
 import (
 	"fmt"
@@ -16,12 +16,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a managed object and
-// whoever sends it have a reference each, as a grip, and the last one gives the memory back.
-type result struct {
-	payload codec.Payload
+// Result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a managed object and
+// whoever sends it have a reference each, as a resultRef, and the last one gives the memory back.
+type Result struct {
+	Payload codec.Payload // owned
 	refs    atomic.Int64
-	loans   *transfer.MemoryNames // has names for some of the storages; may be nil
+	names   *transfer.MemoryNames // has names for some of the storages; may be nil
 	named   []*tensor.Storage     // those
 
 	mu     sync.Mutex
@@ -29,20 +29,20 @@ type result struct {
 }
 
 // newResult takes the payload. The caller has the one reference.
-func newResult(p codec.Payload) *result {
-	r := &result{payload: p}
+func newResult(p codec.Payload) *Result {
+	r := &Result{Payload: p}
 	r.refs.Store(1)
 	return r
 }
 
 // retain adds a reference to one that the caller knows to exist.
-func (r *result) retain() *result {
+func (r *Result) retain() *Result {
 	r.refs.Add(1)
 	return r
 }
 
-// release gives a reference back. What receivers have mapped stays theirs.
-func (r *result) release() {
+// Release gives a reference back. What receivers have mapped stays theirs.
+func (r *Result) Release() {
 	if r.refs.Add(-1) > 0 {
 		return
 	}
@@ -52,20 +52,20 @@ func (r *result) release() {
 		r.shared.Close()
 	}
 	for _, s := range r.named {
-		r.loans.Remove(s)
+		r.names.Remove(s)
 	}
-	r.payload.Close()
+	r.Payload.Close()
 }
 
-// returned is the answer that carries the result, for a client in this process where its memory is lent. The files are the result's, valid while
+// Returned is the answer that carries the result, for a client in this process where its memory is lent. The files are the result's, valid while
 // the caller's reference is.
-func (r *result) returned(lent bool) (message.Returned, []*os.File, error) {
-	out := message.Returned{Value: r.payload.Value}
-	if len(r.payload.Storages) == 0 {
+func (r *Result) Returned(lent bool) (message.Returned, []*os.File, error) {
+	out := message.Returned{Value: r.Payload.Value}
+	if len(r.Payload.Storages) == 0 {
 		return out, nil, nil
 	}
 	if lent {
-		shared, err := transfer.ExportLent(r.payload.Storages)
+		shared, err := transfer.ExportLent(r.Payload.Storages)
 		if err != nil {
 			return out, nil, fmt.Errorf("share the result: %w", err)
 		}
@@ -75,13 +75,13 @@ func (r *result) returned(lent bool) (message.Returned, []*os.File, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.shared == nil {
-		shared, err := transfer.ExportStorages(r.payload.Storages)
+		shared, err := transfer.ExportStorages(r.Payload.Storages)
 		if err != nil {
 			return out, nil, fmt.Errorf("share the result: %w", err)
 		}
-		for i, s := range r.payload.Storages {
+		for i, s := range r.Payload.Storages {
 			if slices.Contains(r.named, s) {
-				shared.Handles[i].Name = r.loans.Name(s)
+				shared.Handles[i].Name = r.names.Name(s)
 			}
 		}
 		r.shared = shared
@@ -91,16 +91,16 @@ func (r *result) returned(lent bool) (message.Returned, []*os.File, error) {
 }
 
 // resultCost is what a cached result costs of the budget.
-func resultCost(key cache.Key, r *result) int64 {
-	return r.payload.Bytes() + int64(len(key.Group)+len(key.ID))
+func resultCost(key cache.Key, r *Result) int64 {
+	return r.Payload.Bytes() + int64(len(key.Group)+len(key.ID))
 }
 
-// empty reports whether the result is nothing at all.
-func (r *result) empty() bool { return codec.IsNull(r.payload.Value) }
+// Empty tells whether the result is nothing at all.
+func (r *Result) Empty() bool { return codec.IsNull(r.Payload.Value) }
 
-// lasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as long as nobody
+// CheckLasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as long as nobody
 // frees it. A managed result is kept for its receivers, other kinds of memory keep themselves.
-func lasting(kind string, kept bool) error {
+func CheckLasting(kind string, kept bool) error {
 	if kept || kind != string(driver.CUDAIPC) {
 		return nil
 	}

@@ -1,0 +1,77 @@
+package engine
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A bucket of 32 bits was back at nothing after 4.3 billion runs, which is an hour and a half of an endpoint in a tight loop.
+func TestLatencyCountsFurtherThan32Bits(t *testing.T) {
+	var l latency
+	l.add(100, false)
+	l.row(bucketOf(100) / latencySteps)[bucketOf(100)%latencySteps].Add(math.MaxUint32)
+	l.add(1e6, false)
+	require.Equal(t, []time.Duration{bucketLimit(bucketOf(100))}, l.Quantiles(0.99))
+}
+
+func TestLatencyTakesMemoryForWhatItSaw(t *testing.T) {
+	require.Equal(t, latencyPowers*latencySteps-1, bucketOf(math.MaxInt64), "there is room for all, and no more")
+	var l latency
+	for _, d := range []time.Duration{600, 700, 1000} {
+		l.add(d, false)
+	}
+	require.EqualValues(t, 2300, l.Total.Load())
+	rows := 0
+	for i := range l.powers {
+		if l.powers[i].Load() != nil {
+			rows++
+		}
+	}
+	require.Equal(t, 1, rows)
+	require.Zero(t, testing.AllocsPerRun(100, func() { l.add(900, false) }))
+	var work sync.WaitGroup
+	for range 4 {
+		work.Go(func() {
+			for range 100 {
+				l.add(1<<20, false)
+			}
+		})
+	}
+	work.Wait()
+	require.EqualValues(t, 400, l.row(bucketOf(1<<20) / latencySteps)[0].Load(), "the row is made once")
+}
+
+func TestLatencyQuantiles(t *testing.T) {
+	l := new(latency)
+	require.Equal(t, []time.Duration{0, 0}, l.Quantiles(0.5, 0.99))
+	random := rand.New(rand.NewPCG(1, 2))
+	var all []time.Duration
+	for range 10_000 {
+		d := time.Duration(random.ExpFloat64() * float64(time.Millisecond))
+		all = append(all, d)
+		l.add(d, false)
+	}
+	slices.Sort(all)
+	parts := []float64{0.01, 0.5, 0.9, 0.99, 1}
+	for i, got := range l.Quantiles(parts...) {
+		want := all[max(int(parts[i]*float64(len(all)))-1, 0)]
+		require.GreaterOrEqual(t, got, want, parts[i])
+		require.LessOrEqual(t, float64(got), float64(want)*1.126, parts[i])
+	}
+	for _, ns := range []uint64{0, 1, 7, 8, 9, 15, 16, 1000, 1 << 40, 1<<63 - 1} {
+		b := bucketOf(ns)
+		require.GreaterOrEqual(t, bucketLimit(b), time.Duration(ns))
+		if b > 0 {
+			require.Less(t, bucketLimit(b-1), time.Duration(ns))
+		}
+	}
+	l.add(-time.Second, true) // a clock that was set back
+	require.EqualValues(t, 1, l.Failed.Load())
+	require.EqualValues(t, 10_001, l.Count.Load())
+}

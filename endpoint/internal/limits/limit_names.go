@@ -1,0 +1,94 @@
+// Package limits has the names of the limits on what clients can make an owner hold, and the error of one that is reached.
+package limits
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/task"
+)
+
+// Name names a limit: in server-infos, as the label of metrics, and in PROTOCOL.md.
+type Name string
+
+// The limits on what clients can make a server hold or do.
+const (
+	Clients       Name = "clients"
+	Subscriptions Name = "leases"
+	Objects       Name = "references"
+	ObjectBytes   Name = "object_bytes"
+	Releases      Name = "releases"
+	Tasks         Name = "tasks"
+	Versions      Name = "versions"
+	Storages      Name = "storages"
+	StorageBytes  Name = "storage_bytes"
+	ManifestBytes Name = "manifest_bytes"
+	SourceSize    Name = "source_bytes"
+	LabelSize     Name = "label_bytes"
+	Requests      Name = "requests"
+	RequestBytes  Name = "request_bytes"
+	AnswerBytes   Name = "answer_bytes"
+	Descriptors   Name = "descriptors"
+	RequestTime   Name = "request_seconds"
+	ResultBytes   Name = "result_bytes"
+	TaskBytes     Name = "task_result_bytes"
+	KeptStorages  Name = "kept_storages"
+	KeptBytes     Name = "kept_bytes"
+)
+
+// Refusals count what was refused, by limit.
+type Refusals struct{ by map[Name]*atomic.Uint64 }
+
+// NewRefusals counts the refusals of those limits.
+func NewRefusals(names ...Name) Refusals {
+	r := Refusals{by: map[Name]*atomic.Uint64{}}
+	for _, name := range names {
+		r.by[name] = new(atomic.Uint64)
+	}
+	return r
+}
+
+// Count notes an error that is answered, if it is that of a limit.
+func (r Refusals) Count(err error) {
+	var o *overLimit
+	switch {
+	case errors.As(err, &o):
+		r.Add(o.limit)
+	case errors.Is(err, task.ErrCapacity):
+		r.Add(Tasks)
+	}
+}
+
+// Add notes a refusal.
+func (r Refusals) Add(name Name) {
+	if n := r.by[name]; n != nil {
+		n.Add(1)
+	}
+}
+
+// overLimit is a refusal because a limit is reached. It is counted where it is answered.
+type overLimit struct {
+	limit Name
+	err   error
+}
+
+func (o *overLimit) Error() string { return o.err.Error() }
+
+func (o *overLimit) Unwrap() []error { return []error{status.ErrLimit, o.err} }
+
+// Exceeded refuses something because a limit is reached.
+func Exceeded(limit Name, format string, args ...any) error {
+	return &overLimit{limit, fmt.Errorf("%w: "+format, append([]any{status.ErrLimit}, args...)...)}
+}
+
+const (
+	// LabelBytes is the most that a label may have.
+	LabelBytes = 64
+	// SourceBytes is the most that the source of a publication may have.
+	SourceBytes = 1024
+)
+
+// Of is how often a limit was in the way.
+func (r Refusals) Of(name Name) uint64 { return r.by[name].Load() }
