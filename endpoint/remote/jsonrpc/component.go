@@ -26,12 +26,15 @@ type Component struct {
 	MaxModel gateway.ByteSize
 	// MaxResults bounds the memory of tensors that results keep for GET /v1/results; 1 GiB where it is 0.
 	MaxResults gateway.ByteSize
+	// MaxLeased bounds the memory of the versions that leases keep; 64 GiB where it is 0.
+	MaxLeased gateway.ByteSize
 
 	env       *gateway.Env
 	dev       driver.Device // where tensors that arrive are put
 	endpoints endpointCache
 	digests   digestCache
 	results   resultStore
+	leases    leaseStore
 	arriving  budget
 	fetcher   *http.Client
 	end       context.CancelFunc // of what goes on beside requests
@@ -42,6 +45,7 @@ type Component struct {
 const (
 	defaultMaxModel   = 16 << 30
 	defaultMaxResults = 1 << 30
+	defaultMaxLeased  = 64 << 30
 )
 
 // Name implements gateway.Component.
@@ -55,9 +59,13 @@ func (c *Component) Flags(set *pflag.FlagSet) {
 	if c.MaxResults == 0 {
 		c.MaxResults = defaultMaxResults
 	}
+	if c.MaxLeased == 0 {
+		c.MaxLeased = defaultMaxLeased
+	}
 	set.StringVar(&c.PublishRoot, "publish-root", c.PublishRoot, "folder below which publish_from may read files; none refuses them")
 	set.StringSliceVar(&c.Fetch, "fetch", c.Fetch, "prefixes of URLs that tensors and models may be fetched from; none refuses them")
 	set.Var(&c.MaxModel, "max-model", "largest model that is uploaded or fetched, and all that are on their way at once")
+	set.Var(&c.MaxLeased, "max-leased", "memory of the versions that mirrors keep by leases while they fetch and follow")
 	set.Var(&c.MaxResults, "max-results", "memory of results that wait to be fetched from /v1/results")
 }
 
@@ -100,6 +108,7 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	c.end = cancel
 	c.results.limit = int64(c.MaxResults)
 	c.running.Go(func() { c.results.expire(ctx) })
+	c.running.Go(func() { c.leases.expire(ctx) })
 	c.fetcher = newFetcher(c.Fetch)
 	h := &rpcHandler{Component: c, methods: c.rpcMethods()}
 	env.HTTP.Handle("/jsonrpc", h)
@@ -115,5 +124,5 @@ func (c *Component) Close(context.Context) error {
 	c.end()
 	c.running.Wait()
 	c.fetcher.CloseIdleConnections()
-	return c.results.close()
+	return errors.Join(c.leases.close(), c.results.close())
 }

@@ -2,10 +2,13 @@
 //
 //	POST /jsonrpc                                    {"jsonrpc":"2.0","id":1,"method":"call_function","params":{"name":"transform","kwargs":{"scale":2}}}
 //	GET  /v1/models                                  what is published
-//	GET  /v1/models/NAME[@VERSION]/manifest          its tensors
+//	GET  /v1/models/NAME[@VERSION]/manifest          its tensors; with ?digests the SHA-256 of each
 //	GET  /v1/models/NAME[@VERSION]/tensors/TENSOR    the bytes of one, row-major and little-endian, with Range and an ETag
 //	GET  /v1/models/NAME[@VERSION]/model.safetensors all of them as one file, with Range and an ETag
 //	PUT  /v1/models/NAME/model.safetensors           publish a file as the next version
+//	GET  /v1/models/NAME/changes                     answers when the newest version is another than ?server=ID&version=N, or with 204
+//	POST /v1/models/NAME[@VERSION]/leases            keep a version for ?seconds=60; POST and DELETE /v1/leases/ID renew and end that
+//	GET  /v1/models/NAME[@VERSION]/deltas/TENSOR     what changed since the version of ?lease=ID, whose tensor has the SHA-256 &base=HEX
 //	GET  /v1/results/ID                              the bytes of a tensor of a result, for a while
 //
 // A component of the gateway; see Component.

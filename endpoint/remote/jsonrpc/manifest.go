@@ -30,6 +30,8 @@ type tensorJSON struct {
 	Bytes int64        `json:"bytes"`
 	// TiedTo is the name whose elements these are; empty for a tensor with elements of its own.
 	TiedTo string `json:"tied_to,omitempty"`
+	// SHA256 is the digest of the bytes in hexadecimal, where it was asked for; empty for tied names.
+	SHA256 string `json:"sha256,omitempty"`
 	URL    string `json:"url"`
 }
 

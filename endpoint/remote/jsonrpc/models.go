@@ -30,6 +30,11 @@ func (c *Component) handleModels(mux gateway.Mux) {
 	handle("GET /v1/models/{model}/tensors/{tensor...}", c.serveTensor)
 	handle("GET /v1/models/{model}/model.safetensors", c.serveFile)
 	handle("PUT /v1/models/{model}/model.safetensors", c.upload)
+	handle("GET /v1/models/{model}/deltas/{tensor...}", c.serveDelta)
+	handle("GET /v1/models/{model}/changes", c.serveChanges)
+	handle("POST /v1/models/{model}/leases", c.takeLease)
+	handle("POST /v1/leases/{id}", c.renewLease)
+	handle("DELETE /v1/leases/{id}", c.endLease)
 	handle("GET /v1/results/{id}", c.serveResult)
 	handle("DELETE /v1/results/{id}", c.deleteResult)
 }
@@ -76,6 +81,10 @@ func (c *Component) deleteModel(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *Component) serveManifest(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Has("digests") {
+		c.serveDigests(w, r)
+		return
+	}
 	p := modelOf(r)
 	out, err := c.inspectModel(r.Context(), &p)
 	answerJSON(w, r, out.Manifest, err)

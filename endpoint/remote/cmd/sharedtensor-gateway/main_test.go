@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"testing"
 
@@ -13,7 +12,7 @@ const commandEnv = "SHAREDTENSOR_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(commandEnv) != "" {
-		os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+		os.Exit(interruptible(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 	remotetest.Main(m, newComponents)
 }

@@ -16,6 +16,7 @@ var commands = []func() *cobra.Command{
 	newBinCommand,
 	newSendCommand,
 	newReceiveCommand,
+	newMirrorCommand,
 	newVersionCommand,
 }
 

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// mirrorCommand are the settings of `mirror`.
+type mirrorCommand struct {
+	options       mirror.Options
+	socket        string
+	follow, json  bool
+	maxModel      gateway.ByteSize
+	rangeSize     gateway.ByteSize
+	digest        string
+	ca, cert, key string
+}
+
+func newMirrorCommand() *cobra.Command {
+	m := &mirrorCommand{maxModel: mirror.DefaultMaxBytes, rangeSize: mirror.DefaultRangeBytes}
+	c := &cobra.Command{
+		Use:   "mirror https://HOST:2537/NAME[@VERSION]",
+		Short: "Make a model of another host one of the owner here",
+		Long: `Fetch a model from the gateway of another host into shared memory and publish it at the owner on this host, as the version beside the one
+before: whole, with the digest of each tensor compared, or not at all. Tensors that the owner has already are copied from it. A transfer that
+breaks off goes on where it was.
+
+With --follow it stays, and mirrors each newest version of the source until SIGINT or SIGTERM. A source or an owner that goes away is waited for.`,
+		Example: `  sharedtensor-gateway mirror https://gpu7:2537/llm --token "$TOKEN"
+  sharedtensor-gateway mirror https://gpu7:2537/llm@3 --as llm-candidate --digest "$SHA256"
+  sharedtensor-gateway mirror http://localhost:2537/policy --owner /run/second/owner-0.sock --follow --json`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, args []string) error {
+			m.options.Source = args[0]
+			return m.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&m.options.Name, "as", "", "name of the model here; that of the source where it is missing")
+	f.BoolVar(&m.follow, "follow", false, "stay, and mirror each newest version")
+	f.StringVar(&m.socket, "owner", "", "socket of the owner here; the default socket where it is missing")
+	f.StringVar(&m.options.Token, "token", os.Getenv("SHAREDTENSOR_TOKEN"), "token that the source asks for; else SHAREDTENSOR_TOKEN")
+	f.StringVar(&m.ca, "tls-ca", "", "PEM file of the certificate authority that signed the source's certificate")
+	f.StringVar(&m.cert, "tls-cert", "", "PEM file of a client certificate")
+	f.StringVar(&m.key, "tls-key", "", "PEM file of its key")
+	f.StringVar(&m.digest, "digest", "", "SHA-256 of the model, as a mirror prints it; another model is refused")
+	f.Var(&m.maxModel, "max-model", "largest model; nothing is allocated for a larger one")
+	f.IntVar(&m.options.Connections, "connections", mirror.DefaultConnections, "ranges that are on their way at once")
+	f.Var(&m.rangeSize, "range", "bytes of a range")
+	f.DurationVar(&m.options.Stall, "stall", mirror.DefaultStall, "how long the source may send nothing before it is asked again")
+	f.DurationVar(&m.options.Patience, "patience", mirror.DefaultPatience, "how long a source that cannot be reached is asked again; with --follow for ever")
+	f.BoolVar(&m.json, "json", false, "print what goes on as JSON, one object a line")
+	return c
+}
+
+// run mirrors until it is done, or the command is told to stop.
+func (m *mirrorCommand) run(ctx context.Context, out, progress io.Writer) (err error) {
+	if err := m.check(); err != nil {
+		return err
+	}
+	m.options.Events = m.printer(out, progress)
+	device, err := host.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, device.Close()) }()
+	attach, cancel := context.WithTimeout(ctx, m.options.Patience)
+	defer cancel()
+	if m.follow {
+		attach = ctx
+	}
+	owner, err := endpoint.Dial(attach, endpoint.ClientOptions{
+		Socket: m.socket, Devices: []driver.Device{device}, Label: "sharedtensor-gateway mirror", Wait: m.follow,
+	})
+	if err != nil {
+		return fmt.Errorf("the owner on this host: %w", err)
+	}
+	defer func() { err = errors.Join(err, owner.Close()) }()
+	m.options.Owner, m.options.Device = owner, device
+	one, err := mirror.New(m.options)
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() { err = errors.Join(err, one.Close()) }()
+	if !m.follow {
+		_, err = one.Pull(ctx)
+		return err
+	}
+	if err := one.Follow(ctx); ctx.Err() == nil {
+		return err
+	}
+	return nil // it was told to stop
+}
+
+// check reads what flags alone do not.
+func (m *mirrorCommand) check() error {
+	m.options.MaxBytes, m.options.RangeBytes = int64(m.maxModel), int64(m.rangeSize)
+	if m.ca != "" || m.cert != "" || m.key != "" {
+		config, err := (&transfer{ca: m.ca, clientCert: m.cert, clientKey: m.key}).tlsConfig()
+		if err != nil {
+			return err
+		}
+		m.options.TLS = config
+	}
+	if m.digest == "" {
+		return nil
+	}
+	digest, err := module.ParseDigest(m.digest)
+	if err != nil {
+		return usageError{fmt.Errorf("--digest: %w", err)}
+	}
+	m.options.Digest = digest
+	return nil
+}
+
+// printer returns what prints events: as JSON to out, or versions to out and progress to a terminal.
+func (m *mirrorCommand) printer(out, progress io.Writer) func(mirror.Event) {
+	if m.json {
+		encoder := json.NewEncoder(out)
+		return func(e mirror.Event) { _ = encoder.Encode(e) } // whoever does not read it does not want it
+	}
+	bar := func(int64, int64) {}
+	begun := false // a line of progress stands on the terminal
+	return func(e mirror.Event) {
+		switch e.Kind {
+		case mirror.EventFound:
+			if bar = showProgress(progress); bar == nil {
+				bar = func(int64, int64) {}
+			}
+		case mirror.EventProgress:
+			begun = e.Done < e.Total
+			bar(e.Done, e.Total)
+		case mirror.EventRetry:
+			if begun {
+				fmt.Fprintln(progress)
+			}
+			fmt.Fprintf(progress, "trying again: %s\n", e.Error)
+		case mirror.EventPublished, mirror.EventUnchanged:
+			printMirrored(out, e.Result)
+		}
+	}
+}
+
+func printMirrored(w io.Writer, r *mirror.Result) {
+	verb := "published"
+	if r.Unchanged {
+		verb = "unchanged:"
+	}
+	fmt.Fprintf(w, "%s %s version %d: version %d of %s, %d tensors, %d bytes, of which %d came over the network in %v (sha256 %s)\n",
+		verb, r.Name, r.Version, r.SourceVersion, r.Source, r.Tensors, r.Bytes, r.Moved, time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), r.Digest)
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// requireOwnerHas waits until the newest version of a name at an owner is that of a file.
+func requireOwnerHas(t *testing.T, socket, name, path string) {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	defer client.Close()
+	want, err := module.Load(t.Context(), dev, path, module.LoadOptions{})
+	require.NoError(t, err)
+	defer want.Close()
+	remotetest.Eventually(t, func() error { return compare(t.Context(), client, name, want) })
+}
+
+func compare(ctx context.Context, client *endpoint.Client, name string, want *module.StateDict) error {
+	h, err := client.Acquire(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	for key, x := range want.All() {
+		y, found := h.StateDict().Get(key)
+		if !found {
+			return fmt.Errorf("no tensor %s", key)
+		}
+		if equal, err := x.Equal(y); err != nil || !equal {
+			return fmt.Errorf("tensor %s is another: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// TestMirrorCommand mirrors a model from one owner to another, once and following. All are processes of their own.
+func TestMirrorCommand(t *testing.T) {
+	dir := t.TempDir()
+	files := make([]string, 2)
+	for i := range files {
+		files[i] = filepath.Join(dir, fmt.Sprintf("model%d.safetensors", i))
+		require.NoError(t, module.SynthesizeFile(files[i], module.Synthetic{Tensors: 5, Bytes: 3 << 20, Seed: uint64(i + 1)}))
+	}
+	from, to := remotetest.StartOwner(t, "--file", "m="+files[0]), remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, from.Socket)
+	requireReady(t, gw)
+
+	out, errs, status := runProcess(t, "mirror", gw.HTTP()+"/m", "--as", "copy", "--owner", to.Socket)
+	require.Zero(t, status, errs)
+	require.Regexp(t, `^published copy version 1: version 1 of http://.*/m, 5 tensors, \d+ bytes, of which \d+ came over the network`, out)
+	requireOwnerHas(t, to.Socket, "copy", files[0])
+	out, errs, status = runProcess(t, "mirror", gw.HTTP()+"/m", "--as", "copy", "--owner", to.Socket, "--json")
+	require.Zero(t, status, errs)
+	var e mirror.Event
+	require.NoError(t, json.Unmarshal([]byte(out), &e), out)
+	require.Equal(t, mirror.EventUnchanged, e.Kind)
+	out, errs, status = runProcess(t, "mirror", gw.HTTP()+"/m", "--as", "other", "--owner", to.Socket, "--digest", e.Result.Digest)
+	require.Zero(t, status, errs)
+	require.Contains(t, out, e.Result.Digest)
+
+	cmd := command(t, "mirror", gw.HTTP()+"/m", "--as", "copy", "--owner", to.Socket, "--follow", "--json")
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(stdout)
+	require.True(t, lines.Scan())
+	require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
+	require.Equal(t, mirror.EventUnchanged, e.Kind, "the version that is there already is known by its digests")
+	_, errs, status = runProcess(t, "send", files[1], "--to", gw.Addresses.GRPC, "--name", "m")
+	require.Zero(t, status, errs)
+	for lines.Scan() {
+		require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
+		if e.Kind == mirror.EventPublished {
+			break
+		}
+	}
+	require.Equal(t, uint64(2), e.Result.Version)
+	requireOwnerHas(t, to.Socket, "copy", files[1])
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	for lines.Scan() { // until the pipe ends, as Wait asks for
+		continue
+	}
+	require.NoError(t, cmd.Wait(), "it was told to stop, and stopped")
+}
+
+// TestMirrorCommandThatIsWrong says what is wrong and what to do, and publishes nothing.
+func TestMirrorCommandThatIsWrong(t *testing.T) {
+	to := remotetest.StartOwner(t)
+	for name, c := range map[string]struct {
+		args   []string
+		status int
+		says   string
+	}{
+		"no source":         {nil, statusUsage, "accepts 1 arg"},
+		"another scheme":    {[]string{"ftp://host/m"}, statusUsage, "https://HOST:2537/NAME"},
+		"no name":           {[]string{"https://host:2537/"}, statusUsage, "names no model"},
+		"a user in it":      {[]string{"https://a:b@host:2537/m"}, statusUsage, "a token goes apart"},
+		"no digest":         {[]string{"https://host:2537/m", "--digest", "abc"}, statusUsage, "64"},
+		"nobody there":      {[]string{"http://127.0.0.1:1/m", "--patience", "300ms"}, statusFailed, "connection refused"},
+		"no owner":          {[]string{"http://127.0.0.1:1/m", "--owner", filepath.Join(t.TempDir(), "no.sock")}, statusFailed, "the owner on this host"},
+		"following nothing": {[]string{"http://127.0.0.1:1/m@3", "--follow"}, statusFailed, "versions do not change"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, errs, status := runProcess(t, append([]string{"mirror", "--owner", to.Socket}, c.args...)...)
+			require.Equal(t, c.status, status, errs)
+			require.Contains(t, errs, c.says)
+		})
+	}
+}
+
+// TestMirrorCommandIsKilled kills the command with SIGKILL while bytes are on their way. The owner has nothing, and the next attempt goes well.
+func TestMirrorCommandIsKilled(t *testing.T) {
+	from, to := remotetest.StartOwner(t, "--model", "m=67108864"), remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, from.Socket)
+	requireReady(t, gw)
+	cmd := command(t, "mirror", gw.HTTP()+"/m", "--owner", to.Socket, "--json", "--connections", "1", "--range", "64KiB")
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	lines := bufio.NewScanner(stdout)
+	require.True(t, lines.Scan())
+	require.Contains(t, lines.Text(), mirror.EventFound)
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	out, errs, status := runProcess(t, "mirror", gw.HTTP()+"/m", "--owner", to.Socket)
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "published m version 1:", "the killed one published nothing")
+}

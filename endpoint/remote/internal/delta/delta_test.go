@@ -1,0 +1,135 @@
+package delta_test
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
+)
+
+// encode is the whole delta from base to next.
+func encode(t testing.TB, base, next []byte, size int) []byte {
+	t.Helper()
+	e, err := delta.NewEncoder()
+	require.NoError(t, err)
+	var out []byte
+	for i := range delta.Segments(int64(len(next))) {
+		begin, end := delta.Segment(int64(len(next)), i)
+		out = e.Segment(out, base[begin:end], next[begin:end], size)
+	}
+	return out
+}
+
+// random is n bytes that do not compress.
+func random(n int, seed uint64) []byte {
+	source := rand.New(rand.NewPCG(seed, 1))
+	out := make([]byte, n)
+	for i := range out {
+		out[i] = byte(source.Uint32())
+	}
+	return out
+}
+
+// changed is data of which one element in so many is another.
+func changed(data []byte, size, every int) []byte {
+	out := bytes.Clone(data)
+	source := rand.New(rand.NewPCG(7, 7))
+	for range len(data) / size / every {
+		out[source.IntN(len(data)/size)*size] ^= byte(1 + source.IntN(255))
+	}
+	return out
+}
+
+func TestDelta(t *testing.T) {
+	const n = 2*delta.SegmentBytes + 1<<20 + 6
+	base := random(n, 1)
+	block := bytes.Clone(base)
+	copy(block[5000:], random(n/100, 2))
+	for name, c := range map[string]struct {
+		next []byte
+		size int
+		most float64 // of the bytes
+	}{
+		"nothing":                     {base, 2, 0.0001},
+		"1 % of bfloat16":             {changed(base, 2, 100), 2, 0.02},
+		"1 % of float32":              {changed(base, 4, 100), 4, 0.015},
+		"1 % in one place":            {block, 2, 0.011},
+		"half of the elements":        {changed(base, 2, 2), 2, 1.0001},
+		"all":                         {random(n, 3), 2, 1.0001},
+		"all, to zeros":               {make([]byte, n), 2, 0.001},
+		"packed":                      {changed(base, 1, 1000), 1, 0.01},
+		"the last, cut element":       {append(bytes.Clone(base[:n-1]), ^base[n-1]), 8, 0.0001},
+		"larger elements than a word": {changed(base, 8, 200), 8, 0.02},
+	} {
+		t.Run(name, func(t *testing.T) {
+			text := encode(t, base, c.next, c.size)
+			require.LessOrEqual(t, float64(len(text))/n, c.most)
+			got := bytes.Clone(base)
+			r := bufio.NewReader(bytes.NewReader(append(bytes.Clone(text), "more"...)))
+			done, err := delta.Apply(got, c.size, 0, r)
+			require.NoError(t, err)
+			require.Equal(t, int64(3), done)
+			require.True(t, bytes.Equal(c.next, got))
+			rest, err := io.ReadAll(r)
+			require.NoError(t, err)
+			require.Equal(t, "more", string(rest), "not a byte behind it is taken")
+
+			// Cut anywhere, it goes on at the segment that it says.
+			got = bytes.Clone(base)
+			at, err := delta.Apply(got, c.size, 0, bufio.NewReader(bytes.NewReader(text[:len(text)/2])))
+			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+			e, err := delta.NewEncoder()
+			require.NoError(t, err)
+			var tail []byte
+			for i := at; i < 3; i++ {
+				begin, end := delta.Segment(n, i)
+				tail = e.Segment(tail, base[begin:end], c.next[begin:end], c.size)
+			}
+			_, err = delta.Apply(got, c.size, at, bufio.NewReader(bytes.NewReader(tail)))
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(c.next, got))
+		})
+	}
+}
+
+func TestHostileDeltas(t *testing.T) {
+	for name, text := range map[string][]byte{
+		"nothing":                 nil,
+		"another kind":            {9, 1, 0},
+		"longer than its segment": {3, 0xff, 0x7f},
+		"a length without an end": {3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+		"a whole that is shorter": {3, 2, 1, 2},
+		"a position behind it":    {1, 3, 33, 1, 2},
+		"just behind it":          {1, 3, 32, 1, 2},
+		"a value cut off":         {1, 2, 0, 1},
+		"a huge position":         {1, 11, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01, 1},
+		"a block cut off":         {2, 3, 0, 1, 2},
+		"no zstd":                 {0x81, 2, 1, 2},
+		"a kind that is same":     {0x80, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := make([]byte, 64)
+			_, err := delta.Apply(data, 2, 0, bufio.NewReader(bytes.NewReader(text)))
+			require.Error(t, err)
+		})
+	}
+}
+
+// FuzzApply: whatever comes, data is not left and nothing panics; a delta that was encoded is applied.
+func FuzzApply(f *testing.F) {
+	base := random(3000, 5)
+	f.Add(encode(f, base, changed(base, 2, 10), 2))
+	f.Add(encode(f, base, random(3000, 6), 2))
+	f.Add([]byte{0x82, 5, 1, 2, 3, 4, 5})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		memory := random(4000, 8)
+		behind := bytes.Clone(memory[3000:])
+		_, _ = delta.Apply(memory[:3000:3000], 2, 0, bufio.NewReader(bytes.NewReader(text)))
+		require.Equal(t, behind, memory[3000:])
+	})
+}

@@ -1,0 +1,66 @@
+package jsonrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// How long a request for a change waits: by itself, and at most.
+const (
+	defaultWait = 20 * time.Second
+	maxWait     = 2 * time.Minute
+)
+
+// serveChanges is GET /v1/models/{model}/changes?server=ID&version=N&wait=20s: it answers as soon as the newest version of the name is another
+// than that one, and with 204 when the time is over.
+func (c *Component) serveChanges(w http.ResponseWriter, r *http.Request) {
+	p := modelOf(r)
+	query := r.URL.Query()
+	known, err := strconv.ParseUint("0"+query.Get("version"), 10, 64)
+	wait := defaultWait
+	if text := query.Get("wait"); err == nil && text != "" {
+		wait, err = time.ParseDuration(text)
+	}
+	if err != nil || p.Version != 0 || wait < 0 || wait > maxWait {
+		httpError(w, r, fmt.Errorf("%w: give NAME without a version, version=N, and wait=20s, at most %v", errParams, maxWait))
+		return
+	}
+	client, ctx, unbind, err := c.owner(r.Context())
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	defer unbind()
+	over, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	event, err := nextVersion(over, client, p.Name, query.Get("server"), known)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	answerJSON(w, r, map[string]any{"name": p.Name, "version": event.Version, "server_id": event.Server}, err)
+}
+
+// nextVersion waits for a version of the name that is not the known one.
+func nextVersion(ctx context.Context, client *endpoint.Client, name, server string, known uint64) (endpoint.Event, error) {
+	watcher, err := client.Watch(ctx, name)
+	if err != nil {
+		return endpoint.Event{}, err
+	}
+	defer watcher.Close()
+	for {
+		event, err := watcher.Next(ctx)
+		if err != nil {
+			return event, err
+		}
+		if event.Kind == endpoint.EventPublished && (event.Version != known || event.Server != server) {
+			return event, nil
+		}
+	}
+}

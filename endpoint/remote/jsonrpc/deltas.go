@@ -1,0 +1,129 @@
+package jsonrpc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
+)
+
+// encoders are used again, and encoding bounds how many work at once: however many peers ask, calls of the gateway get their turn.
+var (
+	encoders = sync.Pool{New: func() any {
+		e, err := delta.NewEncoder()
+		if err != nil {
+			return err
+		}
+		return e
+	}}
+	encoding = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
+)
+
+// view is the bytes from begin to end: those of host memory themselves, else read into the buffer, which it returns enlarged.
+func (c *content) view(begin, end int64, buffer []byte) (data, kept []byte, err error) {
+	if len(c.parts) == 1 && c.parts[0].data != nil {
+		return c.parts[0].data[begin:end], buffer, nil
+	}
+	if buffer == nil {
+		buffer = make([]byte, delta.SegmentBytes)
+	}
+	c.pos = begin
+	_, err = io.ReadFull(c, buffer[:end-begin])
+	return buffer[:end-begin], buffer, err
+}
+
+// serveDelta is GET /v1/models/{model}/deltas/{tensor}?lease=ID&base=SHA256&segment=K: how the tensor differs from the one of that name in
+// the version of the lease, in the form of package delta, from segment K on.
+func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	name := r.PathValue("tensor")
+	first, err := strconv.ParseInt("0"+query.Get("segment"), 10, 64)
+	if err != nil {
+		httpError(w, r, fmt.Errorf("%w: segment: %w", errParams, err))
+		return
+	}
+	l, err := c.leases.open(query.Get("lease"))
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	defer c.leases.release(l)
+	h, err := c.attach(r)
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	defer h.Close() // memory goes with the last byte; there is nobody to be told of an error
+	digest, err := c.tensorDigest(r.Context(), l.handle, name)
+	if err == nil && digest != query.Get("base") {
+		err = fmt.Errorf("tensor %q of the lease has SHA-256 %s: %w", name, digest, endpoint.ErrNotFound)
+	}
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	base, next, size, err := pairOf(l.handle, h, name)
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	if err := c.sendDelta(w, base, next, size, first); err != nil {
+		panic(http.ErrAbortHandler) // a peer takes an answer that ends for one that is whole
+	}
+}
+
+// pairOf are the bytes of a tensor in two versions, and the size of its elements.
+func pairOf(old, now *endpoint.Handle, name string) (base, next *content, size int, err error) {
+	a, foundA := old.StateDict().Get(name)
+	b, foundB := now.StateDict().Get(name)
+	switch {
+	case !foundA || !foundB:
+		return nil, nil, 0, fmt.Errorf("tensor %q is not in both versions: %w", name, endpoint.ErrNotFound)
+	case a.DType() != b.DType() || a.Bytes() != b.Bytes():
+		return nil, nil, 0, fmt.Errorf("tensor %q is not alike in both versions: %w", name, endpoint.ErrNotFound)
+	}
+	base, errA := tensorContent(a)
+	next, errB := tensorContent(b)
+	return base, next, delta.ElementBytes(b.DType().BitSize()), errors.Join(errA, errB)
+}
+
+// sendDelta writes the segments from first on.
+func (c *Component) sendDelta(w http.ResponseWriter, base, next *content, size int, first int64) error {
+	got := encoders.Get()
+	if err, failed := got.(error); failed {
+		return err
+	}
+	encoder := got.(*delta.Encoder) //nolint:forcetypeassert // it is the one or the other
+	defer encoders.Put(encoder)
+	control := http.NewResponseController(w)
+	defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
+	var out, oldBuffer, newBuffer []byte
+	for i := first; i < delta.Segments(next.size); i++ {
+		begin, end := delta.Segment(next.size, i)
+		var old, now []byte
+		var err error
+		if old, oldBuffer, err = base.view(begin, end, oldBuffer); err != nil {
+			return err
+		}
+		if now, newBuffer, err = next.view(begin, end, newBuffer); err != nil {
+			return err
+		}
+		encoding <- struct{}{} // for milliseconds
+		out = encoder.Segment(out[:0], old, now, size)
+		<-encoding
+		_ = control.SetWriteDeadline(time.Now().Add(c.env.Stall))
+		if _, err := w.Write(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}

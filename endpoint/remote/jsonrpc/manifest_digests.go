@@ -1,0 +1,113 @@
+package jsonrpc
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// signOfLife is how often whoever waits for digests is sent a blank, which JSON allows for: they take as long as the reading of all bytes.
+const signOfLife = 5 * time.Second
+
+// serveDigests is GET /v1/models/{model}/manifest?digests: the manifest with the SHA-256 of each tensor. What was not asked for before is
+// computed now.
+func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
+	h, err := c.attach(r)
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	defer h.Close() // memory goes with the last digest; there is nobody to be told of an error
+	client, ctx, unbind, err := c.owner(r.Context())
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	defer unbind()
+	raw, err := client.Manifest(ctx, h.Name(), h.Version())
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	out, err := manifestOf(h.Name(), h.Version(), h.ServerID(), raw)
+	if err != nil {
+		httpError(w, r, err)
+		return
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.addDigests(ctx, h, out) }()
+	begun := false
+	for {
+		select {
+		case err := <-done:
+			if err != nil && begun {
+				panic(http.ErrAbortHandler) // the status is gone already
+			}
+			if begun {
+				_ = json.NewEncoder(w).Encode(out)
+				return
+			}
+			answerJSON(w, r, out, err)
+			return
+		case <-time.After(signOfLife):
+			if !begun {
+				w.Header().Set("Content-Type", "application/json")
+				w.Header().Set("Cache-Control", "no-store")
+			}
+			begun = true
+			_, _ = w.Write([]byte("\n")) // a peer that has gone ends the request's context
+			_ = http.NewResponseController(w).Flush()
+		}
+	}
+}
+
+// addDigests fills in the digests of tensors with elements of their own, several at a time.
+func (c *Component) addDigests(ctx context.Context, h *endpoint.Handle, m *manifestJSON) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var running sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), len(m.Tensors)) {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(m.Tensors) {
+					return
+				}
+				if err := c.addDigest(ctx, h, &m.Tensors[i]); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	running.Wait()
+	return context.Cause(ctx)
+}
+
+func (c *Component) addDigest(ctx context.Context, h *endpoint.Handle, one *tensorJSON) (err error) {
+	if one.TiedTo != "" {
+		return nil
+	}
+	one.SHA256, err = c.tensorDigest(ctx, h, one.Name)
+	return err
+}
+
+// tensorDigest is the digest of a tensor of a version, in hexadecimal.
+func (c *Component) tensorDigest(ctx context.Context, h *endpoint.Handle, name string) (string, error) {
+	t, found := h.StateDict().Get(name)
+	if !found {
+		return "", fmt.Errorf("%s@%d has no tensor %q: %w", h.Name(), h.Version(), name, endpoint.ErrNotFound)
+	}
+	source, err := tensorContent(t)
+	if err != nil {
+		return "", err
+	}
+	return c.digests.get(ctx, keyOf(h, "tensor "+name), source)
+}

@@ -1,0 +1,46 @@
+package mirror
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// progressEvery is the time between two events of progress.
+const progressEvery = 200 * time.Millisecond
+
+// emit tells what happened.
+func (m *Mirror) emit(e Event) {
+	if m.options.Events == nil {
+		return
+	}
+	m.telling.Lock()
+	defer m.telling.Unlock()
+	m.options.Events(e)
+}
+
+// watchProgress tells how far a version is until the function is called. The bytes in place are counted in done.
+func (m *Mirror) watchProgress(version uint64, total int64, begin int64, done *atomic.Int64) (stop func()) {
+	report := func() {
+		m.emit(Event{Kind: EventProgress, Version: version, Done: done.Load(), Total: total, Moved: m.source.moved.Load() - begin})
+	}
+	if m.options.Events == nil {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				report()
+				return
+			case <-tick.C:
+				report()
+			}
+		}
+	})
+	return func() { close(ended); running.Wait() }
+}

@@ -1,0 +1,104 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+)
+
+// maxWait is how long the source is asked to wait for a change.
+const maxWait = 20 * time.Second
+
+// Follow pulls, and pulls again whenever the source has another newest version, until ctx ends, whose cause it returns. Versions that come
+// while one is fetched are skipped but for the newest. What fails is told and tried again, for ever: a source or an owner that goes away and comes
+// back is gone on with, and an owner that has lost the name gets it again from memory. Only the first pull may fail for good, where trying again cannot
+// help. A source with a version in its URL has nothing to follow.
+func (m *Mirror) Follow(ctx context.Context) error {
+	if m.source.version != 0 {
+		return fmt.Errorf("%w: the source names a version, and versions do not change", errors.ErrUnsupported)
+	}
+	pause := time.Second
+	for pulled := false; ctx.Err() == nil; {
+		_, err := m.Pull(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			pulled, pause = true, time.Second
+			m.awaitChange(ctx)
+		case !pulled && !passing(err) && !errors.Is(err, errChanged), !pulled && ownerRefuses(err):
+			return err
+		default:
+			m.source.retry(err)
+			_ = sleep(ctx, pause) // the loop's condition tells
+			pause = min(2*pause, maxWait)
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// ownerRefuses reports whether the owner of this host will not take the model however often it is asked.
+func ownerRefuses(err error) bool {
+	return errors.Is(err, endpoint.ErrInvalid) || errors.Is(err, endpoint.ErrCapability)
+}
+
+// awaitChange waits until the source has another version than the known one, or another owner came here.
+func (m *Mirror) awaitChange(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer cancel()
+		m.awaitOwner(ctx)
+	}()
+	m.awaitSource(ctx)
+	cancel()
+	<-ended
+}
+
+// awaitSource asks the source for its next version until it has one.
+func (m *Mirror) awaitSource(ctx context.Context) {
+	pause := 500 * time.Millisecond
+	query := url.Values{
+		"server": {m.known.server}, "version": {fmt.Sprint(m.known.version)}, "wait": {min(maxWait, m.options.Stall/2).String()},
+	}
+	for ctx.Err() == nil {
+		var next struct {
+			Version uint64 `json:"version"`
+		}
+		err := m.source.object(ctx, http.MethodGet, m.source.path(0, "/changes?"+query.Encode()), &next)
+		switch {
+		case err == nil && next.Version != 0:
+			return
+		case err == nil:
+			pause = 500 * time.Millisecond
+		case ctx.Err() == nil:
+			m.source.retry(err)
+			_ = sleep(ctx, pause) // the loop's condition tells
+			pause = min(2*pause, maxWait/2)
+		}
+	}
+}
+
+// awaitOwner waits until the owner of this host was replaced by another, or ctx ends.
+func (m *Mirror) awaitOwner(ctx context.Context) {
+	for ctx.Err() == nil {
+		watcher, err := m.options.Owner.Watch(ctx, m.options.Name)
+		for err == nil {
+			var event endpoint.Event
+			if event, err = watcher.Next(ctx); err == nil && event.Kind == endpoint.EventOwnerBack && event.Server != m.base.server {
+				_ = watcher.Close() // it is not asked any more
+				return
+			}
+		}
+		if watcher != nil {
+			_ = watcher.Close() // as above
+		}
+		_ = sleep(ctx, time.Second) // the loop's condition tells
+	}
+}

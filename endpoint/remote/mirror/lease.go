@@ -1,0 +1,69 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+// leaseLength is how long the source keeps a version without hearing of this mirror.
+const leaseLength = time.Minute
+
+// lease is a version that the source keeps for this mirror: while it is fetched, and then as the base of the deltas to the next.
+type lease struct {
+	ID       string `json:"lease"`
+	Version  uint64 `json:"version"`
+	ServerID string `json:"server_id"`
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// takeLease has the source keep a version; 0 stands for the newest. It returns nil where the source cannot: then the version may go while
+// it is fetched, which is noticed.
+func (s *source) takeLease(ctx context.Context, version uint64) (*lease, error) {
+	l := &lease{}
+	err := s.again(ctx, func() (bool, error) {
+		err := s.object(ctx, http.MethodPost, s.path(version, fmt.Sprintf("/leases?seconds=%d", int(leaseLength.Seconds()))), l)
+		var status *statusError
+		if errors.As(err, &status) && (status.status == http.StatusTooManyRequests || status.status == http.StatusNotFound) {
+			return false, nil // a manifest that is not there either will say so
+		}
+		return false, err
+	})
+	if err != nil || l.ID == "" {
+		return nil, err
+	}
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	l.stop = stop
+	l.running.Go(func() { l.renew(renewing, s) })
+	return l, nil
+}
+
+// path is where the lease is renewed and ended.
+func (l *lease) path() string { return "/v1/leases/" + url.PathEscape(l.ID) }
+
+// renew keeps the lease until ctx ends or the source does not know it any more.
+func (l *lease) renew(ctx context.Context, s *source) {
+	for sleep(ctx, leaseLength/4) == nil {
+		if err := s.object(ctx, http.MethodPost, l.path(), &struct{}{}); errors.Is(err, ErrNotFound) {
+			return
+		}
+	}
+}
+
+// end gives the lease back, within a second: one that cannot be given back ends by itself. Ending nil does nothing.
+func (l *lease) end(s *source) {
+	if l == nil {
+		return
+	}
+	l.stop()
+	l.running.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = s.object(ctx, http.MethodDelete, l.path(), nil)
+}

@@ -1,0 +1,149 @@
+package mirror_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// token is the token of tokenFile.
+const token = "0123456789abcdef-mirror"
+
+func tokenFile(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tokens")
+	require.NoError(t, os.WriteFile(path, []byte(token+" mirror read-only\n"), 0o600))
+	return path
+}
+
+// publishFile publishes a file as the next version of a name.
+func publishFile(t testing.TB, client *endpoint.Client, dev driver.Device, name, path string) uint64 {
+	t.Helper()
+	sd, err := module.Load(t.Context(), dev, path, module.LoadOptions{})
+	require.NoError(t, err)
+	defer sd.Close()
+	version, err := client.Publish(t.Context(), name, sd)
+	require.NoError(t, err)
+	return version
+}
+
+// liar passes requests on to a gateway and changes what comes back: manifests, or the header or bytes of tensors.
+type liar struct {
+	to       string
+	answer   func(w http.ResponseWriter, r *http.Request) // instead of manifests
+	manifest func(string) string
+	digits   int   // characters to take off the end of digests
+	sizes    int64 // factor of sizes
+	header   func(http.Header)
+	bytes    func([]byte)
+	stall    bool
+	noRanges bool
+
+	once  sync.Once
+	ended chan struct{}
+}
+
+func (l *liar) stop() {
+	l.once.Do(func() { l.ended = make(chan struct{}) })
+	close(l.ended)
+}
+
+var (
+	sizeField   = regexp.MustCompile(`"bytes":(\d+)`)
+	digestField = regexp.MustCompile(`"sha256":"([0-9a-f]+)"`)
+)
+
+// ServeHTTP implements http.Handler.
+func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	l.once.Do(func() { l.ended = make(chan struct{}) })
+	isManifest, isTensor := strings.HasSuffix(r.URL.Path, "/manifest"), strings.Contains(r.URL.Path, "/tensors/")
+	if l.answer != nil && (isManifest || strings.HasSuffix(r.URL.Path, "x")) {
+		l.answer(w, r)
+		return
+	}
+	passed, err := http.NewRequest(r.Method, l.to+r.URL.RequestURI(), nil)
+	if err != nil {
+		panic(err)
+	}
+	if !l.noRanges && r.Header.Get("Range") != "" {
+		passed.Header.Set("Range", r.Header.Get("Range"))
+	}
+	resp, err := http.DefaultClient.Do(passed)
+	if err != nil {
+		panic(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		panic(err)
+	}
+	for name := range resp.Header {
+		w.Header().Set(name, resp.Header.Get(name))
+	}
+	switch {
+	case isManifest:
+		body = l.changed(body)
+		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	case isTensor:
+		if l.header != nil {
+			l.header(w.Header())
+		}
+		if l.bytes != nil {
+			l.bytes(body)
+		}
+	}
+	w.WriteHeader(resp.StatusCode)
+	if isTensor && l.stall {
+		_ = http.NewResponseController(w).Flush()
+		<-l.ended
+		return
+	}
+	if isTensor && w.Header().Get("Content-Length") == "" {
+		_ = http.NewResponseController(w).Flush() // the body has no length
+	}
+	_, _ = w.Write(body) // a peer that has enough leaves
+}
+
+// changed is a manifest as the liar tells it.
+func (l *liar) changed(body []byte) []byte {
+	text := string(body)
+	if l.manifest != nil {
+		text = l.manifest(text)
+	}
+	if l.sizes > 0 {
+		text = sizeField.ReplaceAllStringFunc(text, func(s string) string {
+			n, _ := strconv.ParseInt(sizeField.FindStringSubmatch(s)[1], 10, 64)
+			return fmt.Sprintf(`"bytes":%d`, n*l.sizes)
+		})
+	}
+	if l.digits > 0 {
+		text = digestField.ReplaceAllStringFunc(text, func(s string) string {
+			d := digestField.FindStringSubmatch(s)[1]
+			return `"sha256":"` + d[:len(d)-l.digits] + `"`
+		})
+	}
+	return []byte(text)
+}
+
+// endless sends blanks until the peer has enough.
+func endless(w http.ResponseWriter, _ *http.Request) {
+	blanks := []byte(strings.Repeat(" ", 1<<20))
+	for {
+		if _, err := w.Write(blanks); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package mirror_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+func TestMain(m *testing.M) {
+	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&jsonrpc.Component{}} })
+}
+
+// attached waits until the gateway has its owner.
+func attached(t testing.TB, gw *remotetest.Gateway) {
+	t.Helper()
+	remotetest.Eventually(t, func() error {
+		resp, err := http.Get(gw.HTTP() + "/readyz")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			text, _ := io.ReadAll(resp.Body)
+			return fmt.Errorf("not ready: %s", text)
+		}
+		return nil
+	})
+}
+
+// openHost opens host memory for the length of the test.
+func openHost(t testing.TB) *host.Device {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	return dev
+}
+
+// dial connects to an owner for the length of the test.
+func dial(t testing.TB, socket string, dev driver.Device) *endpoint.Client {
+	t.Helper()
+	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return client
+}
+
+// modelFile writes a file of made-up tensors, one of them of bfloat16 and two tied, and returns its path.
+func modelFile(t testing.TB, seed int64) string {
+	t.Helper()
+	dev := openHost(t)
+	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 6, Bytes: 3 << 20, Seed: uint64(seed)})
+	require.NoError(t, err)
+	defer sd.Close()
+	norm, err := tensor.FromSlice(dev, tensor.Shape{3}, []tensor.BF16{1, 2, tensor.BF16(seed)})
+	require.NoError(t, err)
+	require.NoError(t, sd.Set("norm/a b", norm))
+	tied, _ := sd.Get("norm/a b")
+	require.NoError(t, sd.Set("tied", tied.Clone()))
+	empty, err := tensor.Empty(dev, tensor.Float32, tensor.Shape{0, 4})
+	require.NoError(t, err)
+	require.NoError(t, sd.Set("empty", empty))
+	sd.Metadata = map[string]string{"format": "pt", "step": fmt.Sprint(seed)}
+	path := filepath.Join(t.TempDir(), fmt.Sprintf("model%d.safetensors", seed))
+	require.NoError(t, module.Save(t.Context(), path, sd, module.SaveOptions{}))
+	return path
+}
+
+// requireSame holds the newest version of a name at an owner to a file.
+func requireSame(t testing.TB, client *endpoint.Client, name, path string) {
+	t.Helper()
+	h, err := client.Acquire(t.Context(), name)
+	require.NoError(t, err)
+	defer h.Close()
+	saved := filepath.Join(t.TempDir(), "mirrored.safetensors")
+	require.NoError(t, module.Save(t.Context(), saved, h.StateDict(), module.SaveOptions{}))
+	want, err := os.ReadFile(path)
+	require.NoError(t, err)
+	got, err := os.ReadFile(saved)
+	require.NoError(t, err)
+	require.Equal(t, want, got, "the file that the version makes is the source's, byte for byte")
+}
+
+// events keeps what a mirror tells.
+type events struct {
+	mu   sync.Mutex
+	list []mirror.Event
+}
+
+func (e *events) add(one mirror.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(e.list, one)
+}
+
+// of are the events of a kind so far.
+func (e *events) of(kind string) (out []mirror.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, one := range e.list {
+		if one.Kind == kind {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// newMirror makes a mirror and closes it when the test ends.
+func newMirror(t testing.TB, options mirror.Options) *mirror.Mirror {
+	t.Helper()
+	m, err := mirror.New(options)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, m.Close()) })
+	return m
+}
+
+// follow has a mirror follow until the function is called, which also returns what Follow returned.
+func follow(t testing.TB, m *mirror.Mirror) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Follow(ctx) }()
+	stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	t.Cleanup(func() { _ = stop() })
+	return stop
+}

@@ -1,0 +1,159 @@
+package mirror
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// Defaults of Options.
+const (
+	DefaultConnections = 4
+	DefaultRangeBytes  = 16 << 20
+	DefaultMaxBytes    = 64 << 30
+	DefaultStall       = 30 * time.Second
+	DefaultPatience    = time.Minute
+)
+
+// Options say what is mirrored, and from where to where. Zero values stand for the defaults.
+type Options struct {
+	// Source is https://HOST:2537/NAME, or NAME@VERSION for a version other than the newest.
+	Source string
+	// Name is the name at the owner of this host; that of the source where it is empty.
+	Name string
+	// Owner is the owner that the model is published at. Borrowed: it outlives the Mirror, and is attached with Device among its devices.
+	Owner *endpoint.Client
+	// Device is where the model goes: memory that the processor addresses, such as that of package host. Borrowed.
+	Device driver.Device
+	// Token is the token that the source asks for. It is sent to the source's host only.
+	Token string
+	// TLS is how an https source is reached; nil for the certificate authorities of this system.
+	TLS *tls.Config
+	// Connections is how many ranges are on their way at once, RangeBytes how long each is.
+	Connections int
+	RangeBytes  int64
+	// MaxBytes bounds the memory of a model.
+	MaxBytes int64
+	// Digest is what the model has to be (Result.Digest); any will do where it is zero.
+	Digest module.Digest
+	// Stall is how long the source may send nothing before its connection is given up, Patience how long connections may fail without getting any
+	// further before Pull gives up. Follow goes on.
+	Stall, Patience time.Duration
+	// Events is told what goes on, from one goroutine at a time; it may be nil.
+	Events func(Event)
+}
+
+// Event is something that happens to a mirror.
+type Event struct {
+	// Kind is one of the kinds below.
+	Kind string `json:"event"`
+	// Version is the version at the source.
+	Version uint64 `json:"source_version,omitempty"`
+	// Done and Total are bytes of the model that are in place and that it has, Moved those that came over the network.
+	Done  int64 `json:"done"`
+	Total int64 `json:"total"`
+	Moved int64 `json:"moved"`
+	// Error is why something is tried again.
+	Error string `json:"error,omitempty"`
+	// Result is what was published.
+	Result *Result `json:"result,omitempty"`
+}
+
+// Kinds of events.
+const (
+	// EventFound is a version that will be fetched; its manifest is right and its memory there.
+	EventFound = "found"
+	// EventProgress comes a few times a second while bytes are moved.
+	EventProgress = "progress"
+	// EventRetry is an attempt that failed and will be made again.
+	EventRetry = "retry"
+	// EventPublished is a version that was published.
+	EventPublished = "published"
+	// EventUnchanged is a version of the source that the owner has already, by its digests.
+	EventUnchanged = "unchanged"
+)
+
+// Result is a version of the source that the owner of this host has.
+type Result struct {
+	// Name and Version are what it is called at the owner of this host, SourceVersion what at the source.
+	Name          string `json:"name"`
+	Version       uint64 `json:"version"`
+	Source        string `json:"source"`
+	SourceVersion uint64 `json:"source_version"`
+	// Digest is what module.StateDictDigest is of the model, in hexadecimal.
+	Digest string `json:"digest"`
+	// Tensors is how many names it has, Bytes the size of their elements.
+	Tensors int   `json:"tensors"`
+	Bytes   int64 `json:"bytes"`
+	// Moved is how many bytes came over the network, manifest and all. Copied is how many of the model's were copied from a version that was here,
+	// Patched how many belong to tensors that were made of those of the version before by what has changed in them.
+	Moved   int64 `json:"moved"`
+	Copied  int64 `json:"copied"`
+	Patched int64 `json:"patched"`
+	// Unchanged says that nothing was published: Version is that which was there.
+	Unchanged bool `json:"unchanged,omitempty"`
+	// Seconds is how long it took.
+	Seconds float64 `json:"seconds"`
+}
+
+// Mirror mirrors one model. Its methods must not be called at the same time.
+type Mirror struct {
+	options Options
+	source  *source
+	base    *base // what is here already; nil before the first Pull, and where there is nothing
+	known   knownVersion
+	telling sync.Mutex // held while Options.Events is called
+}
+
+// knownVersion is the version of the source that was seen last.
+type knownVersion struct {
+	server  string
+	version uint64
+}
+
+// New checks the options. It connects to nothing. The caller closes the mirror.
+func New(options Options) (*Mirror, error) {
+	base, name, version, err := parseSource(options.Source)
+	if err != nil {
+		return nil, err
+	}
+	if options.Owner == nil || options.Device == nil {
+		return nil, errors.New("a mirror needs an owner and a device")
+	}
+	setDefault(&options.Name, name)
+	setDefault(&options.Connections, DefaultConnections)
+	setDefault(&options.RangeBytes, DefaultRangeBytes)
+	setDefault(&options.MaxBytes, DefaultMaxBytes)
+	setDefault(&options.Stall, DefaultStall)
+	setDefault(&options.Patience, DefaultPatience)
+	if options.Connections < 0 || options.RangeBytes < 0 || options.MaxBytes < 0 || options.Stall < 0 || options.Patience < 0 {
+		return nil, fmt.Errorf("%w: a negative limit", driver.ErrInvalid)
+	}
+	m := &Mirror{options: options}
+	m.source = &source{
+		base: base, name: name, version: version, token: options.Token, stall: options.Stall, patience: options.Patience,
+		client: newHTTPClient(options.TLS, options.Connections), retry: func(err error) { m.emit(Event{Kind: EventRetry, Error: err.Error()}) },
+	}
+	return m, nil
+}
+
+func setDefault[T comparable](value *T, to T) {
+	var zero T
+	if *value == zero {
+		*value = to
+	}
+}
+
+// Close gives the leases at the source back and forgets what was here. What was published stays.
+func (m *Mirror) Close() error {
+	err := m.base.close(m.source)
+	m.base = nil
+	m.source.client.CloseIdleConnections()
+	return err
+}

@@ -1,0 +1,228 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// maxRestarts is how often a pull begins again because its version has gone from the source.
+const maxRestarts = 5
+
+// Pull fetches the version of the source, the newest where the source names none, and publishes it, unless the owner here has just that as its
+// newest. An error leaves the owner as it was. Errors: ErrSource, ErrDigest, ErrTooLarge, ErrNotFound, ErrDenied, ErrStalled, those of connections
+// and of endpoint.Client.Publish.
+func (m *Mirror) Pull(ctx context.Context) (Result, error) {
+	for restart := 0; ; restart++ {
+		result, err := m.pull(ctx)
+		if !errors.Is(err, errChanged) || restart == maxRestarts || ctx.Err() != nil {
+			return result, err
+		}
+		m.source.retry(err)
+	}
+}
+
+// pull is one attempt at one version.
+func (m *Mirror) pull(ctx context.Context) (result Result, err error) {
+	begin, moved := time.Now(), m.source.moved.Load()
+	kept, err := m.source.takeLease(ctx, m.source.version)
+	if err != nil {
+		return result, err
+	}
+	defer func() {
+		if err != nil {
+			kept.end(m.source)
+		}
+	}()
+	version := m.source.version
+	if kept != nil {
+		version = kept.Version
+	}
+	mf, err := m.source.manifest(ctx, version, m.options.MaxBytes)
+	if errors.Is(err, ErrNotFound) && kept != nil {
+		err = fmt.Errorf("%w: %w", errChanged, err)
+	}
+	if err != nil {
+		return result, err
+	}
+	result = Result{
+		Name: m.options.Name, Source: m.options.Source, SourceVersion: mf.version, Digest: mf.digest().String(), Tensors: len(mf.tensors), Bytes: mf.bytes,
+	}
+	if want := m.options.Digest; want != (module.Digest{}) && mf.digest() != want {
+		return result, fmt.Errorf("%w: the model has %v, and %v is wanted", ErrDigest, mf.digest(), want)
+	}
+	if err := m.refreshBase(ctx); err != nil {
+		return result, err
+	}
+	kind := EventUnchanged
+	if m.base == nil || m.base.version == 0 || !m.base.is(mf) {
+		kind = EventPublished
+		if err = m.build(ctx, mf, moved, &result); err != nil {
+			return result, err
+		}
+	}
+	m.base.lease.end(m.source)
+	m.base.lease = kept
+	m.known = knownVersion{mf.server, mf.version}
+	result.Version, result.Unchanged = m.base.version, kind == EventUnchanged
+	result.Moved, result.Seconds = m.source.moved.Load()-moved, time.Since(begin).Seconds()
+	m.emit(Event{Kind: kind, Version: mf.version, Done: mf.bytes, Total: mf.bytes, Moved: result.Moved, Result: &result})
+	return result, nil
+}
+
+// refreshBase finds out what the owner has. A base that it does not have any more, because another owner came, is still there to be copied from.
+func (m *Mirror) refreshBase(ctx context.Context) error {
+	info, err := m.options.Owner.Info(ctx, m.options.Name)
+	if err != nil && !errors.Is(err, endpoint.ErrNotFound) {
+		return err
+	}
+	if b := m.base; b != nil && info.Current == b.version && b.server == m.options.Owner.ServerID() {
+		return nil
+	}
+	if info.Current == 0 {
+		if m.base != nil {
+			m.base.version = 0
+		}
+		return nil
+	}
+	b, err := baseOfOwner(ctx, m.options.Owner, m.options.Name)
+	if err != nil || b == nil {
+		return err
+	}
+	err = m.base.close(m.source)
+	m.base = b
+	return err
+}
+
+// build makes the version in new memory and publishes it; it is the base from then on. The result is told what came from where.
+func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, result *Result) (err error) {
+	sd, err := module.New(m.options.Device, mf.specs())
+	if err != nil {
+		return err
+	}
+	sd.Metadata = mf.metadata
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, sd.Close())
+		}
+	}()
+	m.emit(Event{Kind: EventFound, Version: mf.version, Total: mf.bytes, Moved: m.source.moved.Load() - moved})
+	if err = m.fill(ctx, mf, sd, moved, result); err != nil {
+		return err
+	}
+	version, err := m.publish(ctx, mf, sd)
+	if err != nil {
+		return err
+	}
+	b := newBase(sd, mf, sd.Close)
+	b.server, b.version = m.options.Owner.ServerID(), version
+	old := m.base
+	m.base = b
+	return old.close(m.source)
+}
+
+// publish announces the version, with the digests that its tensors were found to have.
+func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict) (version uint64, err error) {
+	described, storages := sd.Manifest()
+	for i := range described.Tensors {
+		described.Tensors[i].Digest = &mf.tensors[i].digest // both have the order of the source's manifest
+	}
+	named, err := module.FromManifest(described, storages)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, named.Close()) }()
+	return m.options.Owner.PublishFrom(ctx, m.options.Name, named, m.options.Source)
+}
+
+// fill puts all bytes into place: copies of what is here, and the rest from the source.
+func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, moved int64, result *Result) error {
+	var done atomic.Int64
+	var list []*download
+	var patches []*patch
+	defer m.watchProgress(mf.version, mf.bytes, moved, &done)()
+	for i := range mf.tensors {
+		one := &mf.tensors[i]
+		if one.TiedTo != "" || one.bytes == 0 {
+			continue
+		}
+		data, err := memoryOf(sd, one)
+		if err != nil {
+			return err
+		}
+		if here := m.base.have(one.digest); int64(len(here)) == one.bytes {
+			result.Copied += int64(copy(data, here))
+			done.Add(one.bytes)
+			continue
+		}
+		d := &download{entry: one, data: data, done: &done}
+		if p := m.base.patchFor(d); p != nil {
+			patches = append(patches, p)
+		} else {
+			list = append(list, d)
+		}
+	}
+	unpatched, err := m.patch(ctx, mf, patches)
+	if err != nil {
+		return err
+	}
+	for _, p := range patches {
+		result.Patched += p.entry.bytes
+	}
+	for _, d := range unpatched {
+		result.Patched -= d.entry.bytes
+	}
+	list = append(list, unpatched...)
+	f := &fetcher{source: m.source, version: mf.version, rangeBytes: m.options.RangeBytes, workers: m.options.Connections}
+	return f.fetch(ctx, list)
+}
+
+// patch makes tensors of those of the version before, and returns those that have to be fetched after all.
+func (m *Mirror) patch(ctx context.Context, mf *manifest, patches []*patch) (unpatched []*download, err error) {
+	if len(patches) == 0 {
+		return nil, nil
+	}
+	p := &patcher{source: m.source, version: mf.version, base: m.base.lease}
+	failed := make([]bool, len(patches))
+	err = inParallel(ctx, m.options.Connections, len(patches), func(ctx context.Context, i int) error {
+		err := p.run(ctx, patches[i])
+		if failed[i] = errors.Is(err, errNoPatch); failed[i] {
+			m.source.retry(err)
+			return nil
+		}
+		return err
+	})
+	for i, one := range patches {
+		if failed[i] {
+			unpatched = append(unpatched, one.download)
+		}
+	}
+	return unpatched, err
+}
+
+// have is the memory of bytes with that digest; nil where there is none.
+func (b *base) have(d module.Digest) []byte {
+	if b == nil {
+		return nil
+	}
+	return b.byDigest[d]
+}
+
+// memoryOf is where the bytes of a tensor go.
+func memoryOf(sd *module.StateDict, one *tensorEntry) ([]byte, error) {
+	t, found := sd.Get(one.Name)
+	if !found {
+		return nil, fmt.Errorf("tensor %q is gone", one.Name) // the state dict was made of the manifest
+	}
+	data, err := tensor.RawData(t)
+	if err != nil {
+		return nil, fmt.Errorf("tensor %q: %w", one.Name, err)
+	}
+	return data[:one.bytes], nil
+}

@@ -1,0 +1,241 @@
+package mirror_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// TestPull mirrors a model between two owners, a gateway and this process: whole, as the next version, and then only what is not there.
+func TestPull(t *testing.T) {
+	first, second := modelFile(t, 1), modelFile(t, 2)
+	from := remotetest.StartOwner(t, "--file", "org/m="+first)
+	to := remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, from.Socket)
+	attached(t, gw)
+	dev := openHost(t)
+	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
+	told := &events{}
+	options := mirror.Options{Source: gw.HTTP() + "/org%2Fm", Name: "copy", Owner: target, Device: dev, RangeBytes: 64 << 10, Events: told.add}
+
+	got, err := newMirror(t, options).Pull(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), got.Version)
+	require.False(t, got.Unchanged)
+	require.Equal(t, 9, got.Tensors)
+	require.Zero(t, got.Copied)
+	require.Greater(t, got.Moved, got.Bytes)
+	requireSame(t, target, "copy", first)
+	h, err := target.Acquire(t.Context(), "copy")
+	require.NoError(t, err)
+	defer h.Close()
+	whole, err := module.StateDictDigest(t.Context(), h.StateDict(), 0)
+	require.NoError(t, err)
+	require.Equal(t, whole.String(), got.Digest, "what readers compute from the bytes")
+	published, there := h.StateDict().Digest("norm/a b")
+	require.True(t, there, "and what they are told without")
+	norm, _ := h.StateDict().Get("norm/a b")
+	computed, err := module.TensorDigest(t.Context(), norm)
+	require.NoError(t, err)
+	require.Equal(t, computed, published)
+	require.NotEmpty(t, told.of(mirror.EventProgress))
+
+	again, err := newMirror(t, options).Pull(t.Context())
+	require.NoError(t, err)
+	require.True(t, again.Unchanged, "another process knows by the digests that nothing is new")
+	require.Equal(t, got.Digest, again.Digest)
+	require.Less(t, again.Moved, int64(8<<10), "a manifest and a lease")
+
+	publishFile(t, source, dev, "org/m", second)
+	next, err := newMirror(t, options).Pull(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, uint64(2), next.Version)
+	requireSame(t, target, "copy", second)
+
+	pinned := options
+	pinned.Source += "@99"
+	_, err = newMirror(t, pinned).Pull(t.Context())
+	require.ErrorIs(t, err, mirror.ErrNotFound, "there is no such version")
+	pinned.Source = options.Source + "@2"
+	pinned.Digest, err = module.ParseDigest(next.Digest)
+	require.NoError(t, err)
+	_, err = newMirror(t, pinned).Pull(t.Context())
+	require.NoError(t, err)
+	pinned.Digest[0]++
+	_, err = newMirror(t, pinned).Pull(t.Context())
+	require.ErrorIs(t, err, mirror.ErrDigest)
+
+	missing := options
+	missing.Source = gw.HTTP() + "/nothing"
+	_, err = newMirror(t, missing).Pull(t.Context())
+	require.ErrorIs(t, err, mirror.ErrNotFound)
+	small := options
+	small.Source, small.Name, small.MaxBytes = gw.HTTP()+"/org%2Fm", "small", 1<<20
+	_, err = newMirror(t, small).Pull(t.Context())
+	require.ErrorIs(t, err, mirror.ErrTooLarge)
+	_, err = target.Info(t.Context(), "small")
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+}
+
+// TestPullWithoutAToken is refused, and with it goes.
+func TestPullWithoutAToken(t *testing.T) {
+	from, to := remotetest.StartOwner(t, "--model", "m=65536"), remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, from.Socket, "--read-only", "--token-file", tokenFile(t))
+	attached(t, gw)
+	dev := openHost(t)
+	options := mirror.Options{Source: gw.HTTP() + "/m", Owner: dial(t, to.Socket, dev), Device: dev}
+	_, err := newMirror(t, options).Pull(t.Context())
+	require.ErrorIs(t, err, mirror.ErrDenied)
+	options.Token = token
+	_, err = newMirror(t, options).Pull(t.Context())
+	require.NoError(t, err)
+}
+
+// TestPullGoesOn cuts every connection after some bytes, and mirrors a model that needs many of them.
+func TestPullGoesOn(t *testing.T) {
+	path := modelFile(t, 3)
+	from, to := remotetest.StartOwner(t, "--file", "m="+path), remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, from.Socket)
+	attached(t, gw)
+	dev := openHost(t)
+	target := dial(t, to.Socket, dev)
+	cut := cuttingProxy(t, gw.Addresses.HTTP, 150<<10)
+	told := &events{}
+	got, err := newMirror(t, mirror.Options{Source: "http://" + cut + "/m", Owner: target, Device: dev, Events: told.add}).Pull(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, told.of(mirror.EventRetry))
+	require.Less(t, got.Moved, 2*got.Bytes, "what came was kept")
+	requireSame(t, target, "m", path)
+}
+
+// TestSourceIsKilledInTheMiddle: the gateway dies while bytes are on their way. Nothing is published, and the error says why.
+func TestSourceIsKilledInTheMiddle(t *testing.T) {
+	from, to := remotetest.StartOwner(t, "--file", "m="+modelFile(t, 4)), remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, from.Socket)
+	attached(t, gw)
+	dev := openHost(t)
+	target := dial(t, to.Socket, dev)
+	var once atomic.Bool
+	m := newMirror(t, mirror.Options{
+		Source: gw.HTTP() + "/m", Owner: target, Device: dev, RangeBytes: 32 << 10, Connections: 1, Patience: time.Second,
+		Events: func(e mirror.Event) {
+			if e.Kind == mirror.EventFound && once.CompareAndSwap(false, true) {
+				gw.Kill()
+			}
+		},
+	})
+	_, err := m.Pull(t.Context())
+	require.ErrorContains(t, err, "did not get any further")
+	_, err = target.Info(t.Context(), "m")
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+}
+
+// cuttingProxy passes connections on to an address and cuts each after so many bytes of answers. It returns its own address.
+func cuttingProxy(t *testing.T, to string, after int64) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer in.Close()
+				out, err := net.Dial("tcp", to)
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				go func() { _, _ = io.Copy(out, in) }()
+				_, _ = io.CopyN(in, out, after)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+// TestHostileSources puts a liar between the mirror and an honest gateway. Whatever it says, nothing is published, no memory is taken for what
+// cannot be, and the mirror ends.
+func TestHostileSources(t *testing.T) {
+	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, from.Socket)
+	attached(t, gw)
+	dev := openHost(t)
+	target := dial(t, to.Socket, dev)
+	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the other host was asked") }))
+	t.Cleanup(elsewhere.Close)
+	replaced := func(pairs ...string) func(string) string { return strings.NewReplacer(pairs...).Replace }
+	answering := func(answer http.HandlerFunc) *liar { return &liar{answer: answer} }
+	for name, c := range map[string]struct {
+		*liar
+		want error
+	}{
+		"no JSON":                {&liar{manifest: func(string) string { return "<html>" }}, mirror.ErrSource},
+		"another version":        {&liar{manifest: replaced(`"version":1`, `"version":7`)}, mirror.ErrSource},
+		"no version":             {&liar{manifest: replaced(`"version":1`, `"version":0`)}, mirror.ErrSource},
+		"no digests":             {&liar{manifest: replaced(`"sha256"`, `"other"`)}, mirror.ErrSource},
+		"a dtype of its own":     {&liar{manifest: replaced(`"float32"`, `"float33"`)}, mirror.ErrSource},
+		"a size of its own":      {&liar{manifest: replaced(`"bytes":`, `"bytes":1`)}, mirror.ErrSource},
+		"a negative shape":       {&liar{manifest: replaced(`"shape":[`, `"shape":[-1,`)}, mirror.ErrSource},
+		"a shape that overflows": {&liar{manifest: replaced(`"shape":[`, `"shape":[4611686018427387904,4,`)}, mirror.ErrSource},
+		"names twice":            {&liar{manifest: replaced(`layers.00000001`, `layers.00000000`)}, mirror.ErrSource},
+		"no names":               {&liar{manifest: replaced(`layers.00000001.weight`, ``)}, mirror.ErrSource},
+		"tied to nothing":        {&liar{manifest: replaced(`"sha256"`, `"tied_to":"nothing","sha256"`)}, mirror.ErrSource},
+		"digests of other bytes": {&liar{manifest: replaced(`"sha256":"`, `"sha256":"00`), digits: 2}, mirror.ErrDigest},
+		"an endless manifest":    {answering(endless), mirror.ErrSource},
+		"a huge model":           {&liar{manifest: replaced(`"shape":[`, `"shape":[1048576,`), sizes: 1 << 20}, mirror.ErrTooLarge},
+		"a redirect elsewhere": {answering(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL+r.URL.Path, http.StatusTemporaryRedirect)
+		}), mirror.ErrSource},
+		"redirects without an end": {answering(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, r.URL.Path+"x", http.StatusTemporaryRedirect)
+		}), mirror.ErrSource},
+		"other bytes":       {&liar{bytes: func(p []byte) { p[len(p)/2]++ }}, mirror.ErrDigest},
+		"another range":     {&liar{header: func(h http.Header) { h.Set("Content-Range", "bytes 0-65535/9999999") }}, mirror.ErrSource},
+		"an endless body":   {&liar{header: func(h http.Header) { h.Del("Content-Length") }}, mirror.ErrSource},
+		"a shorter body":    {&liar{header: func(h http.Header) { h.Set("Content-Length", "5") }}, mirror.ErrSource},
+		"nothing any more":  {&liar{stall: true}, mirror.ErrStalled},
+		"refusals for ever": {answering(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "busy", http.StatusServiceUnavailable) }), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.to = gw.HTTP()
+			server := httptest.NewServer(c.liar)
+			defer server.Close()
+			defer c.stop()
+			m := newMirror(t, mirror.Options{
+				Source: server.URL + "/m", Owner: target, Device: dev, RangeBytes: 64 << 10, MaxBytes: 1 << 30,
+				Stall: 500 * time.Millisecond, Patience: time.Second,
+			})
+			_, err := m.Pull(t.Context())
+			require.Error(t, err)
+			if c.want != nil {
+				require.ErrorIs(t, err, c.want)
+			}
+			_, err = target.Info(t.Context(), "m")
+			require.ErrorIs(t, err, endpoint.ErrNotFound, "nothing was published")
+		})
+	}
+	t.Run("ranges ignored", func(t *testing.T) {
+		ignoring := &liar{to: gw.HTTP(), noRanges: true}
+		server := httptest.NewServer(ignoring)
+		defer server.Close()
+		got, err := newMirror(t, mirror.Options{Source: server.URL + "/m", Name: "whole", Owner: target, Device: dev, RangeBytes: 64 << 10}).Pull(t.Context())
+		require.NoError(t, err, "a proxy that does not know ranges is no enemy")
+		require.Equal(t, uint64(1), got.Version)
+	})
+}
