@@ -1,0 +1,189 @@
+package jsonrpc_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// publisher is a client that publishes made-up versions of a model of 64 KiB.
+func publisher(t *testing.T, socket string) (publish func(seed uint64)) {
+	t.Helper()
+	dev, err := host.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dev.Close()) })
+	client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return func(seed uint64) {
+		sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 64 << 10, Seed: seed})
+		require.NoError(t, err)
+		defer sd.Close()
+		_, err = client.Publish(t.Context(), "m", sd)
+		require.NoError(t, err)
+	}
+}
+
+// lease is what the gateway answers of one.
+type lease struct {
+	Lease    string
+	Version  uint64
+	ServerID string `json:"server_id"`
+	Seconds  int
+}
+
+func takeLease(t *testing.T, gw *remotetest.Gateway, path string) (out lease) {
+	t.Helper()
+	resp, text := do(t, gw, http.MethodPost, path, nil)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", text)
+	require.NoError(t, json.Unmarshal(text, &out))
+	return out
+}
+
+// TestLeases keeps versions that the owner would have let go, until they end or nobody renews them.
+func TestLeases(t *testing.T) {
+	owner := remotetest.StartOwner(t)
+	publish := publisher(t, owner.Socket)
+	publish(1)
+	gw := remotetest.StartGateway(t, owner.Socket, "--max-leased", "200KiB")
+	attached(t, gw)
+	first := takeLease(t, gw, "/v1/models/m/leases?seconds=600")
+	require.Equal(t, uint64(1), first.Version)
+	require.Equal(t, 600, first.Seconds)
+	publish(2)
+	resp, _ := get(t, gw, "/v1/models/m@1/model.safetensors")
+	require.Equal(t, http.StatusOK, resp.StatusCode, "version 1 is kept")
+	short := takeLease(t, gw, "/v1/models/m/leases?seconds=1")
+	publish(3)
+
+	t.Run("are renewed and end", func(t *testing.T) {
+		resp, _ := do(t, gw, http.MethodPost, "/v1/leases/"+first.Lease, nil)
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+		remotetest.Eventually(t, func() error { // the short one ends by itself, and its version with it
+			resp, text := get(t, gw, "/v1/models/m@2/manifest")
+			if resp.StatusCode != http.StatusNotFound {
+				return &notReady{string(text)}
+			}
+			return nil
+		})
+		resp, _ = do(t, gw, http.MethodPost, "/v1/leases/"+short.Lease, nil)
+		require.Equal(t, http.StatusNotFound, resp.StatusCode)
+	})
+	t.Run("are bounded", func(t *testing.T) {
+		for _, path := range []string{"?seconds=0", "?seconds=601", "?seconds=x"} {
+			resp, _ := do(t, gw, http.MethodPost, "/v1/models/m/leases"+path, nil)
+			require.Equal(t, http.StatusBadRequest, resp.StatusCode, path)
+		}
+		resp, _ := do(t, gw, http.MethodPost, "/v1/models/nothing/leases", nil)
+		require.Equal(t, http.StatusNotFound, resp.StatusCode)
+		again := takeLease(t, gw, "/v1/models/m@1/leases?seconds=600") // the same version costs nothing more
+		takeLease(t, gw, "/v1/models/m@3/leases?seconds=600")
+		publish(4)
+		takeLease(t, gw, "/v1/models/m/leases?seconds=600")
+		publish(5)
+		resp, text := do(t, gw, http.MethodPost, "/v1/models/m/leases", nil)
+		require.Equal(t, http.StatusTooManyRequests, resp.StatusCode)
+		require.Contains(t, string(text), "--max-leased")
+		for _, id := range []string{again.Lease, first.Lease} {
+			resp, _ = do(t, gw, http.MethodDelete, "/v1/leases/"+id, nil)
+			require.Equal(t, http.StatusNoContent, resp.StatusCode)
+		}
+		takeLease(t, gw, "/v1/models/m/leases")
+		resp, _ = get(t, gw, "/v1/models/m@1/manifest")
+		require.Equal(t, http.StatusNotFound, resp.StatusCode, "nobody keeps version 1 any more")
+	})
+}
+
+// digestsOf are the digests of a version.
+func digestsOf(t *testing.T, gw *remotetest.Gateway, model string) map[string]string {
+	t.Helper()
+	resp, text := get(t, gw, "/v1/models/"+model+"/manifest?digests")
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", text)
+	var m struct {
+		Tensors []struct{ Name, SHA256 string }
+	}
+	require.NoError(t, json.Unmarshal(text, &m))
+	out := map[string]string{}
+	for _, one := range m.Tensors {
+		out[one.Name] = one.SHA256
+	}
+	return out
+}
+
+// TestDeltas leads from the tensor of a leased version to that of another, and from nothing else.
+func TestDeltas(t *testing.T) {
+	owner := remotetest.StartOwner(t)
+	publish := publisher(t, owner.Socket)
+	publish(1)
+	gw := remotetest.StartGateway(t, owner.Socket, "--read-only")
+	attached(t, gw)
+	kept := takeLease(t, gw, "/v1/models/m/leases")
+	const name = "layers.00000000.weight"
+	_, base := get(t, gw, "/v1/models/m@1/tensors/"+name)
+	old := digestsOf(t, gw, "m@1")
+	require.Equal(t, digestOf(base), old[name])
+	publish(2)
+	_, want := get(t, gw, "/v1/models/m/tensors/"+name)
+	require.NotEqual(t, want, base)
+	require.Equal(t, digestOf(want), digestsOf(t, gw, "m")[name])
+
+	path := "/v1/models/m@2/deltas/" + name + "?lease=" + kept.Lease + "&base=" + old[name]
+	resp, text := get(t, gw, path)
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	_, err := delta.Apply(base, 4, 0, bufio.NewReader(bytes.NewReader(text)))
+	require.NoError(t, err)
+	require.Equal(t, want, base)
+	for what, path := range map[string]string{
+		"another base":   "/v1/models/m@2/deltas/" + name + "?lease=" + kept.Lease + "&base=" + digestOf(nil),
+		"another lease":  "/v1/models/m@2/deltas/" + name + "?lease=x&base=" + old[name],
+		"another tensor": "/v1/models/m@2/deltas/nope?lease=" + kept.Lease + "&base=" + old[name],
+		"no version":     "/v1/models/m@9/deltas/" + name + "?lease=" + kept.Lease + "&base=" + old[name],
+	} {
+		resp, text := get(t, gw, path)
+		require.Equal(t, http.StatusNotFound, resp.StatusCode, "%s: %s", what, text)
+	}
+	resp, _ = get(t, gw, path+"&segment=-1")
+	require.Equal(t, http.StatusBadRequest, resp.StatusCode)
+	resp, text = get(t, gw, path+"&segment=9")
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Empty(t, text, "there is nothing behind the last segment")
+}
+
+// TestChanges waits for a version that is not the known one, and no longer than it is asked to.
+func TestChanges(t *testing.T) {
+	owner := remotetest.StartOwner(t)
+	publish := publisher(t, owner.Socket)
+	publish(1)
+	gw := remotetest.StartGateway(t, owner.Socket)
+	attached(t, gw)
+	server := takeLease(t, gw, "/v1/models/m/leases").ServerID
+	const path = "/v1/models/m/changes"
+	resp, text := get(t, gw, path)
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.JSONEq(t, `{"name":"m","version":1,"server_id":"`+server+`"}`, string(text))
+	resp, _ = get(t, gw, path+"?server=another&version=1")
+	require.Equal(t, http.StatusOK, resp.StatusCode, "version 1 of another owner is another")
+	resp, _ = get(t, gw, path+"?wait=50ms&version=1&server="+server)
+	require.Equal(t, http.StatusNoContent, resp.StatusCode)
+	for _, bad := range []string{"?version=x", "?wait=1h", "?wait=-1s", "?wait=x"} {
+		resp, _ = get(t, gw, path+bad)
+		require.Equal(t, http.StatusBadRequest, resp.StatusCode, bad)
+	}
+	timer := time.AfterFunc(100*time.Millisecond, func() { publish(2) })
+	defer timer.Stop()
+	resp, text = get(t, gw, path+"?wait=1m&version=1&server="+server)
+	require.Equal(t, http.StatusOK, resp.StatusCode)
+	require.Contains(t, string(text), `"version":2`)
+}
