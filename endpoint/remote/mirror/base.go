@@ -43,7 +43,9 @@ func newBase(sd *module.StateDict, m *manifest, closer func() error) *base {
 }
 
 // is reports whether the base is just what the manifest describes.
-func (b *base) is(m *manifest) bool { return b.digest == m.digest() && maps.Equal(b.metadata, m.metadata) }
+func (b *base) is(m *manifest) bool {
+	return b.digest == m.digest() && maps.Equal(b.metadata, m.metadata)
+}
 
 // close gives the memory and the lease back. Closing nil does nothing.
 func (b *base) close(s *source) error {
