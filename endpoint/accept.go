@@ -2,11 +2,12 @@ package endpoint
 
 import (
 	"errors"
+	"log/slog"
 	"syscall"
 	"time"
 )
 
-// How long accepting rests after it failed for a reason that may pass: longer after each failure in a row. The log hears of a change once a
+// How long accepting pauses after it failed for a reason that may pass: longer after each failure in a row. The log hears of a change once a
 // minute at most.
 const (
 	firstRest  = 5 * time.Millisecond
@@ -14,34 +15,38 @@ const (
 	saidSeldom = time.Minute
 )
 
-// rests are how accepting goes on after it failed.
-type rests struct {
+// acceptBackoff pauses accepting after it failed.
+type acceptBackoff struct {
+	log      *slog.Logger
+	socket   string
+	stopping <-chan struct{} // ends a pause
+
 	last time.Duration // 0 if it did not fail the last time
 	said time.Time     // when the log was told last that it fails
 	told bool          // the log knows that it fails
 }
 
-// failed rests, and tells the log if that is news.
-func (r *rests) failed(s *Server, err error) {
-	if r.last == 0 && time.Since(r.said) >= saidSeldom {
-		r.said, r.told = time.Now(), true
-		s.log.Warn("cannot accept clients for now", "socket", s.opts.Socket, "error", err)
+// failed pauses, and tells the log if that is news.
+func (b *acceptBackoff) failed(err error) {
+	if b.last == 0 && time.Since(b.said) >= saidSeldom {
+		b.said, b.told = time.Now(), true
+		b.log.Warn("cannot accept clients for now", "socket", b.socket, "error", err)
 	}
-	r.last = max(min(2*r.last, longRest), firstRest)
-	timer := time.NewTimer(r.last)
+	b.last = max(min(2*b.last, longRest), firstRest)
+	timer := time.NewTimer(b.last)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-s.stopping:
+	case <-b.stopping:
 	}
 }
 
 // over notes that a client was accepted.
-func (r *rests) over(s *Server) {
-	r.last = 0
-	if r.told {
-		r.told = false
-		s.log.Warn("clients are accepted again", "socket", s.opts.Socket)
+func (b *acceptBackoff) over() {
+	b.last = 0
+	if b.told {
+		b.told = false
+		b.log.Warn("clients are accepted again", "socket", b.socket)
 	}
 }
 

@@ -32,7 +32,7 @@ type heldObjects struct {
 }
 
 // takeInventory asks all parts of the server, one after the other.
-func (s *Server) takeInventory() *inventory {
+func takeInventory(s *Server) *inventory {
 	v := &inventory{
 		of: map[MemoryUsage][][]*tensor.Storage{}, sessions: map[uint64]*heldObjects{}, names: map[*tensor.Storage]string{},
 	}

@@ -67,7 +67,7 @@ func limitTable() string {
 }
 
 // describeLimits is what is used of each limit.
-func (s *Server) describeLimits() []message.LimitUse {
+func describeLimits(s *Server) []message.LimitUse {
 	s.mu.Lock()
 	sessions := slices.Collect(maps.Values(s.sessions))
 	s.mu.Unlock()
@@ -119,7 +119,7 @@ func useTasks(s *Server, _ []*session) message.LimitUse {
 }
 
 // usePublished is a limit of what clients have published.
-func (s *Server) usePublished(of func(usage) int64, bound func(PublishLimits) int64) message.LimitUse {
+func usePublished(s *Server, of func(usage) int64, bound func(PublishLimits) int64) message.LimitUse {
 	s.quotas.mu.Lock()
 	defer s.quotas.mu.Unlock()
 	out := message.LimitUse{Client: bound(s.opts.Limits.Publish), All: bound(s.opts.Limits.PublishTotal), Used: of(s.quotas.total)}
@@ -130,19 +130,19 @@ func (s *Server) usePublished(of func(usage) int64, bound func(PublishLimits) in
 }
 
 func useVersions(s *Server, _ []*session) message.LimitUse {
-	return s.usePublished(func(u usage) int64 { return int64(u.versions) }, func(l PublishLimits) int64 { return int64(l.Versions) })
+	return usePublished(s, func(u usage) int64 { return int64(u.versions) }, func(l PublishLimits) int64 { return int64(l.Versions) })
 }
 
 func useStorages(s *Server, _ []*session) message.LimitUse {
-	return s.usePublished(func(u usage) int64 { return int64(u.storages) }, func(l PublishLimits) int64 { return int64(l.Storages) })
+	return usePublished(s, func(u usage) int64 { return int64(u.storages) }, func(l PublishLimits) int64 { return int64(l.Storages) })
 }
 
 func useStorageBytes(s *Server, _ []*session) message.LimitUse {
-	return s.usePublished(func(u usage) int64 { return u.bytes }, func(l PublishLimits) int64 { return l.Bytes })
+	return usePublished(s, func(u usage) int64 { return u.bytes }, func(l PublishLimits) int64 { return l.Bytes })
 }
 
 func useManifestBytes(s *Server, _ []*session) message.LimitUse {
-	return s.usePublished(func(u usage) int64 { return u.manifests }, func(l PublishLimits) int64 { return l.ManifestBytes })
+	return usePublished(s, func(u usage) int64 { return u.manifests }, func(l PublishLimits) int64 { return l.ManifestBytes })
 }
 
 func useRequests(s *Server, sessions []*session) message.LimitUse {

@@ -20,18 +20,6 @@ type Load struct {
 	name  string
 }
 
-// AnnounceLoad tells clients that a version of name is going to be published, from a source that may be empty. It waits until the first
-// [Load.Progress]. The caller ends it with [Load.Done] when it has published, or [Load.Fail]; a later load of the same name takes its place.
-// Errors: [ErrInvalid] for a bad name.
-func (s *Server) AnnounceLoad(name, source string) (*Load, error) {
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	l := &Load{&s.loads, name}
-	s.loads.put(l, message.Loading{Name: name, State: message.LoadWaiting, Source: message.CutText(source, message.MaxErrorMessage)})
-	return l, nil
-}
-
 // Progress says that done of total bytes are loaded.
 func (l *Load) Progress(done, total int64) {
 	l.change(func(info *message.Loading) {

@@ -15,7 +15,7 @@ const (
 )
 
 // pageRoom is how many bytes an answer that lists versions may have.
-func (s *Server) pageRoom() int64 {
+func pageRoom(s *Server) int64 {
 	frame, _ := inproc.FrameLimits(s.opts.Limits.Wire)
 	return min(frame/2, pageBytes)
 }
@@ -37,9 +37,9 @@ func fitVersion(name string, v *message.VersionInfo, room int64) {
 }
 
 // listModels is a part of the list of what is published, as much as an answer has room for, and what is being loaded.
-func (s *Server) listModels(in message.List) message.Listed {
+func listModels(s *Server, in message.List) message.Listed {
 	var out message.Listed
-	room := s.pageRoom()
+	room := pageRoom(s)
 	if in.After == "" {
 		out.Loading = s.loads.list()
 	}
@@ -65,9 +65,9 @@ func (s *Server) listModels(in message.List) message.Listed {
 }
 
 // fitInfo is what is told of one name, as much as an answer has room for.
-func (s *Server) fitInfo(info catalog.Info) message.ModelInfo {
+func fitInfo(s *Server, info catalog.Info) message.ModelInfo {
 	out := encodeInfo(info)
-	room := s.pageRoom()
+	room := pageRoom(s)
 	left := room
 	for i := range out.Versions {
 		v := &out.Versions[i]

@@ -267,7 +267,7 @@ func doList(_ context.Context, r request) (reply, error) {
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
-	return reply{body: r.session.server.listModels(in)}, nil
+	return reply{body: listModels(r.session.server, in)}, nil
 }
 
 func doInfo(_ context.Context, r request) (reply, error) {
@@ -280,7 +280,7 @@ func doInfo(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, s.loads.absent(in.Name, status.Absent(err))
 	}
-	model, loading := s.fitInfo(info), s.loads.get(in.Name)
+	model, loading := fitInfo(s, info), s.loads.get(in.Name)
 	if !in.Manifest {
 		return reply{body: message.InfoResult{Model: model, Loading: loading}}, nil
 	}
@@ -347,4 +347,18 @@ func doUnwatch(_ context.Context, r request) (reply, error) {
 		return reply{}, fmt.Errorf("%w: no watch has the id %d", status.ErrNotFound, in.Watch)
 	}
 	return reply{body: message.Unwatched{}}, nil
+}
+
+// perform runs the operation for a request.
+func (op operation) perform(ctx context.Context, r request) (_ reply, err error) {
+	ended := false
+	defer func() {
+		if !ended && r.args != nil {
+			r.args.Drop()
+		}
+	}()
+	defer r.session.server.engine.Recovered(&err, r.callee, "")
+	out, err := op.call(ctx, r)
+	ended = true
+	return out, err
 }

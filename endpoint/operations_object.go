@@ -18,7 +18,7 @@ func doObjectInfo(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	r.session.server.complete(&info)
+	completeObjects(r.session.server, &info)
 	return reply{body: info}, nil
 }
 
@@ -28,7 +28,7 @@ func doObjects(_ context.Context, r request) (reply, error) {
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
-	return reply{body: r.session.server.listObjects(in, r.session.id)}, nil
+	return reply{body: listObjects(r.session.server, in, r.session.id)}, nil
 }
 
 // doObjectDestroy takes all references to an object away.
@@ -45,7 +45,7 @@ func doObjectDestroy(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	s.complete(&info)
+	completeObjects(s, &info)
 	return reply{body: info}, nil
 }
 
@@ -57,7 +57,7 @@ func (ses *session) ownerOrRoot() bool {
 
 // destroys says to the holders of an object who took it away from them.
 func (ses *session) destroys() string {
-	who := ses.server.processes([]uint64{ses.id})[ses.id]
+	who := processesOf(ses.server, []uint64{ses.id})[ses.id]
 	if who.Label == "" {
 		return fmt.Sprintf("destroyed by process %d", who.PID)
 	}
@@ -121,6 +121,6 @@ func doObjectRefer(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	info.Token = token
-	s.complete(&info)
+	completeObjects(s, &info)
 	return reply{body: info, undo: func() { _, _ = s.engine.ReleaseReference(in.ID, token, r.session.id) }}, nil
 }

@@ -182,12 +182,12 @@ func (s *Server) Serve() error {
 	var watch sync.WaitGroup
 	watch.Go(s.watchSocket)
 	defer watch.Wait()
-	var rests rests
+	backoff := acceptBackoff{log: s.log, socket: s.opts.Socket, stopping: s.stopping}
 	for {
 		l := s.sock.Accepting()
 		c, err := l.AcceptUnix()
 		if err == nil {
-			rests.over(s)
+			backoff.over()
 			s.admit(c)
 			continue
 		}
@@ -200,7 +200,7 @@ func (s *Server) Serve() error {
 		if !temporary(err) {
 			return fmt.Errorf("accept on %s: %w", s.opts.Socket, err)
 		}
-		rests.failed(s, err)
+		backoff.failed(err)
 	}
 }
 

@@ -41,26 +41,26 @@ func (s *Server) sessionsOf(ids []uint64) []*session {
 }
 
 // listObjects answers a session's question.
-func (s *Server) listObjects(in message.Objects, session uint64) message.ObjectsListed {
+func listObjects(s *Server, in message.Objects, session uint64) message.ObjectsListed {
 	frame, _ := inproc.FrameLimits(s.opts.Limits.Wire)
 	out := s.engine.Objects.List(in, session, min(frame-engine.EnvelopeBytes, engine.ListedBytes))
 	infos := make([]*message.ObjectInfo, len(out.Objects))
 	for i := range out.Objects {
 		infos[i] = &out.Objects[i]
 	}
-	s.complete(infos...)
+	completeObjects(s, infos...)
 	return out
 }
 
-// complete says in descriptions which server they are of, and who the holders are. One that has gone meanwhile keeps its number.
-func (s *Server) complete(infos ...*message.ObjectInfo) {
+// completeObjects says in descriptions which server they are of, and who the holders are. One that has gone meanwhile keeps its number.
+func completeObjects(s *Server, infos ...*message.ObjectInfo) {
 	var sessions []uint64
 	for _, info := range infos {
 		for _, h := range info.Holders {
 			sessions = append(sessions, h.Session)
 		}
 	}
-	who := s.processes(sessions)
+	who := processesOf(s, sessions)
 	for _, info := range infos {
 		info.Server = s.id
 		for i := range info.Holders {
@@ -71,8 +71,8 @@ func (s *Server) complete(infos ...*message.ObjectInfo) {
 	}
 }
 
-// processes says who is at the other end of sessions, this process for those within it.
-func (s *Server) processes(sessions []uint64) map[uint64]Process {
+// processesOf says who is at the other end of sessions, this process for those within it.
+func processesOf(s *Server, sessions []uint64) map[uint64]Process {
 	who := make(map[uint64]Process)
 	for _, ses := range s.sessionsOf(sessions) {
 		info := ses.describe()

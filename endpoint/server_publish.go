@@ -111,15 +111,27 @@ func (s *Server) Withdraw(name string) error {
 
 // List tells what is published and who holds it, and what is being loaded, in the order of the names.
 func (s *Server) List() []ModelInfo {
-	listed := s.listed()
+	listed := listAll(s)
 	return decodeList(&listed)
 }
 
-// listed is the answer to a list request.
-func (s *Server) listed() (out message.Listed) {
+// listAll is the answer to a list request.
+func listAll(s *Server) (out message.Listed) {
 	for _, info := range s.books.List() {
 		out.Models = append(out.Models, encodeInfo(info))
 	}
 	out.Loading = s.loads.list()
 	return out
+}
+
+// AnnounceLoad tells clients that a version of name is going to be published, from a source that may be empty. It waits until the first
+// [Load.Progress]. The caller ends it with [Load.Done] when it has published, or [Load.Fail]; a later load of the same name takes its place.
+// Errors: [ErrInvalid] for a bad name.
+func (s *Server) AnnounceLoad(name, source string) (*Load, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	l := &Load{&s.loads, name}
+	s.loads.put(l, message.Loading{Name: name, State: message.LoadWaiting, Source: message.CutText(source, message.MaxErrorMessage)})
+	return l, nil
 }

@@ -24,23 +24,23 @@ const ServerKind = "SharedTensorServer"
 const Transport = "same-host-unix-handles"
 
 func doServerInfo(_ context.Context, r request) (reply, error) {
-	return reply{body: r.session.server.describe()}, nil
+	return reply{body: describeServer(r.session.server)}, nil
 }
 
-// describe is what the server tells about itself.
-func (s *Server) describe() message.ServerInfo {
-	have := s.takeInventory()
-	sessions := s.describeSessions(have)
+// describeServer is what the server tells about itself.
+func describeServer(s *Server) message.ServerInfo {
+	have := takeInventory(s)
+	sessions := describeSessions(s, have)
 	running := s.sock != nil && !s.isClosing()
 	out := message.ServerInfo{
 		Server: s.id, Kind: ServerKind, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, DeviceIndex: socketIndex(s.opts.Socket),
 		PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()), StartedAt: s.started.UnixNano(), Uptime: int64(time.Since(s.started)),
 		Running: running, Ready: running && s.serving.Load(), Devices: s.devices.Describe(),
 		Capabilities: message.Capabilities{Transport: Transport, Handles: s.support.of(s.devices)},
-		Stats:        s.stats(have, sessions), Endpoints: s.describeEndpoints(), Sessions: sessions,
+		Stats:        serverStats(s, have, sessions), Endpoints: describeEndpoints(s), Sessions: sessions,
 	}
 	out.Memory, out.Stats.BytesOwned = have.uses()
-	out.Limits = s.describeLimits()
+	out.Limits = describeLimits(s)
 	return out
 }
 
@@ -93,8 +93,8 @@ func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 	return list
 }
 
-// stats sums up what the parts of the server count.
-func (s *Server) stats(have *inventory, sessions []message.SessionInfo) message.ServerStats {
+// serverStats sums up what the parts of the server count.
+func serverStats(s *Server, have *inventory, sessions []message.SessionInfo) message.ServerStats {
 	results, tasks, books := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.books.Stats()
 	out := message.ServerStats{
 		Requests: s.requests.Load(), Errors: s.failures.Load(),
@@ -115,7 +115,7 @@ func (s *Server) stats(have *inventory, sessions []message.SessionInfo) message.
 	return out
 }
 
-func (s *Server) describeEndpoints() []message.EndpointStats {
+func describeEndpoints(s *Server) []message.EndpointStats {
 	var list []message.EndpointStats
 	for _, d := range s.registry.list() {
 		q := d.Latency.Quantiles(0.5, 0.9, 0.99)
@@ -129,7 +129,7 @@ func (s *Server) describeEndpoints() []message.EndpointStats {
 }
 
 // describeSessions lists the server's own session and the clients, the oldest first, with what they hold.
-func (s *Server) describeSessions(have *inventory) []message.SessionInfo {
+func describeSessions(s *Server, have *inventory) []message.SessionInfo {
 	s.mu.Lock()
 	list := make([]message.SessionInfo, 0, len(s.sessions)+1)
 	list = append(list, s.self.describe())

@@ -30,7 +30,7 @@ func (n *namesSource) take() (events []any) {
 	list := n.watcher.Next()
 	if n.current || len(list) > 0 && list[0].Kind == catalog.Overflow {
 		n.current = false
-		list = append(n.server.currentVersions(n.names), list...)
+		list = append(currentVersions(n.server, n.names), list...)
 	}
 	for _, event := range list {
 		if out, ok := encodeEvent(event); ok {
@@ -41,7 +41,7 @@ func (n *namesSource) take() (events []any) {
 }
 
 // currentVersions are the names that can be acquired, as events. A client that hears of a version twice ignores the second time.
-func (s *Server) currentVersions(names []string) []catalog.Event {
+func currentVersions(s *Server, names []string) []catalog.Event {
 	var list []catalog.Event
 	note := func(info catalog.Info) {
 		if info.Current != 0 {

@@ -152,6 +152,10 @@ func (e *Engine) fits(p *codec.Payload) error {
 	return nil
 }
 
+// An owner runs code of others beside the functions of its endpoints: what their types do to encode and decode themselves, with bytes
+// that a client chose, and what their errors do when they are asked what they are. None of it may end the process,
+// for the process has the memory of all.
+
 // Recovered is deferred around such code. It makes a panic the error of what was done, with the endpoint's name if there is an endpoint,
 // and tells the log, which also gets the stack.
 func (e *Engine) Recovered(err *error, d *Definition, part string) {
