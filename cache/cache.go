@@ -17,7 +17,8 @@ import (
 var (
 	// ErrClosed is a cache, or a [Ref], that was closed.
 	ErrClosed = errors.New("cache is closed")
-	// ErrAbandoned is the cause with which the context of a build is cancelled when the last waiter has left, together with why it left.
+	// ErrAbandoned is the cause with which the context of a build is cancelled when the last waiter has left, together
+	// with why it left.
 	ErrAbandoned = errors.New("nobody waits for this any more")
 	// ErrPanic is a build that panicked; the error is a [*PanicError].
 	ErrPanic = panics.ErrPanic
@@ -25,7 +26,8 @@ var (
 	ErrGoexit = panics.ErrGoexit
 )
 
-// PanicError is a panic in a build. It answers errors.Is for [ErrPanic] and, if the value of the panic is an error, for that too.
+// PanicError is a panic in a build. It answers errors.Is for [ErrPanic] and, if the value of the panic is an error, for
+// that too.
 type PanicError = panics.Error
 
 // Key names a value.
@@ -46,32 +48,33 @@ const DefaultEntries = 4096
 type Options[V any] struct {
 	// Entries bounds the number of values; 0 means [DefaultEntries] and a negative number no bound.
 	Entries int
-	// Bytes bounds the sum of the costs of the values; 0 means no bound. A value that costs more than this drives out no other: it
-	// does not count, can be found as long as somebody has it pinned, and is dropped then.
+	// Bytes bounds the sum of the costs of the values; 0 means no bound. A value that costs more than this drives out
+	// no other: it does not count, can be found as long as somebody has it pinned, and is dropped then.
 	Bytes int64
-	// Cost is the size of a value and its key in bytes; nil means that values cost nothing, and a negative cost counts as 0. It is
-	// called once a value, without locks.
+	// Cost is the size of a value and its key in bytes; nil means that values cost nothing, and a negative cost counts
+	// as 0. It is called once a value, without locks.
 	Cost func(Key, V) int64
-	// TTL is how long a value is kept after it was built; 0 means for ever. A timer drops it, so a value that nobody asks
-	// for goes too.
+	// TTL is how long a value is kept after it was built; 0 means for ever. A timer drops it, so a value that nobody
+	// asks for goes too.
 	TTL time.Duration
-	// OnEvict takes each value that was dropped and is pinned by nobody, exactly once, without locks: the place to close
-	// it. It also takes a value that was built for nobody. It runs on the goroutine that dropped the value or gave the last
-	// reference back; what a new value drives out goes on the goroutine of its build, while its waiters go on.
+	// OnEvict takes each value that was dropped and is pinned by nobody, exactly once, without locks: the place to
+	// close it. It also takes a value that was built for nobody. It runs on the goroutine that dropped the value or
+	// gave the last reference back; what a new value drives out goes on the goroutine of its build, while its waiters
+	// go on.
 	OnEvict func(Key, V)
 	// Work, if not nil, makes what a build is to those who wait for it. It is called once a build, with a lock held: it
 	// must return at once and not call the cache.
 	Work func() Work
 }
 
-// Work is one build as those see it who wait for it, where waiting takes more than time: a waiter may hold something that
-// the build, or what the build waits for, needs. Its methods are called without locks.
+// Work is one build as those see it who wait for it, where waiting takes more than time: a waiter may hold something
+// that the build, or what the build waits for, needs. Its methods are called without locks.
 type Work interface {
 	// Context returns the context for the build: one with the values of ctx.
 	Context(ctx context.Context) context.Context
-	// Join begins a wait of one who has that context: of the caller that starts the build, before the build begins, and of
-	// each that joins. leave is called once, when the wait is over. With an error the caller does not wait: [Cache.Get]
-	// returns it.
+	// Join begins a wait of one who has that context: of the caller that starts the build, before the build begins, and
+	// of each that joins. leave is called once, when the wait is over. With an error the caller does not wait:
+	// [Cache.Get] returns it.
 	Join(ctx context.Context) (leave func(), err error)
 }
 
@@ -126,8 +129,8 @@ func New[V any](opts Options[V]) *Cache[V] {
 	}
 }
 
-// Lookup returns a new reference, owned by the caller, to the value of key if it is there. It builds nothing and waits for
-// nobody.
+// Lookup returns a new reference, owned by the caller, to the value of key if it is there. It builds nothing and waits
+// for nobody.
 func (c *Cache[V]) Lookup(key Key) (*Ref[V], bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,8 +142,8 @@ func (c *Cache[V]) Lookup(key Key) (*Ref[V], bool) {
 	return c.pinLocked(e), true
 }
 
-// findLocked returns the entry of key if it is there and not too old. One that is too old is left to the timer, which is
-// due.
+// findLocked returns the entry of key if it is there and not too old. One that is too old is left to the timer, which
+// is due.
 func (c *Cache[V]) findLocked(key Key) *entry[V] {
 	e := c.groups[key.Group][key.ID]
 	if e == nil || c.opts.TTL > 0 && !time.Now().Before(e.expires) {
@@ -258,8 +261,9 @@ func (c *Cache[V]) overLocked() bool {
 // outsizeLocked reports whether e costs more than all values may together.
 func (c *Cache[V]) outsizeLocked(e *entry[V]) bool { return c.opts.Bytes > 0 && e.cost > c.opts.Bytes }
 
-// Trim drops values that nobody has pinned, those let go of the longest time ago first, until their costs add up to so many bytes or none is
-// left, and returns what they cost. They are evicted when it returns. It is for when memory is short.
+// Trim drops values that nobody has pinned, those let go of the longest time ago first, until their costs add up to so
+// many bytes or none is left, and returns what they cost. They are evicted when it returns. It is for when memory is
+// short.
 func (c *Cache[V]) Trim(bytes int64) int64 {
 	c.mu.Lock()
 	var out []*entry[V]
@@ -286,8 +290,8 @@ func (c *Cache[V]) evict(entries []*entry[V]) {
 }
 
 // Close drops everything. Those who wait for a build get [ErrClosed] at once, and the builds' contexts are cancelled;
-// Close returns when they have returned, or with the cause of ctx. Values that are pinned live until their last [Ref] is
-// closed. Closing again waits again.
+// Close returns when they have returned, or with the cause of ctx. Values that are pinned live until their last [Ref]
+// is closed. Closing again waits again.
 func (c *Cache[V]) Close(ctx context.Context) error {
 	c.evict(c.shut())
 	select {

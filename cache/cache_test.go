@@ -82,7 +82,8 @@ func TestValueAboveTheBudgetDropsNobodyElse(t *testing.T) {
 	require.Zero(t, c.Stats().DroppedEntries)
 }
 
-// TestTrimDropsWhatNobodyHas: the value let go of the longest time ago first, no more than is asked for, and none that somebody has (D8).
+// TestTrimDropsWhatNobodyHas: the value let go of the longest time ago first, no more than is asked for, and none that
+// somebody has (D8).
 func TestTrimDropsWhatNobodyHas(t *testing.T) {
 	c := newCache(t, Options[*resource]{})
 	held := put(t, c, "held", 50)

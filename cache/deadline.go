@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// buildContext is the context of a build. Its deadline is the latest of all who wait, as long as each of them has one; it is not the
-// context that ends at that time, but those who wait: the last one who leaves ends the build.
+// buildContext is the context of a build. Its deadline is the latest of all who wait, as long as each of them has one;
+// it is not the context that ends at that time, but those who wait: the last one who leaves ends the build.
 type buildContext[V any] struct {
 	context.Context
 	c *Cache[V]
@@ -25,7 +25,8 @@ func (b *buildContext[V]) Deadline() (time.Time, bool) {
 	return at, limited
 }
 
-// outlived reports whether f failed because time was up for those who waited when it asked, while one who came later waits longer.
+// outlived reports whether f failed because time was up for those who waited when it asked, while one who came later
+// waits longer.
 func (c *Cache[V]) outlived(f *flight[V], waits patience) bool {
 	var own *final
 	if !errors.Is(f.err, context.DeadlineExceeded) || errors.As(f.err, &own) {
@@ -37,16 +38,16 @@ func (c *Cache[V]) outlived(f *flight[V], waits patience) bool {
 	return over && (!waits.limited || waits.until.After(f.told))
 }
 
-// Final marks an error of a load as one that the load would have had whoever waited: a time limit of its own that is over, for one. Those
-// who wait longer than others do not try again then. The error reads and answers as before.
+// Final marks an error of a load as one that the load would have had whoever waited: a time limit of its own that is
+// over, for one. Those who wait longer than others do not try again then. The error reads and answers as before.
 func Final(err error) error { return &final{err} }
 
 type final struct{ error }
 
 func (e *final) Unwrap() error { return e.error }
 
-// patience is how long one waits: until a time, or for ever where there is none. It is asked for without locks, for the context may be
-// that of a build.
+// patience is how long one waits: until a time, or for ever where there is none. It is asked for without locks, for the
+// context may be that of a build.
 type patience struct {
 	until   time.Time
 	limited bool

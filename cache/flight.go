@@ -26,15 +26,16 @@ type flight[V any] struct {
 // Get returns a reference, owned by the caller, to the value of key. If the value is not there, load builds it; all
 // who ask for the key meanwhile wait for the same build and get references of their own. The value becomes the cache's.
 //
-// A caller whose ctx ends while it waits leaves with the cause of ctx. load gets a context that is cancelled, with cause
-// [ErrAbandoned] and the cause of that waiter, when the last waiter has left; its deadline is the latest of theirs, at the moment at which it is asked for, and none
-// while one of them has none. So it may become later, and the context does not end at a time that it was asked for before: what has to end
-// then needs a timer of its own. Who waits longer than the build was told asks again where the build fails with
-// [context.DeadlineExceeded] after that time, unless that is [Final]: it was not his. It must not ask the cache for its own key: it would wait for itself, unless
+// A caller whose ctx ends while it waits leaves with the cause of ctx. load gets a context that is cancelled, with
+// cause [ErrAbandoned] and the cause of that waiter, when the last waiter has left; its deadline is the latest of
+// theirs, at the moment at which it is asked for, and none while one of them has none. So it may become later, and the
+// context does not end at a time that it was asked for before: what has to end then needs a timer of its own. Who waits
+// longer than the build was told asks again where the build fails with [context.DeadlineExceeded] after that time,
+// unless that is [Final]: it was not his. It must not ask the cache for its own key: it would wait for itself, unless
 // [Options.Work] notices.
 //
-// Errors are those of load, [*PanicError], [ErrGoexit] and [ErrClosed]; none is kept. A load that returns an error keeps
-// whatever else it returns.
+// Errors are those of load, [*PanicError], [ErrGoexit] and [ErrClosed]; none is kept. A load that returns an error
+// keeps whatever else it returns.
 func (c *Cache[V]) Get(ctx context.Context, key Key, load func(context.Context) (V, error)) (*Ref[V], error) {
 	return c.get(ctx, key, load, true)
 }
@@ -46,8 +47,8 @@ func (c *Cache[V]) GetAlone(ctx context.Context, key Key, load func(context.Cont
 }
 
 // get looks in the cache, and for a build to join, in the same critical section in which it starts one. A build puts
-// its value into the cache in the same critical section in which it stops being joinable. So there is no moment at which
-// a value has been built and cannot be found.
+// its value into the cache in the same critical section in which it stops being joinable. So there is no moment at
+// which a value has been built and cannot be found.
 func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], error) {
 	waits := patienceOf(ctx)
 	for {
@@ -105,8 +106,8 @@ func (c *Cache[V]) newFlightLocked(ctx context.Context, waits patience, key Key,
 	return f, &buildContext[V]{inner, c, f}
 }
 
-// await starts the build of f, if it is given, and returns when f is done or ctx ends, whichever the lock sees first. It returns f if that
-// is what failed.
+// await starts the build of f, if it is given, and returns when f is done or ctx ends, whichever the lock sees first.
+// It returns f if that is what failed.
 func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], build func()) (*Ref[V], *flight[V], error) {
 	leave, err := f.join(ctx)
 	if build != nil {

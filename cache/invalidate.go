@@ -53,8 +53,8 @@ func (c *Cache[V]) invalidate(match func(Key) bool, findLocked func() []*entry[V
 	return n
 }
 
-// armLocked sets the timer for the oldest entry if it is not set. The TTL is the same for all, so the oldest is the first
-// to expire, and a timer that fires for an entry that has gone is set again for the next.
+// armLocked sets the timer for the oldest entry if it is not set. The TTL is the same for all, so the oldest is the
+// first to expire, and a timer that fires for an entry that has gone is set again for the next.
 func (c *Cache[V]) armLocked() {
 	oldest := c.aging.Front()
 	if c.timer != nil || oldest == nil {

@@ -38,7 +38,8 @@ type Memory interface {
 	// ReadAt copies bytes from the memory to host memory, with the contract of [io.ReaderAt].
 	io.ReaderAt
 	// WriteAt copies bytes from host memory to the memory, with the contract of [io.WriterAt]. It never extends the
-	// memory; a write past its end fails with [ErrRange] and writes nothing. Read-only memory refuses it with [ErrReadOnly].
+	// memory; a write past its end fails with [ErrRange] and writes nothing. Read-only memory refuses it with
+	// [ErrReadOnly].
 	io.WriterAt
 
 	// Device is the device that made this memory. The memory borrows it.
@@ -59,37 +60,38 @@ type Memory interface {
 type Mapped interface {
 	Memory
 	// Data is the memory itself, Bytes long, not a copy; nil after Close. It is valid until Close. Writing to it while
-	// Writable is false kills the process (SIGSEGV). Memory whose Data was handed out is given back by Close alone, never by the
-	// garbage collector: a slice of it may outlive everything else that refers to it (see [Leak]).
+	// Writable is false kills the process (SIGSEGV). Memory whose Data was handed out is given back by Close alone,
+	// never by the garbage collector: a slice of it may outlive everything else that refers to it (see [Leak]).
 	Data() []byte
-	// Pin returns the memory as Data does, for use until unpin is called, once. Until then it stays mapped, even where it is closed
-	// meanwhile, and where write is set it stays writable: [Sealer.Seal] fails with [ErrBusy]. No slice of data may be kept longer.
-	// Errors are [os.ErrClosed], and [ErrReadOnly] where write is set and the memory is not Writable.
+	// Pin returns the memory as Data does, for use until unpin is called, once. Until then it stays mapped, even where
+	// it is closed meanwhile, and where write is set it stays writable: [Sealer.Seal] fails with [ErrBusy]. No slice of
+	// data may be kept longer. Errors are [os.ErrClosed], and [ErrReadOnly] where write is set and the memory is not
+	// Writable.
 	Pin(write bool) (data []byte, unpin func(), err error)
 }
 
 // Exposer is memory that knows whether somebody may have a slice or an address of it.
 type Exposer interface {
 	Memory
-	// Exposed is true once a slice of the memory or its address was handed out ([Mapped.Data], [Addressable.DevicePointer]). The flag does
-	// not keep the memory reachable, so cleanups can look at it.
+	// Exposed is true once a slice of the memory or its address was handed out ([Mapped.Data],
+	// [Addressable.DevicePointer]). The flag does not keep the memory reachable, so cleanups can look at it.
 	Exposed() *atomic.Bool
 }
 
-// Sparse is memory of which parts may not exist yet, as of a file with holes. They read as zeros. ReadAt does not make them;
-// touching them through Data or Pin does.
+// Sparse is memory of which parts may not exist yet, as of a file with holes. They read as zeros. ReadAt does not make
+// them; touching them through Data or Pin does.
 type Sparse interface {
 	Memory
-	// Allocated tells how much memory there is behind the object of which the memory is all or a part, and how large that object
-	// is, both in bytes. It has holes where allocated is less than size.
+	// Allocated tells how much memory there is behind the object of which the memory is all or a part, and how large
+	// that object is, both in bytes. It has holes where allocated is less than size.
 	Allocated() (allocated, size int64, err error)
 }
 
 // Addressable is memory that a device addresses.
 type Addressable interface {
 	Memory
-	// DevicePointer is the address on the device, valid until Close; 0 after it. Memory whose address was handed out is given back by
-	// Close alone, never by the garbage collector (see [Leak]).
+	// DevicePointer is the address on the device, valid until Close; 0 after it. Memory whose address was handed out is
+	// given back by Close alone, never by the garbage collector (see [Leak]).
 	DevicePointer() uint64
 }
 
@@ -106,20 +108,20 @@ type Freezer interface {
 // Sealer is memory that can be closed against all writers for ever, this process included.
 type Sealer interface {
 	Memory
-	// Seal lets nobody write the memory any more. This mapping stays where it is and is read-only: Writable is false, and a write
-	// to its Data kills the process. The bytes are final, so the memory has an identity ([Identifier]). It is for memory that no
-	// other process has mapped yet; a mapping that could be written, or become so, makes it fail with [ErrBusy] and change nothing. So
-	// does a write that is under way: one by [Loader.LoadAt] or through [Mapped.Pin]; one that comes later fails with [ErrReadOnly].
-	// Sealing twice is nil. Memory that is mapped read-only is [ErrReadOnly]: that is its owner's decision; so is frozen memory, whose
-	// other mappings nobody knows.
+	// Seal lets nobody write the memory any more. This mapping stays where it is and is read-only: Writable is false,
+	// and a write to its Data kills the process. The bytes are final, so the memory has an identity ([Identifier]). It
+	// is for memory that no other process has mapped yet; a mapping that could be written, or become so, makes it fail
+	// with [ErrBusy] and change nothing. So does a write that is under way: one by [Loader.LoadAt] or through
+	// [Mapped.Pin]; one that comes later fails with [ErrReadOnly]. Sealing twice is nil. Memory that is mapped
+	// read-only is [ErrReadOnly]: that is its owner's decision; so is frozen memory, whose other mappings nobody knows.
 	Seal() error
 }
 
 // Loader is memory that has a faster way to be filled from a file than ReadAt into a buffer and WriteAt out of it.
 type Loader interface {
 	Memory
-	// LoadAt copies n bytes of src from offset srcOff to the memory at dstOff and returns when they are there. progress,
-	// if not nil, is told the number of bytes done since it was last called, from one goroutine at a time.
+	// LoadAt copies n bytes of src from offset srcOff to the memory at dstOff and returns when they are there.
+	// progress, if not nil, is told the number of bytes done since it was last called, from one goroutine at a time.
 	LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(bytes int64)) error
 }
 
@@ -148,17 +150,17 @@ type Prober interface {
 // Identifier is memory that can be recognised when it is seen again, in whichever process.
 type Identifier interface {
 	Memory
-	// Identity is a name that no other memory of this host has while this one exists; ok is true only where the system itself keeps
-	// everybody from writing to the memory ever again, this process included, so that equal identities mean equal bytes. Frozen
-	// memory ([Freezer]) is not enough: mappings from before the freeze can still be written.
+	// Identity is a name that no other memory of this host has while this one exists; ok is true only where the system
+	// itself keeps everybody from writing to the memory ever again, this process included, so that equal identities
+	// mean equal bytes. Frozen memory ([Freezer]) is not enough: mappings from before the freeze can still be written.
 	Identity() (id string, ok bool)
 }
 
 // Placed is memory that can be told from other memory, whoever may write it.
 type Placed interface {
 	Memory
-	// Place says where the bytes are: memory of this process with the same place, mapped once or twice, is the same memory, as long as all
-	// of it is open. ok is false where the system cannot tell.
+	// Place says where the bytes are: memory of this process with the same place, mapped once or twice, is the same
+	// memory, as long as all of it is open. ok is false where the system cannot tell.
 	Place() (place Place, ok bool)
 }
 

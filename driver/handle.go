@@ -34,8 +34,8 @@ func (k HandleKind) BlobBytes() int {
 	return -1
 }
 
-// Handle names memory of one process so that another can import it. It is a value to send; what it says of the memory is a
-// claim that the importing device checks.
+// Handle names memory of one process so that another can import it. It is a value to send; what it says of the memory
+// is a claim that the importing device checks.
 type Handle struct {
 	// Kind says how to import the memory.
 	Kind HandleKind
@@ -43,8 +43,8 @@ type Handle struct {
 	Device UUID
 	// Bytes is the size of the memory.
 	Bytes int64
-	// Offset is where the memory begins inside the allocation that Blob or File names, in bytes. The allocation has at least
-	// Offset + Bytes bytes.
+	// Offset is where the memory begins inside the allocation that Blob or File names, in bytes. The allocation has at
+	// least Offset + Bytes bytes.
 	Offset int64
 	// Blob is the driver's opaque handle, for kinds without a descriptor.
 	Blob []byte
@@ -52,8 +52,8 @@ type Handle struct {
 	File *os.File
 }
 
-// Validate checks the handle by itself: known kind, sizes that add up, a descriptor or a blob as the kind says. Its errors
-// are [ErrHandle]; an unknown kind is an [UnsupportedError]. It does not look at the object behind the handle.
+// Validate checks the handle by itself: known kind, sizes that add up, a descriptor or a blob as the kind says. Its
+// errors are [ErrHandle]; an unknown kind is an [UnsupportedError]. It does not look at the object behind the handle.
 func (h Handle) Validate() error {
 	want := h.Kind.BlobBytes()
 	switch {

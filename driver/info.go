@@ -28,8 +28,8 @@ func (t DeviceType) String() string {
 	return "device type " + strconv.Itoa(int(t))
 }
 
-// UUID names a device across processes: a GPU's own UUID, or the boot id of the host for its memory. The zero UUID means
-// not known.
+// UUID names a device across processes: a GPU's own UUID, or the boot id of the host for its memory. The zero UUID
+// means not known.
 type UUID [16]byte
 
 // IsZero reports whether the UUID is not known.

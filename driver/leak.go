@@ -13,9 +13,9 @@ type Leak struct {
 	Kind string
 	// Bytes is its size; 0 where it has none.
 	Bytes int64
-	// Kept is true where a slice or an address of it was handed out ([Mapped.Data], [Addressable.DevicePointer]). Nobody can tell
-	// whether that is still in use, so it is never given back: its bytes stay as they are until the process ends. Without it the
-	// thing was given back.
+	// Kept is true where a slice or an address of it was handed out ([Mapped.Data], [Addressable.DevicePointer]).
+	// Nobody can tell whether that is still in use, so it is never given back: its bytes stay as they are until the
+	// process ends. Without it the thing was given back.
 	Kept bool
 }
 
@@ -34,7 +34,8 @@ var (
 	leakHandler atomic.Pointer[func(Leak)]
 )
 
-// Leaks counts the leaks of the process so far. A program that closes everything has none; one that serves for long watches Kept.
+// Leaks counts the leaks of the process so far. A program that closes everything has none; one that serves for long
+// watches Kept.
 func Leaks() LeakStats {
 	return LeakStats{
 		Kept: leaks.kept.Load(), KeptBytes: leaks.keptBytes.Load(),
@@ -42,8 +43,9 @@ func Leaks() LeakStats {
 	}
 }
 
-// OnLeak makes handle be told of each leak, from any goroutine, in the place of what logs by default: a warning of package slog for what is
-// kept, for the first ten leaks and then each time that their number has doubled. nil brings the default back.
+// OnLeak makes handle be told of each leak, from any goroutine, in the place of what logs by default: a warning of
+// package slog for what is kept, for the first ten leaks and then each time that their number has doubled. nil brings
+// the default back.
 func OnLeak(handle func(Leak)) {
 	if handle == nil {
 		leakHandler.Store(nil)
@@ -52,8 +54,8 @@ func OnLeak(handle func(Leak)) {
 	leakHandler.Store(&handle)
 }
 
-// ReportLeak counts a leak and tells the handler of [OnLeak]. Devices call it; it is not for cleanups themselves, since the handler may
-// take its time.
+// ReportLeak counts a leak and tells the handler of [OnLeak]. Devices call it; it is not for cleanups themselves, since
+// the handler may take its time.
 func ReportLeak(l Leak) {
 	count, bytes := &leaks.released, &leaks.releasedBytes
 	if l.Kept {

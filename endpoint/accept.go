@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// How long accepting pauses after it failed for a reason that may pass: longer after each failure in a row. The log hears of a change once a
-// minute at most.
+// How long accepting pauses after it failed for a reason that may pass: longer after each failure in a row. The log
+// hears of a change once a minute at most.
 const (
 	firstRest  = 5 * time.Millisecond
 	longRest   = time.Second
@@ -50,7 +50,8 @@ func (b *acceptBackoff) over() {
 	}
 }
 
-// temporary reports whether accepting a client may work again later: this process or the host is out of something for now.
+// temporary reports whether accepting a client may work again later: this process or the host is out of something for
+// now.
 func temporary(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR,

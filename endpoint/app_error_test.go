@@ -17,8 +17,8 @@ import (
 
 var errQuota = endpoint.NewError("quota", "the quota is used up")
 
-// TestApplicationErrorsCross has functions that return errors of the program's own, and of the standard library: they arrive as themselves, of
-// a call as of a task, over the socket and within the process. (D29)
+// TestApplicationErrorsCross has functions that return errors of the program's own, and of the standard library: they
+// arrive as themselves, of a call as of a task, over the socket and within the process. (D29)
 func TestApplicationErrorsCross(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()

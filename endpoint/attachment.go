@@ -70,8 +70,8 @@ func (h *attachment) giveUp() bool {
 	return true
 }
 
-// forgotten is called when nothing of the handle is used any more and nobody has closed it. The lease goes back, unless memory of the
-// version may be in use: then that is a leak.
+// forgotten is called when nothing of the handle is used any more and nobody has closed it. The lease goes back, unless
+// memory of the version may be in use: then that is a leak.
 func (h *attachment) forgotten(leak *driver.Leak) {
 	h.client.start(func() {
 		log := h.client.log.With("name", h.name, "version", h.version, "server", h.server)
@@ -113,8 +113,8 @@ func (h *attachment) attached(server string, version uint64) {
 	}
 }
 
-// eventsOf makes the events of a connection those that count, and returns what takes them: what another owner, or the same one on a
-// connection that broke, says of the name is not about this version.
+// eventsOf makes the events of a connection those that count, and returns what takes them: what another owner, or the
+// same one on a connection that broke, says of the name is not about this version.
 func (h *attachment) eventsOf(l *link.Link) func(message.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -173,8 +173,8 @@ func (h *attachment) detach(l *link.Link) {
 	}
 }
 
-// leased notes a lease that was taken. It is false when the handle was closed meanwhile, or has a lease on that link: the
-// caller gives this one back.
+// leased notes a lease that was taken. It is false when the handle was closed meanwhile, or has a lease on that link:
+// the caller gives this one back.
 func (h *attachment) leased(l *link.Link, lease, request uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,14 +188,15 @@ func (h *attachment) leased(l *link.Link, lease, request uint64) bool {
 	return true
 }
 
-// leasedOn tells whether the lease is held on that link; nil for none.
+// leasedOn reports whether the lease is held on that link; nil for none.
 func (h *attachment) leasedOn(l *link.Link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.link == l
 }
 
-// settledOn tells that there is nothing to take up on a link: the lease is held there, or no owner knows the version any more.
+// settledOn tells that there is nothing to take up on a link: the lease is held there, or no owner knows the version
+// any more.
 func (h *attachment) settledOn(l *link.Link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -107,8 +107,8 @@ func TestB25AServerThatCannotStartSaysSo(t *testing.T) {
 	}
 }
 
-// TestB26ASignalLeavesNothingInTheWay ends owners by signals that they do not handle. A socket file that is left is no obstacle for the
-// next one, which starts at once; who was connected is with that one then.
+// TestB26ASignalLeavesNothingInTheWay ends owners by signals that they do not handle. A socket file that is left is no
+// obstacle for the next one, which starts at once; who was connected is with that one then.
 func TestB26ASignalLeavesNothingInTheWay(t *testing.T) {
 	socket := socketPath(t)
 	o := start(t)
@@ -267,7 +267,8 @@ func TestB31ACallOfAnAbsentOwnerEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestB32ManyConnectAtOnce has processes connect to an owner that accepts nobody yet, many more than the kernel queues for it.
+// TestB32ManyConnectAtOnce has processes connect to an owner that accepts nobody yet, many more than the kernel queues
+// for it.
 func TestB32ManyConnectAtOnce(t *testing.T) {
 	const processes, each, queue = 4, 50, 8
 	socket := socketPath(t)
@@ -300,7 +301,8 @@ func TestB32ManyConnectAtOnce(t *testing.T) {
 	}
 }
 
-// otherDevice is a device of the same type and number as another one, and another UUID: what a process sees that was given other GPUs.
+// otherDevice is a device of the same type and number as another one, and another UUID: what a process sees that was
+// given other GPUs.
 type otherDevice struct{ driver.Device }
 
 // Info implements [driver.Device].

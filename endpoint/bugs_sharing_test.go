@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The tests with a number are about the bugs of the systems that this one follows; BUGS.md says what each bug was. Those in this file are
-// about memory and references, and run against an owner in another process.
+// The tests with a number are about the bugs of the systems that this one follows; BUGS.md says what each bug was.
+// Those in this file are about memory and references, and run against an owner in another process.
 
 // ran is how often an endpoint of the owner did something.
 func ran(o *child, what string) uint64 { return o.must(command{Do: "ran", Key: what}).Version }

@@ -8,9 +8,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 )
 
-// callContext is the context of one request. Most functions of endpoints are over before anybody asks their context for more than Err, so
-// what it takes to be told of an end (a channel, a timer, a place in the list of the session's context) is made when
-// somebody first asks for it.
+// callContext is the context of one request. Most functions of endpoints are over before anybody asks their context for
+// more than Err, so what it takes to be told of an end (a channel, a timer, a place in the list of the session's
+// context) is made when somebody first asks for it.
 type callContext struct {
 	parent   context.Context // the session's
 	caller   context.Context // of a caller in this process, whose values and end count too; nil for others
@@ -101,7 +101,8 @@ func (c *callContext) Err() error {
 	return c.parent.Err()
 }
 
-// Value implements context.Context. Package context finds the cause of an end, and where to put the contexts below this one, by it.
+// Value implements context.Context. Package context finds the cause of an end, and where to put the contexts below this
+// one, by it.
 func (c *callContext) Value(key any) any {
 	if key == (inproc.RequestKey{}) {
 		return c
@@ -109,7 +110,8 @@ func (c *callContext) Value(key any) any {
 	return c.full().Value(key)
 }
 
-// CallsBack implements [inproc.Reentrant]: the reader that runs the function itself would not read the call that it makes.
+// CallsBack implements [inproc.Reentrant]: the reader that runs the function itself would not read the call that it
+// makes.
 func (c *callContext) CallsBack() {
 	if c.reader != nil {
 		c.reader.handReadingOver()

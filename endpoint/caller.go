@@ -12,8 +12,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Caller is what endpoints can be called through: a [Client], whose owner is another process, a [Server], which calls its own
-// endpoints over a connection within the process, or a [Node], which is one of the two. All three check, cache, share and fail alike.
+// Caller is what endpoints can be called through: a [Client], whose owner is another process, a [Server], which calls
+// its own endpoints over a connection within the process, or a [Node], which is one of the two. All three check, cache,
+// share and fail alike.
 type Caller interface {
 	// Call calls an endpoint and decodes its result into out. See [Client.Call].
 	Call(ctx context.Context, name string, in, out any) error
@@ -79,16 +80,16 @@ type caller struct{ to *Client }
 
 func (c *caller) through() *Client { return c.to }
 
-// Call calls an endpoint and decodes its result into out, a pointer, or drops it where out is nil. in is encoded by the rules of
-// [Register], and borrowed; its tensors are shared in place, not copied: whoever runs the function sees the same memory for as
-// long as it runs. Tensors of the result are the caller's, who closes them; they stay valid whatever becomes of the owner. They may be of
-// a result that others got too, so nobody writes to them.
+// Call calls an endpoint and decodes its result into out, a pointer, or drops it where out is nil. in is encoded by the
+// rules of [Register], and borrowed; its tensors are shared in place, not copied: whoever runs the function sees the
+// same memory for as long as it runs. Tensors of the result are the caller's, who closes them; they stay valid whatever
+// becomes of the owner. They may be of a result that others got too, so nobody writes to them.
 //
 // The reference that comes with a managed result goes back at once; see [CallManaged] to keep it.
 //
-// When ctx ends the function is told to stop, and Call returns, also where the owner does not read what it is sent. Errors: what the function
-// returned, with its code; [ErrNoEndpoint]; those of Dial where the connection is gone. A call whose connection breaks is not repeated
-// once it was sent: the function may have run.
+// When ctx ends the function is told to stop, and Call returns, also where the owner does not read what it is sent.
+// Errors: what the function returned, with its code; [ErrNoEndpoint]; those of Dial where the connection is gone. A
+// call whose connection breaks is not repeated once it was sent: the function may have run.
 func (c *caller) Call(ctx context.Context, name string, in, out any) error {
 	return c.get(ctx, fetch{name: name, in: in}, out)
 }
@@ -135,8 +136,9 @@ func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	return list, nil
 }
 
-// ServerInfo describes the server: what it is, what it has counted, what its endpoints took, and who its clients are. It does not wait for an
-// owner that is not there, nor longer than five seconds for one that does not answer: both are [ErrUnavailable].
+// ServerInfo describes the server: what it is, what it has counted, what its endpoints took, and who its clients are.
+// It does not wait for an owner that is not there, nor longer than five seconds for one that does not answer: both are
+// [ErrUnavailable].
 func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.to.infoTimeout, errInfoTimeout)
 	defer cancel()
@@ -147,14 +149,14 @@ func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	return decodeServerInfo(got), nil
 }
 
-// defaultInfoTimeout is how long a server may take to describe itself. Programs ask for it where they must not be held up: to be scraped, or to show
-// how they are.
+// defaultInfoTimeout is how long a server may take to describe itself. Programs ask for it where they must not be held
+// up: to be scraped, or to show how they are.
 const defaultInfoTimeout = 5 * time.Second
 
 var errInfoTimeout = fmt.Errorf("%w: the owner did not answer within %v: %w", status.ErrUnavailable, defaultInfoTimeout, context.DeadlineExceeded)
 
-// InvalidateCall drops the cached result of a call with that argument, and one that is being made: who asks after it gets what was
-// begun after it. It reports whether there was one. Who has the result keeps it.
+// InvalidateCall drops the cached result of a call with that argument, and one that is being made: who asks after it
+// gets what was begun after it. It reports whether there was one. Who has the result keeps it.
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got message.Invalidated
 	if err := c.to.ask(ctx, message.OpInvalidateCall, name, in, &got); err != nil {
@@ -163,7 +165,8 @@ func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool,
 	return got.Count > 0, nil
 }
 
-// InvalidateEndpoint drops all cached results of an endpoint, and those that are being made, and returns how many there were.
+// InvalidateEndpoint drops all cached results of an endpoint, and those that are being made, and returns how many there
+// were.
 func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
 	var got message.Invalidated
 	ask := link.Request{Op: message.OpInvalidateEndpoint, Body: message.InvalidateEndpoint{Endpoint: name}}

@@ -11,10 +11,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Release gives one reference to a managed object back, the oldest that this session has. It is false, and nothing happens, where the object
-// is gone or this session has no reference to it: nobody gives back what is another's. A [Ref] gives its own reference back, and no other;
-// this is for ids that were kept apart from their values. A Ref whose reference went this way is [ErrClosed], and its Close only
-// closes the value.
+// Release gives one reference to a managed object back, the oldest that this session has. It is false, and nothing
+// happens, where the object is gone or this session has no reference to it: nobody gives back what is another's. A
+// [Ref] gives its own reference back, and no other; this is for ids that were kept apart from their values. A Ref whose
+// reference went this way is [ErrClosed], and its Close only closes the value.
 func (c *caller) Release(ctx context.Context, objectID string) (bool, error) {
 	released, err := c.release(ctx, []string{objectID})
 	if err != nil {
@@ -23,8 +23,8 @@ func (c *caller) Release(ctx context.Context, objectID string) (bool, error) {
 	return released[0].Released, nil
 }
 
-// ReleaseMany is Release for many objects at once. It tells for each id whether a reference went back; an id that is given n times gives
-// n references back, and is true if any went.
+// ReleaseMany is Release for many objects at once. It tells for each id whether a reference went back; an id that is
+// given n times gives n references back, and is true if any went.
 func (c *caller) ReleaseMany(ctx context.Context, objectIDs ...string) (map[string]bool, error) {
 	released, err := c.release(ctx, objectIDs)
 	if err != nil {
@@ -37,8 +37,8 @@ func (c *caller) ReleaseMany(ctx context.Context, objectIDs ...string) (map[stri
 	return out, nil
 }
 
-// ReleaseEach gives one reference back for each id, as often as it is given, and tells in the same order what became of each. An error is
-// of all of them; that one was not taken back is none, but says why in its row.
+// ReleaseEach gives one reference back for each id, as often as it is given, and tells in the same order what became of
+// each. An error is of all of them; that one was not taken back is none, but says why in its row.
 func (c *caller) ReleaseEach(ctx context.Context, objectIDs ...string) ([]Released, error) {
 	rows, err := c.release(ctx, objectIDs)
 	if err != nil {
@@ -87,8 +87,9 @@ func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, e
 	return decodeObject(got), nil
 }
 
-// Objects lists the managed objects of the endpoints, or all if none is given, with the sessions that hold them, in the order in which
-// they were made. The server is asked as often as it takes; an object that is made or goes meanwhile may be in the list or not.
+// Objects lists the managed objects of the endpoints, or all if none is given, with the sessions that hold them, in the
+// order in which they were made. The server is asked as often as it takes; an object that is made or goes meanwhile may
+// be in the list or not.
 func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo, error) {
 	list := []ObjectInfo{}
 	for ask := (message.Objects{Endpoints: endpoints}); ; {
@@ -109,9 +110,9 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 	}
 }
 
-// Destroy drops a managed object whoever has references to it, and returns it as it was, with those who held it: their references become
-// stale, and they are told who did it. What they have mapped stays theirs. The owner's user and root may do that; others are
-// [ErrPermission]. An object that the server does not have is [ErrStale].
+// Destroy drops a managed object whoever has references to it, and returns it as it was, with those who held it: their
+// references become stale, and they are told who did it. What they have mapped stays theirs. The owner's user and root
+// may do that; others are [ErrPermission]. An object that the server does not have is [ErrStale].
 func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
 	ask := link.Request{Op: message.OpObjectDestroy, Body: message.Object{ID: objectID}}
@@ -121,8 +122,8 @@ func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, erro
 	return decodeObject(got), nil
 }
 
-// EnsureLive describes a managed object that came from the server with that id, empty for any. One that is gone is a [*StaleError]
-// with the reason.
+// EnsureLive describes a managed object that came from the server with that id, empty for any. One that is gone is a
+// [*StaleError] with the reason.
 func (c *caller) EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error) {
 	info, err := c.ObjectInfo(ctx, objectID)
 	answered := info.ServerID

@@ -12,8 +12,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Submit starts a call as a task, which any endpoint can be but a stream, and returns at once with what is known of it. Once it has returned, the task outlives
-// ctx and the connection; a task of which the caller did not get to hear, because ctx ended first, is cancelled. Its arguments are shared as for Call. Errors: [ErrNoEndpoint], task.ErrCapacity, task.ErrShutdown.
+// Submit starts a call as a task, which any endpoint can be but a stream, and returns at once with what is known of it.
+// Once it has returned, the task outlives ctx and the connection; a task of which the caller did not get to hear,
+// because ctx ended first, is cancelled. Its arguments are shared as for Call. Errors: [ErrNoEndpoint],
+// task.ErrCapacity, task.ErrShutdown.
 func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
 	var got message.TaskInfo
 	if err := c.to.ask(ctx, message.OpSubmit, name, in, &got); err != nil {
@@ -27,9 +29,9 @@ func (c *caller) Task(ctx context.Context, id string) (TaskInfo, error) {
 	return c.task(ctx, message.OpTask, message.Task{ID: id})
 }
 
-// Wait waits for the end of a task, however it ends: [TaskInfo.Err] tells how. When ctx ends, or the connection, the task goes on. When ctx
-// ends it returns what is known of the task then, beside the cause of ctx; a server that does not say so at once leaves only the id.
-// A task that waits for itself gets task.ErrSelf.
+// Wait waits for the end of a task, however it ends: [TaskInfo.Err] tells how. When ctx ends, or the connection, the
+// task goes on. When ctx ends it returns what is known of the task then, beside the cause of ctx; a server that does
+// not say so at once leaves only the id. A task that waits for itself gets task.ErrSelf.
 func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
 	if own, ok := task.ID(ctx); ok && own == id { // an owner could not know it of a client
 		return TaskInfo{}, fmt.Errorf("task %s: %w", id, task.ErrSelf)
@@ -62,15 +64,15 @@ func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (Ta
 	return decodeTask(got), nil
 }
 
-// Result decodes the result of a task that has completed into out, a pointer, or drops it where out is nil. It can be fetched as often as
-// the task is kept: each fetch is a result of its own, whose tensors its caller closes. Errors: task.ErrNotFinished,
-// task.ErrFailed and task.ErrCancelled with what the function returned, task.ErrNotFound.
+// Result decodes the result of a task that has completed into out, a pointer, or drops it where out is nil. It can be
+// fetched as often as the task is kept: each fetch is a result of its own, whose tensors its caller closes. Errors:
+// task.ErrNotFinished, task.ErrFailed and task.ErrCancelled with what the function returned, task.ErrNotFound.
 func (c *caller) Result(ctx context.Context, id string, out any) error {
 	return c.get(ctx, fetch{task: id}, out)
 }
 
-// Cancel cancels a task: one that waits ends at once, the function of one that runs is told to stop. It is false for a task that
-// had ended.
+// Cancel cancels a task: one that waits ends at once, the function of one that runs is told to stop. It is false for a
+// task that had ended.
 func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	var got message.TaskCancelled
 	if err := c.to.request(ctx, link.Request{Op: message.OpTaskCancel, Body: message.Task{ID: id}}, &got); err != nil {
@@ -79,8 +81,8 @@ func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	return got.Cancelled, nil
 }
 
-// Tasks lists the tasks that the filter selects, in the order in which they were submitted. Their errors are those of Task, cut where they
-// are long.
+// Tasks lists the tasks that the filter selects, in the order in which they were submitted. Their errors are those of
+// Task, cut where they are long.
 func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error) {
 	ask := message.Tasks{Endpoint: filter.Endpoint, Mine: filter.Mine}
 	for _, s := range filter.States {

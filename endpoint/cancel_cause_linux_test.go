@@ -37,7 +37,8 @@ func causeRegistry(t *testing.T, started chan<- struct{}, causes chan<- error) *
 	return r
 }
 
-// TestCancelCauseReachesTheFunction: the cause with which a caller cancels is the cause of the function's context. (D29)
+// TestCancelCauseReachesTheFunction: the cause with which a caller cancels is the cause of the function's context.
+// (D29)
 func TestCancelCauseReachesTheFunction(t *testing.T) {
 	drivertest.Leaks(t)
 	started, causes := make(chan struct{}, 1), make(chan error, 1)

@@ -12,7 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// accustom makes an owner believe that calls of an endpoint are short, so that the goroutine that reads runs them itself.
+// accustom makes an owner believe that calls of an endpoint are short, so that the goroutine that reads runs them
+// itself.
 func accustom(t *testing.T, c *endpoint.Client, name string, in any) {
 	t.Helper()
 	for range 300 {
@@ -56,8 +57,8 @@ func TestDeadlinesStopTheFunction(t *testing.T) {
 	eventually(t, waitLimit, "it was stopped", func() bool { return statsOf(t, c).Stopped == 1 })
 }
 
-// A call that is long although all before it were short holds up those behind it on the same connection for a moment, not for as long as
-// it lasts.
+// A call that is long although all before it were short holds up those behind it on the same connection for a moment,
+// not for as long as it lasts.
 func TestACallThatIsUnexpectedlyLongHoldsUpNobody(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)

@@ -22,13 +22,14 @@ import (
 type ClientOptions struct {
 	// Socket is the owner's path; empty stands for SocketPath("", 0).
 	Socket string
-	// OverSocket makes the client go over the socket to a server of its own process too. It is meant for tests and measurements of what
-	// other processes get.
+	// OverSocket makes the client go over the socket to a server of its own process too. It is meant for tests and
+	// measurements of what other processes get.
 	OverSocket bool
-	// Devices are what memory can be imported on. Borrowed: they must outlive the client and its handles. Without any, a client can
-	// ask and watch, but not acquire.
+	// Devices are what memory can be imported on. Borrowed: they must outlive the client and its handles. Without any,
+	// a client can ask and watch, but not acquire.
 	Devices []driver.Device
-	// Wait makes Dial wait for an owner that is not there yet, until its context ends. Otherwise it fails at once. [NewClient] never waits.
+	// Wait makes Dial wait for an owner that is not there yet, until its context ends. Otherwise it fails at once.
+	// [NewClient] never waits.
 	Wait bool
 	// AllowUIDs are the users, beside the client's own, whose processes may be the owner.
 	AllowUIDs []uint32
@@ -36,13 +37,14 @@ type ClientOptions struct {
 	Limits wire.Limits
 	// Label names this client in the owner's books, for people. At most 64 bytes; empty stands for the program's name.
 	Label string
-	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used only.
+	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used
+	// only.
 	Logger *slog.Logger
 }
 
-// Client is one connection to an owner, on which any number of requests may be in flight. When the owner goes away the client dials
-// again by itself, as soon and as long as somebody needs it: a request that waits within its context, a handle, a watcher.
-// Its methods are safe for concurrent use.
+// Client is one connection to an owner, on which any number of requests may be in flight. When the owner goes away the
+// client dials again by itself, as soon and as long as somebody needs it: a request that waits within its context, a
+// handle, a watcher. Its methods are safe for concurrent use.
 type Client struct {
 	caller
 	opts    ClientOptions
@@ -70,8 +72,9 @@ type Client struct {
 	closed   bool
 }
 
-// Dial connects to an owner. Errors: [ErrUnavailable] when nobody serves on the socket, [ErrPermission] when the owner is another
-// user or refuses this one, [ErrProtocol] when it speaks another version, the cause of ctx when that ends first.
+// Dial connects to an owner. Errors: [ErrUnavailable] when nobody serves on the socket, [ErrPermission] when the owner
+// is another user or refuses this one, [ErrProtocol] when it speaks another version, the cause of ctx when that ends
+// first.
 func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	c, err := makeClient(opts)
 	if err != nil {
@@ -88,9 +91,10 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// NewClient returns a client that dials in the background, until it is connected for the first time or closed: its owner need not be there
-// yet. Requests wait for the connection within their contexts, with [Client.Connect] a program waits for it alone, and [Client.State] and
-// [Client.Stats] say how it goes. Errors are those of options that make no sense.
+// NewClient returns a client that dials in the background, until it is connected for the first time or closed: its
+// owner need not be there yet. Requests wait for the connection within their contexts, with [Client.Connect] a program
+// waits for it alone, and [Client.State] and [Client.Stats] say how it goes. Errors are those of options that make no
+// sense.
 func NewClient(opts ClientOptions) (*Client, error) {
 	c, err := makeClient(opts)
 	if err != nil {
@@ -143,8 +147,8 @@ func (c *Client) serverClosed() {
 	c.Close()
 }
 
-// Close ends the connection, gives back all leases and ends all watchers. Memory of handles stays mapped until they are closed
-// themselves. A second Close is nil.
+// Close ends the connection, gives back all leases and ends all watchers. Memory of handles stays mapped until they are
+// closed themselves. A second Close is nil.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {

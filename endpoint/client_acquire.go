@@ -12,23 +12,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Acquire attaches the newest version of a name: its tensors are mapped, read-only, into this process. Nothing is copied, and
-// the time it takes does not depend on their bytes. The caller closes the handle. Errors: [ErrNotFound] for a name that is
-// not published, [ErrCapability] for memory of a device that this client was not given, those of Dial where
-// the connection is gone, the cause of ctx.
+// Acquire attaches the newest version of a name: its tensors are mapped, read-only, into this process. Nothing is
+// copied, and the time it takes does not depend on their bytes. The caller closes the handle. Errors: [ErrNotFound] for
+// a name that is not published, [ErrCapability] for memory of a device that this client was not given, those of Dial
+// where the connection is gone, the cause of ctx.
 func (c *Client) Acquire(ctx context.Context, name string) (*Handle, error) {
 	return c.AcquireWith(ctx, name, AcquireOptions{})
 }
 
 // AcquireOptions say which version is acquired. The zero value is the newest there is.
 type AcquireOptions struct {
-	// Version is the one that is wanted, which must be the newest or still be held by somebody or be retained; 0 stands for the newest. A
-	// version that is gone is [ErrNotFound].
+	// Version is the one that is wanted, which must be the newest or still be held by somebody or be retained; 0 stands
+	// for the newest. A version that is gone is [ErrNotFound].
 	Version uint64
 	// Wait waits, until the context ends, for a name or version that is not published yet.
 	Wait bool
-	// Digest is what [module.StateDictDigest] has to be of the version; another one is [module.ErrDigest]. It is computed from the tensors
-	// after they were mapped, whose bytes are all read for it. The zero digest stands for any.
+	// Digest is what [module.StateDictDigest] has to be of the version; another one is [module.ErrDigest]. It is
+	// computed from the tensors after they were mapped, whose bytes are all read for it. The zero digest stands for
+	// any.
 	Digest module.Digest
 }
 
@@ -68,8 +69,8 @@ func (c *Client) acquire(ctx context.Context, name string, version uint64) (*Han
 	}
 }
 
-// acquirePublished is acquire at each version of the name that the owner tells of, until one can be attached. missing is why the first attempt
-// came to nothing.
+// acquirePublished is acquire at each version of the name that the owner tells of, until one can be attached. missing
+// is why the first attempt came to nothing.
 func (c *Client) acquirePublished(ctx context.Context, name string, version uint64, missing error) (*Handle, error) {
 	w, err := c.Watch(ctx, name)
 	if err != nil {
@@ -118,8 +119,8 @@ func (c *Client) attach(ctx context.Context, l *link.Link, h *attachment, ask me
 	return sd, nil
 }
 
-// register makes the handle known to the client, so that it hears of events and has its lease taken again after a reconnection. Where
-// the connection ended while the handle was made, that begins now.
+// register makes the handle known to the client, so that it hears of events and has its lease taken again after a
+// reconnection. Where the connection ended while the handle was made, that begins now.
 func (c *Client) register(h *attachment, l *link.Link, lease, request uint64) {
 	c.mu.Lock()
 	if c.closed {
@@ -138,7 +139,8 @@ func (c *Client) register(h *attachment, l *link.Link, lease, request uint64) {
 	}
 }
 
-// onNext takes something up again on the connection that there is now, or leaves it to the next one. An error is of the connection.
+// onNext takes something up again on the connection that there is now, or leaves it to the next one. An error is of the
+// connection.
 func (c *Client) onNext(resume func(context.Context, *link.Link) error) {
 	c.mu.Lock()
 	l := c.link

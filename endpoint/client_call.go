@@ -81,8 +81,8 @@ func (c *Client) callOn(ctx context.Context, l *link.Link, name string, in, out 
 	return c.takeResult(l, frame, out)
 }
 
-// roundTrip makes a call, and notes what its answer says of the memory that the owner keeps. again is true where the call was refused
-// because memory is not kept that it named. The caller closes the frame.
+// roundTrip makes a call, and notes what its answer says of the memory that the owner keeps. again is true where the
+// call was refused because memory is not kept that it named. The caller closes the frame.
 func (c *Client) roundTrip(ctx context.Context, l *link.Link, name string, in any) (frame wire.Frame, again bool, err error) {
 	ask, err := c.newCall(l, message.OpCall, name, in)
 	if err != nil {

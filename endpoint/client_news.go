@@ -10,7 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// watchObjects asks the owner, once a connection, to tell of objects that it destroys. Requests that are sent afterwards are heard of.
+// watchObjects asks the owner, once a connection, to tell of objects that it destroys. Requests that are sent
+// afterwards are heard of.
 func (c *Client) watchObjects(ctx context.Context, l *link.Link) error {
 	return l.News.Once(ctx, func() error {
 		ask := link.Request{Op: message.OpObjectWatch, Body: message.WatchObjects{}, Item: func(frame wire.Frame) error { return c.objectGone(l, frame) }}

@@ -53,8 +53,8 @@ func (c *Client) holdOn(ctx context.Context, l *link.Link, f fetch, out any) (*r
 	return c.keepReference(l, got.Object), nil
 }
 
-// keepReference makes the reference that came over l known to the client. Where the connection has ended meanwhile, and the reference with it,
-// it is taken again.
+// keepReference makes the reference that came over l known to the client. Where the connection has ended meanwhile, and
+// the reference with it, it is taken again.
 func (c *Client) keepReference(l *link.Link, obj *message.ObjectRef) *reference {
 	r := newReference(c, obj)
 	c.mu.Lock()

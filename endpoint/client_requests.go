@@ -14,7 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// request sends a request and decodes the answer into out, if that is not nil. Where the connection is gone it dials first, within ctx.
+// request sends a request and decodes the answer into out, if that is not nil. Where the connection is gone it dials
+// first, within ctx.
 func (c *Client) request(ctx context.Context, ask link.Request, out any) error {
 	return c.onLink(ctx, func(l *link.Link) error { return requestOn(ctx, l, ask, out) })
 }
@@ -106,10 +107,10 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 	return codec.DecodeManifest(got.Manifest)
 }
 
-// Publish makes sd, which lies in this process's own memory, the next version of name at the owner, and returns its number. No byte is
-// copied: the owner takes the memory over, and it outlives this process. It borrows sd; closing it afterwards unmaps
-// this process's view only. Work on the devices is waited for, and the memory is frozen: nobody can map it writable any more, but
-// mappings that exist stay writable, so the publisher must not write to it from here on.
+// Publish makes sd, which lies in this process's own memory, the next version of name at the owner, and returns its
+// number. No byte is copied: the owner takes the memory over, and it outlives this process. It borrows sd; closing it
+// afterwards unmaps this process's view only. Work on the devices is waited for, and the memory is frozen: nobody can
+// map it writable any more, but mappings that exist stay writable, so the publisher must not write to it from here on.
 //
 // Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place.
 func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
@@ -146,7 +147,8 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	return done.Version, nil
 }
 
-// Withdraw takes a name off the owner's books: nobody can acquire it any more. Who holds a version keeps it, and is told.
+// Withdraw takes a name off the owner's books: nobody can acquire it any more. Who holds a version keeps it, and is
+// told.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
 	if err := c.request(ctx, link.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {
 		return fmt.Errorf("withdraw %s: %w", status.Shown(name), err)

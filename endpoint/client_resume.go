@@ -16,15 +16,15 @@ import (
 const (
 	// resumeAtOnce is how many requests that take something up again are in flight.
 	resumeAtOnce = 64
-	// resumeSilence is how long an owner may take for the next answer to any of them: a client may have so much to take up that no time for
-	// all of it would be right.
+	// resumeSilence is how long an owner may take for the next answer to any of them: a client may have so much to take
+	// up that no time for all of it would be right.
 	resumeSilence = 5 * time.Second
 )
 
 var errSilent = fmt.Errorf("%w: the owner has not answered for %v", status.ErrUnavailable, resumeSilence)
 
-// resume takes up on a new connection what handles, watchers and references had on the old one. An error is of the connection: who
-// has been on it by then is told that it is lost.
+// resume takes up on a new connection what handles, watchers and references had on the old one. An error is of the
+// connection: who has been on it by then is told that it is lost.
 func (c *Client) resume(l *link.Link) error {
 	defer l.News.Expect()()
 	err := allWhileAnswered(c.ctx, c.toResume(l))
@@ -39,7 +39,8 @@ func (c *Client) resume(l *link.Link) error {
 	return err
 }
 
-// catchUp takes up what became known to the client while the connection was made, too late for resume and too early to find it.
+// catchUp takes up what became known to the client while the connection was made, too late for resume and too early to
+// find it.
 func (c *Client) catchUp(l *link.Link) {
 	if jobs := c.toResume(l); len(jobs) > 0 {
 		c.onNext(func(_ context.Context, l *link.Link) error {
@@ -99,7 +100,8 @@ func allWhileAnswered(ctx context.Context, jobs []func(context.Context) error) e
 	return nil
 }
 
-// refused reports whether the owner has answered, and did not want to. Whatever that was about, the connection is in order.
+// refused reports whether the owner has answered, and did not want to. Whatever that was about, the connection is in
+// order.
 func refused(err error) bool {
 	var remote *message.Error
 	return errors.As(err, &remote) && !errors.Is(err, status.ErrUnavailable)
@@ -121,8 +123,8 @@ func (c *Client) resumeWatcher(ctx context.Context, l *link.Link, w *Watcher) er
 	return nil
 }
 
-// resumeHandle takes the lease of a handle again, or finds that the owner does not know its version any more. If the owner refuses it, the
-// handle goes on without a lease.
+// resumeHandle takes the lease of a handle again, or finds that the owner does not know its version any more. If the
+// owner refuses it, the handle goes on without a lease.
 func (c *Client) resumeHandle(ctx context.Context, l *link.Link, h *attachment) error {
 	if h.settledOn(l) {
 		return nil
@@ -154,7 +156,8 @@ func (c *Client) resumeHandle(ctx context.Context, l *link.Link, h *attachment) 
 	return nil
 }
 
-// resumeReference takes a reference again, or finds that its object is gone, or not to be had. News of objects is expected meanwhile.
+// resumeReference takes a reference again, or finds that its object is gone, or not to be had. News of objects is
+// expected meanwhile.
 func (c *Client) resumeReference(ctx context.Context, l *link.Link, r *reference) error {
 	switch {
 	case r.heldOn() == l:
@@ -204,7 +207,8 @@ func (c *Client) ownerLost(l *link.Link) {
 	}
 }
 
-// referencesLost tells the references of a connection that it has ended. Where its owner has said that it is leaving, their objects are gone too.
+// referencesLost tells the references of a connection that it has ended. Where its owner has said that it is leaving,
+// their objects are gone too.
 func (c *Client) referencesLost(l *link.Link) {
 	left := l.Left()
 	for _, r := range c.references() {

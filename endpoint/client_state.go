@@ -12,8 +12,8 @@ import (
 //	   │  └─────────────┼────┼────────────────┘  │
 //	   └────────────────┴─ StateClosed <─────────┘
 //
-// A connection that is lost is dialled again where a handle, a watcher, a reference or a request needs it; else the client is idle until
-// one does.
+// A connection that is lost is dialled again where a handle, a watcher, a reference or a request needs it; else the
+// client is idle until one does.
 type ClientState uint8
 
 const (

@@ -13,7 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestClientStartsBeforeItsOwner has owners come, crash and be replaced, and a client that was there before all of them.
+// TestClientStartsBeforeItsOwner has owners come, crash and be replaced, and a client that was there before all of
+// them.
 func TestClientStartsBeforeItsOwner(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)

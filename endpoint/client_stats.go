@@ -16,18 +16,19 @@ type ClientStats struct {
 	Socket string `json:"socket_path"`
 	// State is how the client stands to its owner.
 	State ClientState `json:"state"`
-	// Server is the id of the owner that it is connected to, ConnectedAt when that began; empty and zero where there is no connection.
+	// Server is the id of the owner that it is connected to, ConnectedAt when that began; empty and zero where there is
+	// no connection.
 	Server      string    `json:"server_id,omitempty"`
 	ConnectedAt time.Time `json:"connected_at,omitzero"`
-	// Connections is how many there have been; all but the first are reconnections. DialFailures is how many attempts came to nothing, and
-	// LastFailure why the last of them did.
+	// Connections is how many there have been; all but the first are reconnections. DialFailures is how many attempts
+	// came to nothing, and LastFailure why the last of them did.
 	Connections  uint64 `json:"connections"`
 	DialFailures uint64 `json:"dial_failures"`
 	LastFailure  string `json:"last_failure,omitempty"`
 	// Versions are those that handles have, by name, owner and version.
 	Versions []VersionInUse `json:"versions"`
-	// Handles is how many handles are open, BytesMapped the size of their memory. Each handle is a mapping of its own: the same bytes of two
-	// handles count twice, and are in memory once.
+	// Handles is how many handles are open, BytesMapped the size of their memory. Each handle is a mapping of its own:
+	// the same bytes of two handles count twice, and are in memory once.
 	Handles     int   `json:"handles"`
 	BytesMapped int64 `json:"bytes_mapped"`
 	// Watchers is how many watchers are open, References how many references to managed objects.
@@ -115,8 +116,9 @@ func memoryOf(sd *module.StateDict) (sum int64) {
 	return sum
 }
 
-// WriteClientMetrics writes what a client tells about itself as [WriteMetrics] does for a server. Names begin with "sharedtensor_client_", so
-// that both can stand in one text. It asks nobody, and so works while the owner is away. The only errors are those of w.
+// WriteClientMetrics writes what a client tells about itself as [WriteMetrics] does for a server. Names begin with
+// "sharedtensor_client_", so that both can stand in one text. It asks nobody, and so works while the owner is away. The
+// only errors are those of w.
 func WriteClientMetrics(w io.Writer, stats ClientStats) error {
 	var m metrics
 	m.gauge("client_connected", "Whether the client is connected to an owner.", truth(stats.State == StateConnected))
@@ -131,7 +133,8 @@ func WriteClientMetrics(w io.Writer, stats ClientStats) error {
 	return err
 }
 
-// inUse writes what is in use of each name. The version is a value and no label: there is no bound on how many there are over time.
+// inUse writes what is in use of each name. The version is a value and no label: there is no bound on how many there
+// are over time.
 func (m *metrics) inUse(versions []VersionInUse) {
 	names := map[string][]VersionInUse{}
 	var order []string

@@ -19,8 +19,8 @@ const (
 	keptTasks = message.MaxElements
 )
 
-// taskNews is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of the progress
-// the newest; when it is too much, it has the tasks listed again.
+// taskNews is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of the
+// progress the newest; when it is too much, it has the tasks listed again.
 type taskNews struct {
 	link *link.Link
 	ask  message.WatchTasks

@@ -24,8 +24,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// cutter stands between one client and its owner, passes on bytes and descriptors, and closes both connections after a number of bytes
-// in one direction.
+// cutter stands between one client and its owner, passes on bytes and descriptors, and closes both connections after a
+// number of bytes in one direction.
 type cutter struct {
 	socket   string
 	upstream string
@@ -213,7 +213,8 @@ func converseOfObjects(ctx context.Context, c *endpoint.Client) error {
 	return err
 }
 
-// converseOfTasks submits a task, waits for it and fetches what it made, which is kept when the connection is gone: it has no memory.
+// converseOfTasks submits a task, waits for it and fetches what it made, which is kept when the connection is gone: it
+// has no memory.
 func converseOfTasks(ctx context.Context, c *endpoint.Client) error {
 	submitted, err := c.Submit(ctx, "next", 3)
 	if err != nil {
@@ -246,8 +247,8 @@ func cancelled(ctx context.Context, c *endpoint.Client, counts *loadCounts) erro
 	return err
 }
 
-// TestAConnectionThatIsCutAnywhereLeavesNothing cuts a conversation at every boundary of its frames and around it, in both directions; in full
-// at every byte.
+// TestAConnectionThatIsCutAnywhereLeavesNothing cuts a conversation at every boundary of its frames and around it, in
+// both directions; in full at every byte.
 func TestAConnectionThatIsCutAnywhereLeavesNothing(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

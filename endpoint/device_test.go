@@ -16,8 +16,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 )
 
-// deviceVariable names the device whose memory the tests share, in this process and in the others that they start: host, which is the
-// default, or cuda:N.
+// deviceVariable names the device whose memory the tests share, in this process and in the others that they start:
+// host, which is the default, or cuda:N.
 const deviceVariable = "ENDPOINT_TEST_DEVICE"
 
 // kindVariable names the kind of handle by which a device of CUDA shares its memory, if not by the default.

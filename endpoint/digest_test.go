@@ -10,7 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// The owner does not check digests and hands them on as they came; it drops them where they are not those of all tensors.
+// The owner does not check digests and hands them on as they came; it drops them where they are not those of all
+// tensors.
 func TestDigestsOfAPublisherReachReaders(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, _ := calling(t)

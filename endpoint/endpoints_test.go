@@ -17,7 +17,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// More endpoints of a child that serves, for tests that hold a function at a certain place: it waits at a gate until somebody opens it.
+// More endpoints of a child that serves, for tests that hold a function at a certain place: it waits at a gate until
+// somebody opens it.
 
 // gates are what functions wait for, by name.
 type gates struct {

@@ -125,7 +125,8 @@ func classOf(t *testing.T, err error) (message.Code, string) {
 	return e.Code, e.Type
 }
 
-// paths are the ways to an owner: a client of one in another process, one in this process itself, and a client of another one in this process.
+// paths are the ways to an owner: a client of one in another process, one in this process itself, and a client of
+// another one in this process.
 func paths(t *testing.T) map[string]endpoint.Caller {
 	t.Helper()
 	c, dev, _ := calling(t)
@@ -138,7 +139,8 @@ func paths(t *testing.T) map[string]endpoint.Caller {
 	return map[string]endpoint.Caller{"socket": c, "direct": here(), "near": near}
 }
 
-// Every class of error arrives as itself, over a socket from another process and within the process, and of a task as of a call.
+// Every class of error arrives as itself, over a socket from another process and within the process, and of a task as
+// of a call.
 func TestErrorsArriveAsTheyAre(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

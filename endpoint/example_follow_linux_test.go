@@ -80,7 +80,8 @@ func ExampleClient_Follow() {
 	// tensor([3., 3.])
 }
 
-// exampleOwner is an owner, usually a process of its own, and what publishes a model there with one tensor of a name and a value.
+// exampleOwner is an owner, usually a process of its own, and what publishes a model there with one tensor of a name
+// and a value.
 func exampleOwner(dev driver.Device, socket string) (publish func(name string, value float32), end func() error) {
 	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}})
 	if err != nil {

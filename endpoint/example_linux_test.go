@@ -28,8 +28,8 @@ func exampleDevice() (driver.Device, string) {
 	return dev, filepath.Join(dir, "example.sock")
 }
 
-// A function of the owner takes a tensor of its caller and returns one of its own, and neither is copied. Owner and caller are two
-// processes usually.
+// A function of the owner takes a tensor of its caller and returns one of its own, and neither is copied. Owner and
+// caller are two processes usually.
 func Example() {
 	ctx := context.Background()
 	dev, socket := exampleDevice()
@@ -142,7 +142,8 @@ func ExampleManaged() {
 	// true tensor([0., 0.])
 }
 
-// A function of one type runs in this process or in the owner's, by the environment: here, where it says nothing, in this one.
+// A function of one type runs in this process or in the owner's, by the environment: here, where it says nothing, in
+// this one.
 func ExampleShare() {
 	ctx := context.Background()
 	node, err := endpoint.Open(ctx, endpoint.Options{}) // as SHARED_TENSOR_ENABLED and SHARED_TENSOR_ROLE say

@@ -15,8 +15,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// fakeOwner is a socket behind which the test itself is the owner, frame by frame, so that it can say what no owner of ours would, when
-// none would. Behind one socket there may be several owners, one after the other.
+// fakeOwner is a socket behind which the test itself is the owner, frame by frame, so that it can say what no owner of
+// ours would, when none would. Behind one socket there may be several owners, one after the other.
 type fakeOwner struct {
 	t        testing.TB
 	socket   string
@@ -96,7 +96,8 @@ func (e *ownerEnd) receive() wire.Frame {
 	return frame
 }
 
-// asked takes the next frame, a request of that operation, decodes its body into in, if that is not nil, and returns its id.
+// asked takes the next frame, a request of that operation, decodes its body into in, if that is not nil, and returns
+// its id.
 func (e *ownerEnd) asked(op message.Op, in any) uint64 {
 	e.t.Helper()
 	frame := e.receive()

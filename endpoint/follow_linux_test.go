@@ -225,7 +225,8 @@ func TestFollowValidates(t *testing.T) {
 	require.ErrorIs(t, err, errBad, "why no version was taken")
 }
 
-// TestFollowOverOwners kills an owner: the version stays in use, and what its successor publishes is taken, whatever its number.
+// TestFollowOverOwners kills an owner: the version stays in use, and what its successor publishes is taken, whatever
+// its number.
 func TestFollowOverOwners(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
@@ -249,8 +250,8 @@ func TestFollowOverOwners(t *testing.T) {
 	eventually(t, waitLimit, "the old one is unmapped", func() bool { return log.has(endpoint.FollowUnmapped, 3) })
 }
 
-// TestFollowUnderLoad has four workers answer requests while versions change and owners are killed: each request sees one version from beginning
-// to end, every byte of it, and none fails.
+// TestFollowUnderLoad has four workers answer requests while versions change and owners are killed: each request sees
+// one version from beginning to end, every byte of it, and none fails.
 func TestFollowUnderLoad(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)

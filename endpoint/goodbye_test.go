@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// TestAnOwnerThatLeavesBeforeItsHello has an owner that stops while a client introduces itself: that is no owner, not a broken one, and a
-// client that waits for one goes on to wait.
+// TestAnOwnerThatLeavesBeforeItsHello has an owner that stops while a client introduces itself: that is no owner, not a
+// broken one, and a client that waits for one goes on to wait.
 func TestAnOwnerThatLeavesBeforeItsHello(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)

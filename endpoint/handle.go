@@ -6,7 +6,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// HandleState tells how a handle's version stands at its owner. Whatever it is, the memory stays valid until the handle is closed.
+// HandleState tells how a handle's version stands at its owner. Whatever it is, the memory stays valid until the handle
+// is closed.
 type HandleState uint8
 
 const (
@@ -16,8 +17,8 @@ const (
 	Superseded
 	// Withdrawn is a version whose name was taken out of the catalog.
 	Withdrawn
-	// Orphaned is a version that no owner knows any more: another owner took the place of the one that had it, or the client was closed.
-	// While no owner serves, the state stays what was heard last, and Leased is false.
+	// Orphaned is a version that no owner knows any more: another owner took the place of the one that had it, or the
+	// client was closed. While no owner serves, the state stays what was heard last, and Leased is false.
 	Orphaned
 )
 
@@ -39,13 +40,15 @@ func (s HandleState) String() string {
 // MarshalText is the state in one word.
 func (s HandleState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Handle is an attached version: a state dict over memory that this process has mapped, and a lease in the owner's books that says so.
-// The memory is this process's own mapping: it stays valid until Close whatever becomes of the owner or the lease. The
-// lease belongs to the connection; after a reconnection to the same owner the client takes it again by itself.
+// Handle is an attached version: a state dict over memory that this process has mapped, and a lease in the owner's
+// books that says so. The memory is this process's own mapping: it stays valid until Close whatever becomes of the
+// owner or the lease. The lease belongs to the connection; after a reconnection to the same owner the client takes it
+// again by itself.
 //
-// A handle that is not closed keeps the version in the owner's memory. When the garbage collector finds one of which nothing is used any
-// more, neither itself nor its tensors, the lease goes back with a warning. Where a slice or an address of the memory was handed out
-// ([tensor.Data]), which the collector does not see, the lease is kept as long as the client lives and counts as a leak ([driver.Leaks]).
+// A handle that is not closed keeps the version in the owner's memory. When the garbage collector finds one of which
+// nothing is used any more, neither itself nor its tensors, the lease goes back with a warning. Where a slice or an
+// address of the memory was handed out ([tensor.Data]), which the collector does not see, the lease is kept as long as
+// the client lives and counts as a leak ([driver.Leaks]).
 type Handle struct {
 	at  *attachment
 	sd  *module.StateDict
@@ -59,8 +62,8 @@ func newHandle(at *attachment, sd *module.StateDict) *Handle {
 	return h
 }
 
-// StateDict holds the tensors. It is borrowed: valid until Close, and not to be closed by the caller. Clone it to keep it
-// longer. The memory is mapped read-only: writing to it kills the process.
+// StateDict holds the tensors. It is borrowed: valid until Close, and not to be closed by the caller. Clone it to keep
+// it longer. The memory is mapped read-only: writing to it kills the process.
 func (h *Handle) StateDict() *module.StateDict { return h.sd }
 
 // Name is the name under which it was acquired.
@@ -78,17 +81,16 @@ func (h *Handle) State() HandleState { return h.at.stateNow() }
 // Newest is the newest version of the name that this process has heard of.
 func (h *Handle) Newest() uint64 { return h.at.newestNow() }
 
-// Changed returns a channel that is closed when State, Newest or Leased next changes, or the handle is closed: the loss of the owner is
-// told at once. Ask for the channel first and for
-// the state afterwards: then no change goes unseen.
+// Changed returns a channel that is closed when State, Newest or Leased next changes, or the handle is closed: the loss
+// of the owner is told at once. Ask for the channel first and for the state afterwards: then no change goes unseen.
 func (h *Handle) Changed() <-chan struct{} { return h.at.changes() }
 
 // Leased reports whether the owner's books know at this moment that this process holds the version. It is false while
 // the connection is away.
 func (h *Handle) Leased() bool { return !h.at.leasedOn(nil) }
 
-// Close unmaps the memory and gives the lease back. Slices and tensors of the state dict must not be used after it. It does not
-// wait for the owner. A second Close is nil.
+// Close unmaps the memory and gives the lease back. Slices and tensors of the state dict must not be used after it. It
+// does not wait for the owner. A second Close is nil.
 func (h *Handle) Close() error {
 	h.net.remove()
 	if !h.at.giveUp() {

@@ -17,8 +17,8 @@ func features() []string { return []string{message.FeatureKeep} }
 // shortLabel makes a label fit to be kept and shown.
 func shortLabel(label string) string { return shortText(label, limits.LabelBytes) }
 
-// shortText is what is kept of a text that a peer sent: its first printable characters, in at most limit bytes of their own, so that no
-// part of a large text keeps all of it in memory.
+// shortText is what is kept of a text that a peer sent: its first printable characters, in at most limit bytes of their
+// own, so that no part of a large text keeps all of it in memory.
 func shortText(text string, limit int) string {
 	var b strings.Builder
 	for _, r := range text {

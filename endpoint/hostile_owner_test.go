@@ -260,8 +260,8 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 	}
 }
 
-// TestAHostileOwnerHarmsNoClient has owners that say what no owner of ours would. The client is told, nothing of theirs is left, and it goes
-// on: on the connection, or on one to the next owner.
+// TestAHostileOwnerHarmsNoClient has owners that say what no owner of ours would. The client is told, nothing of theirs
+// is left, and it goes on: on the connection, or on one to the next owner.
 func TestAHostileOwnerHarmsNoClient(t *testing.T) {
 	hostOnly(t, "forges descriptors of host memory")
 	for _, row := range hostileAnswers(t) {

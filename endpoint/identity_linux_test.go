@@ -103,7 +103,8 @@ func TestSealedMemoryIsPublished(t *testing.T) {
 	c.must(do)
 }
 
-// TestFrozenArgumentsMayStillChange writes through a mapping from before the freeze: what was made of the bytes before is no answer then.
+// TestFrozenArgumentsMayStillChange writes through a mapping from before the freeze: what was made of the bytes before
+// is no answer then.
 func TestFrozenArgumentsMayStillChange(t *testing.T) {
 	drivertest.Leaks(t)
 	hostOnly(t, "no other memory can be frozen")

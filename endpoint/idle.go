@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// A session that holds nothing and asks for nothing costs a descriptor and one of the clients that there may be. Where the owner has a limit
-// for that, one timer of the server looks at all sessions twice within the limit, instead of a timer each.
+// A session that holds nothing and asks for nothing costs a descriptor and one of the clients that there may be. Where
+// the owner has a limit for that, one timer of the server looks at all sessions twice within the limit, instead of a
+// timer each.
 
 // sweepIdle lets sessions go that have been idle at the last two looks, and sets the timer again.
 func (s *Server) sweepIdle() {

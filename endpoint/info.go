@@ -17,8 +17,8 @@ type ModelInfo struct {
 	Current uint64 `json:"current"`
 	// Versions are those that the owner still has memory of, the newest first.
 	Versions []VersionInfo `json:"versions"`
-	// Loading is the next version, where the owner is loading one or has failed to; else nil. A name that is loaded for the first time has
-	// no versions yet, and Current is 0.
+	// Loading is the next version, where the owner is loading one or has failed to; else nil. A name that is loaded for
+	// the first time has no versions yet, and Current is 0.
 	Loading *LoadInfo `json:"loading,omitempty"`
 }
 
@@ -32,7 +32,8 @@ type VersionInfo struct {
 	Tensors int `json:"tensors"`
 	// Devices are those that its memory is on, as the owner numbers them, each once.
 	Devices []DeviceInfo `json:"devices"`
-	// Withdrawn tells that its name was withdrawn since, so that nobody can acquire it any more. The name may have been published again.
+	// Withdrawn tells that its name was withdrawn since, so that nobody can acquire it any more. The name may have been
+	// published again.
 	Withdrawn bool `json:"withdrawn,omitempty"`
 	// PublishedAt is when it was published.
 	PublishedAt time.Time `json:"published_at"`
@@ -40,7 +41,8 @@ type VersionInfo struct {
 	Source string `json:"source,omitempty"`
 	// Publisher is the process that published it.
 	Publisher Process `json:"publisher"`
-	// Holders are the sessions that hold it, the oldest first. Sessions is how many there are: of very many some are left off.
+	// Holders are the sessions that hold it, the oldest first. Sessions is how many there are: of very many some are
+	// left off.
 	Holders  []Holder `json:"holders"`
 	Sessions int      `json:"sessions"`
 }

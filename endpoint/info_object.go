@@ -25,7 +25,8 @@ type ObjectInfo struct {
 	LastAccessedAt time.Time `json:"last_accessed_at"`
 	// Devices are those that its memory is on.
 	Devices []DeviceInfo `json:"devices"`
-	// Holders are the sessions that have references, those that have had them longest first; at most a hundred. Sessions is how many there are.
+	// Holders are the sessions that have references, those that have had them longest first; at most a hundred.
+	// Sessions is how many there are.
 	Holders  []ObjectHolder `json:"holders"`
 	Sessions int            `json:"sessions"`
 }
@@ -59,11 +60,13 @@ func decodeObject(in message.ObjectInfo) ObjectInfo {
 type Released struct {
 	// ObjectID is the object.
 	ObjectID string `json:"object_id"`
-	// Released tells that a reference was taken back, Destroyed that it was the last one and the object is gone with it.
+	// Released tells that a reference was taken back, Destroyed that it was the last one and the object is gone with
+	// it.
 	Released  bool `json:"released"`
 	Destroyed bool `json:"destroyed"`
 	// Refs is how many references all sessions have left together.
 	Refs uint64 `json:"refcount"`
-	// Err is why none was taken back: a [*StaleError] where the object is gone, [ErrPermission] where this session has no reference to it.
+	// Err is why none was taken back: a [*StaleError] where the object is gone, [ErrPermission] where this session has
+	// no reference to it.
 	Err error `json:"-"`
 }

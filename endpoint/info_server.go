@@ -46,7 +46,8 @@ type ServerInfo struct {
 	// Version is the version of its program, Label its name for people.
 	Version string `json:"version,omitempty"`
 	Label   string `json:"label,omitempty"`
-	// Socket is the path on which it serves; empty without a socket. DeviceIndex is the number in it ([SocketPath]), -1 where it has none.
+	// Socket is the path on which it serves; empty without a socket. DeviceIndex is the number in it ([SocketPath]), -1
+	// where it has none.
 	Socket      string `json:"socket_path,omitempty"`
 	DeviceIndex int    `json:"device_index"`
 	// PID and ParentPID are the process.
@@ -70,7 +71,8 @@ type ServerInfo struct {
 	Limits []LimitUse `json:"limits"`
 	// Endpoints are its endpoints with how they were called and what their runs took.
 	Endpoints []EndpointStats `json:"endpoints"`
-	// Sessions are who uses it, the oldest first: the first is its own process, which needs no connection, the others are clients.
+	// Sessions are who uses it, the oldest first: the first is its own process, which needs no connection, the others
+	// are clients.
 	Sessions []SessionInfo `json:"sessions"`
 }
 
@@ -93,8 +95,8 @@ type HandleSupport struct {
 	Reason    string `json:"reason,omitempty"`
 }
 
-// MemoryUse is the memory of one device that a server has for one purpose: its own, and what it has mapped of others. Each piece
-// is counted once.
+// MemoryUse is the memory of one device that a server has for one purpose: its own, and what it has mapped of others.
+// Each piece is counted once.
 type MemoryUse struct {
 	// Device is the UUID of the device, Type its kind, such as "cpu" or "cuda".
 	Device string `json:"device"`
@@ -133,8 +135,8 @@ type ServerStats struct {
 	// Requests counts requests, Errors those that were answered with an error.
 	Requests uint64 `json:"requests_processed"`
 	Errors   uint64 `json:"errors_encountered"`
-	// CacheHits counts cached calls whose result was there, CacheMisses those that began a run, CacheJoins those that waited for a
-	// run of another, CacheInvalidations the results that were invalidated.
+	// CacheHits counts cached calls whose result was there, CacheMisses those that began a run, CacheJoins those that
+	// waited for a run of another, CacheInvalidations the results that were invalidated.
 	CacheHits          uint64 `json:"cache_hits"`
 	CacheMisses        uint64 `json:"cache_misses"`
 	CacheJoins         uint64 `json:"cache_joins"`
@@ -155,22 +157,24 @@ type ServerStats struct {
 	Versions uint64 `json:"versions"`
 	Leases   uint64 `json:"leases"`
 	Watchers uint64 `json:"watchers"`
-	// BytesOwned is the memory of versions, managed objects, cached results and results of tasks, each piece counted once. BytesMapped is what
-	// clients have of it by leases and references, each client for itself. What clients keep mapped after that is not known.
+	// BytesOwned is the memory of versions, managed objects, cached results and results of tasks, each piece counted
+	// once. BytesMapped is what clients have of it by leases and references, each client for itself. What clients keep
+	// mapped after that is not known.
 	BytesOwned  uint64 `json:"bytes_owned"`
 	BytesMapped uint64 `json:"bytes_mapped"`
 	// Clients is how many are connected.
 	Clients uint64 `json:"clients"`
 	// CachedObjects is how many of the managed objects are found in the cache.
 	CachedObjects uint64 `json:"cached_objects"`
-	// CacheFailures counts runs for the cache that failed, CacheEvictions results for which there was no room, CacheExpirations those
-	// that were too old.
+	// CacheFailures counts runs for the cache that failed, CacheEvictions results for which there was no room,
+	// CacheExpirations those that were too old.
 	CacheFailures    uint64 `json:"cache_failures"`
 	CacheEvictions   uint64 `json:"cache_evictions"`
 	CacheExpirations uint64 `json:"cache_expirations"`
 	// TasksPending is how many tasks wait for a worker.
 	TasksPending uint64 `json:"tasks_pending"`
-	// TasksCompleted, TasksFailed and TasksCancelled count the ends of tasks, TasksExpired those that were too old to be kept after it.
+	// TasksCompleted, TasksFailed and TasksCancelled count the ends of tasks, TasksExpired those that were too old to
+	// be kept after it.
 	TasksCompleted uint64 `json:"tasks_completed"`
 	TasksFailed    uint64 `json:"tasks_failed"`
 	TasksCancelled uint64 `json:"tasks_cancelled"`
@@ -181,9 +185,9 @@ type ServerStats struct {
 type EndpointStats struct {
 	// Name is the endpoint.
 	Name string `json:"name"`
-	// Calls counts calls of it, submitted tasks and streams included; CacheHits those with a result that was there or that the run of
-	// another call made; Uncached those that were not cached because an argument was in memory that may still be written; Failures those
-	// that ended with an error.
+	// Calls counts calls of it, submitted tasks and streams included; CacheHits those with a result that was there or
+	// that the run of another call made; Uncached those that were not cached because an argument was in memory that may
+	// still be written; Failures those that ended with an error.
 	Calls     uint64 `json:"calls"`
 	CacheHits uint64 `json:"cache_hits"`
 	Uncached  uint64 `json:"uncached"`
@@ -191,8 +195,8 @@ type EndpointStats struct {
 	// Runs counts runs of its function, Errors those that failed.
 	Runs   uint64 `json:"runs"`
 	Errors uint64 `json:"run_errors"`
-	// P50, P90 and P99 are the times within which half, nine tenths and 99 hundredths of the runs were, within an eighth; Total is what all
-	// took together.
+	// P50, P90 and P99 are the times within which half, nine tenths and 99 hundredths of the runs were, within an
+	// eighth; Total is what all took together.
 	P50   time.Duration `json:"p50"`
 	P90   time.Duration `json:"p90"`
 	P99   time.Duration `json:"p99"`
@@ -208,13 +212,13 @@ type SessionInfo struct {
 	Self bool `json:"self"`
 	// Since is when it connected.
 	Since time.Time `json:"since"`
-	// Leases is how many versions it holds, Objects how many references to managed objects, Bytes the memory of both, each piece
-	// counted once.
+	// Leases is how many versions it holds, Objects how many references to managed objects, Bytes the memory of both,
+	// each piece counted once.
 	Leases  uint64 `json:"leases"`
 	Objects uint64 `json:"objects"`
 	Bytes   uint64 `json:"bytes"`
-	// References are the objects that it refers to, the largest first: at most 16 of them, and fewer where there are hundreds of
-	// sessions.
+	// References are the objects that it refers to, the largest first: at most 16 of them, and fewer where there are
+	// hundreds of sessions.
 	References []Reference `json:"references"`
 	// Requests is how many requests it has in flight that wait or compute.
 	Requests uint64 `json:"requests"`
@@ -321,7 +325,8 @@ const (
 	MemoryTasks MemoryUsage = "tasks"
 )
 
-// LimitUse is one limit on what clients can make a server hold or do, with what is in use of it. PROTOCOL.md has the table.
+// LimitUse is one limit on what clients can make a server hold or do, with what is in use of it. PROTOCOL.md has the
+// table.
 type LimitUse struct {
 	// Name names the limit, such as "request_bytes". The unit is part of it.
 	Name string `json:"name"`

@@ -34,8 +34,8 @@ func (s TaskState) Terminal() bool {
 	return s == TaskCompleted || s == TaskFailed || s == TaskCancelled
 }
 
-// TaskInfo describes a task at one moment. Its names in JSON are those of shared-tensor 0.2, with object_id as one of them and not within
-// metadata; what is read from JSON has an Err again.
+// TaskInfo describes a task at one moment. Its names in JSON are those of shared-tensor 0.2, with object_id as one of
+// them and not within metadata; what is read from JSON has an Err again.
 type TaskInfo struct {
 	// ID names the task; it cannot be guessed.
 	ID string `json:"task_id"`
@@ -56,13 +56,14 @@ type TaskInfo struct {
 	Total int64 `json:"total,omitempty"`
 	// Message is its progress in words.
 	Message string `json:"message,omitempty"`
-	// ErrorType is what kind of error it failed with or was cancelled for: a word of the table in wire/PROTOCOL.md, such as "out of memory", or
-	// the owner's Go type of an error that has none. Error says it in a sentence.
+	// ErrorType is what kind of error it failed with or was cancelled for: a word of the table in wire/PROTOCOL.md,
+	// such as "out of memory", or the owner's Go type of an error that has none. Error says it in a sentence.
 	ErrorType string `json:"error_type,omitempty"`
 	Error     string `json:"error_message,omitempty"`
 	// Session is the session that submitted it.
 	Session uint64 `json:"session,omitempty"`
-	// ObjectID is the managed object that its result is, or was; empty while nobody has fetched it as one, and for other results.
+	// ObjectID is the managed object that its result is, or was; empty while nobody has fetched it as one, and for
+	// other results.
 	ObjectID string `json:"object_id,omitempty"`
 
 	err error

@@ -10,8 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// connect begins a session for a client of this process, as accepting it and the handshake do for others: when the server serves. The caller
-// closes the pipe.
+// connect begins a session for a client of this process, as accepting it and the handshake do for others: when the
+// server serves. The caller closes the pipe.
 func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.Limits) (*inproc.Pipe, message.Hello, error) {
 	select {
 	case <-s.accepting:
@@ -37,8 +37,8 @@ func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.L
 	return theirs, s.introduction(), nil
 }
 
-// connectSelf begins the session of the server's own client, which does not wait for the server to serve and is not counted as a client. The
-// caller closes the pipe.
+// connectSelf begins the session of the server's own client, which does not wait for the server to serve and is not
+// counted as a client. The caller closes the pipe.
 func (s *Server) connectSelf() (*inproc.Pipe, message.Hello, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

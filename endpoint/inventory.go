@@ -15,8 +15,8 @@ import (
 // memoryUsages are they in their order.
 var memoryUsages = []MemoryUsage{MemoryModels, MemoryObjects, MemoryResults, MemoryTasks}
 
-// inventory is what a server has at one moment: lists of storages, borrowed, of which only names, sizes and devices are used, as they may
-// be closed meanwhile.
+// inventory is what a server has at one moment: lists of storages, borrowed, of which only names, sizes and devices are
+// used, as they may be closed meanwhile.
 type inventory struct {
 	of       map[MemoryUsage][][]*tensor.Storage
 	sessions map[uint64]*heldObjects // what sessions refer to

@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// ParseJSON reads one JSON value as an argument for [Call] of a function whose types are not known here: objects are map[string]any, lists []any,
-// whole numbers int64, or uint64 where they are too large for that, so that they fit fields of that kind, and other numbers float64. The error is
-// [ErrInvalid] for what is no JSON, for a number that does not fit into 64 bits, and for what stands behind the value.
+// ParseJSON reads one JSON value as an argument for [Call] of a function whose types are not known here: objects are
+// map[string]any, lists []any, whole numbers int64, or uint64 where they are too large for that, so that they fit
+// fields of that kind, and other numbers float64. The error is [ErrInvalid] for what is no JSON, for a number that does
+// not fit into 64 bits, and for what stands behind the value.
 func ParseJSON(text []byte) (any, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

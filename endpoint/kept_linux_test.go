@@ -58,8 +58,8 @@ func keptFixture(t *testing.T, limits endpoint.Limits) (*endpoint.Server, *endpo
 	return s, c, dev, runs
 }
 
-// TestArgumentsStayMapped has the memory of an argument mapped once for many calls: what is written to it meanwhile is seen, and it is unmapped
-// when no call names it any more, and when the client has gone.
+// TestArgumentsStayMapped has the memory of an argument mapped once for many calls: what is written to it meanwhile is
+// seen, and it is unmapped when no call names it any more, and when the client has gone.
 func TestArgumentsStayMapped(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
@@ -87,7 +87,8 @@ func TestArgumentsStayMapped(t *testing.T) {
 	eventually(t, waitLimit, "what was kept goes with the client", func() bool { return kept() == 0 })
 }
 
-// TestArgumentsThatAreWrittenAreNotKept has an endpoint that writes its arguments get all memory with each call, and run once for each.
+// TestArgumentsThatAreWrittenAreNotKept has an endpoint that writes its arguments get all memory with each call, and
+// run once for each.
 func TestArgumentsThatAreWrittenAreNotKept(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
@@ -150,7 +151,8 @@ func TestKeptMemoryIsBounded(t *testing.T) {
 	})
 }
 
-// TestArgumentsStayMappedForManyCallers has many goroutines pass few tensors at once, and change nothing of what each call gets.
+// TestArgumentsStayMappedForManyCallers has many goroutines pass few tensors at once, and change nothing of what each
+// call gets.
 func TestArgumentsStayMappedForManyCallers(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
@@ -179,7 +181,8 @@ func TestArgumentsStayMappedForManyCallers(t *testing.T) {
 	require.EqualValues(t, 8, limitUse(t, s, "kept_storages").Used)
 }
 
-// TestMemoryThatIsNotKeptIsRefused has a peer name memory that it has not sent, or of another size, and send what no client of ours would.
+// TestMemoryThatIsNotKeptIsRefused has a peer name memory that it has not sent, or of another size, and send what no
+// client of ours would.
 func TestMemoryThatIsNotKeptIsRefused(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)

@@ -102,7 +102,8 @@ func TestArgumentsThatTheOwnerLentAreCached(t *testing.T) {
 	})
 }
 
-// TestLegacyMemoryGoesBackToItsOwner has arguments in memory that its own process cannot import: the owner takes it by its name.
+// TestLegacyMemoryGoesBackToItsOwner has arguments in memory that its own process cannot import: the owner takes it by
+// its name.
 func TestLegacyMemoryGoesBackToItsOwner(t *testing.T) {
 	if name := os.Getenv(deviceVariable); name == "" || name == "host" {
 		t.Skip("there is no such memory on the host")
@@ -163,8 +164,8 @@ func TestOthersMemoryIsNoKey(t *testing.T) {
 	require.EqualValues(t, 28, sumOf(t, c, lent), "a function wrote to it")
 }
 
-// TestWhatCannotBeWrittenStaysCached passes a published tensor to a function that writes: where frozen memory keeps that from happening, the
-// tensor is what it was for the cache too.
+// TestWhatCannotBeWrittenStaysCached passes a published tensor to a function that writes: where frozen memory keeps
+// that from happening, the tensor is what it was for the cache too.
 func TestWhatCannotBeWrittenStaysCached(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
@@ -187,7 +188,8 @@ func TestWhatCannotBeWrittenStaysCached(t *testing.T) {
 	}
 }
 
-// TestFalseNamesDeceiveNobody claims that memory of this process is what the owner lent: the function gets what the owner lent.
+// TestFalseNamesDeceiveNobody claims that memory of this process is what the owner lent: the function gets what the
+// owner lent.
 func TestFalseNamesDeceiveNobody(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
@@ -250,7 +252,8 @@ func TestVersionedArgumentsAreCached(t *testing.T) {
 	runs(another(t, c, dev), 0, 6, "a client's word counts for its own session only")
 }
 
-// TestClientsOfOneNumberAreKeptApart has two processes whose storages have the same numbers and versions, and other bytes.
+// TestClientsOfOneNumberAreKeptApart has two processes whose storages have the same numbers and versions, and other
+// bytes.
 func TestClientsOfOneNumberAreKeptApart(t *testing.T) {
 	o, socket := owner(t)
 	for i, value := range []float64{3, 5} {

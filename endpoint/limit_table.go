@@ -17,8 +17,8 @@ import (
 // limitRow is one limit. The texts stand in the table of PROTOCOL.md as they are.
 type limitRow struct {
 	name limits.Name
-	// what is limited; one and all are the defaults for one client and for all together; beyond is what happens there; test is what shows
-	// it.
+	// what is limited; one and all are the defaults for one client and for all together; beyond is what happens there;
+	// test is what shows it.
 	what, one, all, beyond, test string
 	// use is what is in use, and the bounds in force.
 	use func(s *Server, sessions []*session) message.LimitUse

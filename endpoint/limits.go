@@ -10,59 +10,63 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Limits bound what peers can make a server hold and do. A zero field stands for its default. What each costs, what happens beyond it and how it
-// is observed is one table: limitRows here, "Limits" in PROTOCOL.md. Memory is the smallest of what the server's devices say
-// that the process may have ([driver.Bounded]).
+// Limits bound what peers can make a server hold and do. A zero field stands for its default. What each costs, what
+// happens beyond it and how it is observed is one table: limitRows here, "Limits" in PROTOCOL.md. Memory is the
+// smallest of what the server's devices say that the process may have ([driver.Bounded]).
 type Limits struct {
 	// Wire bounds frames, descriptors, and how long a peer may take to introduce itself and to read.
 	Wire wire.Limits
-	// Clients is how many may be connected at once; 16384, or an eighth of the descriptors that the process may have if that is less.
+	// Clients is how many may be connected at once; 16384, or an eighth of the descriptors that the process may have if
+	// that is less.
 	Clients int
 	// Requests is how many of one client may be in flight; 16384.
 	Requests int
-	// RequestTime is how long one request may take; 0 for as long as the client waits. Beyond it the work is stopped and the
-	// request is answered with code 24.
+	// RequestTime is how long one request may take; 0 for as long as the client waits. Beyond it the work is stopped
+	// and the request is answered with code 24.
 	RequestTime time.Duration
-	// RequestBytes is how many bytes the requests of one client in flight may have, and the arguments of its tasks that have not ended;
-	// 256 MiB. A descriptor counts as 16 KiB. One request more is refused, unless it is the only one; the connection is
-	// read on, so that the client can still cancel.
+	// RequestBytes is how many bytes the requests of one client in flight may have, and the arguments of its tasks that
+	// have not ended; 256 MiB. A descriptor counts as 16 KiB. One request more is refused, unless it is the only one;
+	// the connection is read on, so that the client can still cancel.
 	RequestBytes int64
-	// RequestBytesTotal is how many bytes requests of all clients may have, those that have come in part included: an eighth of the memory,
-	// 256 MiB to 4 GiB. Bodies of up to 8 KiB do not count. Of this and the two limits below one client has at most two thirds: twice as
-	// much as it leaves free.
+	// RequestBytesTotal is how many bytes requests of all clients may have, those that have come in part included: an
+	// eighth of the memory, 256 MiB to 4 GiB. Bodies of up to 8 KiB do not count. Of this and the two limits below one
+	// client has at most two thirds: twice as much as it leaves free.
 	RequestBytesTotal int64
-	// AnswerBytes is how many bytes of answers and of items of streams one client may have that it has not read yet; 256 MiB. AnswerBytesTotal is the
-	// same for all together: an eighth of the memory, 256 MiB to 4 GiB. Answers of up to 4 KiB do not count, and a manifest is in memory once,
-	// however many read it.
+	// AnswerBytes is how many bytes of answers and of items of streams one client may have that it has not read yet;
+	// 256 MiB. AnswerBytesTotal is the same for all together: an eighth of the memory, 256 MiB to 4 GiB. Answers of up
+	// to 4 KiB do not count, and a manifest is in memory once, however many read it.
 	AnswerBytes, AnswerBytesTotal int64
-	// Descriptors is how many descriptors of requests in flight all clients may have together, those of requests that have come in part
-	// included; 65536, or three eighths of what the process may have if that is less.
+	// Descriptors is how many descriptors of requests in flight all clients may have together, those of requests that
+	// have come in part included; 65536, or three eighths of what the process may have if that is less.
 	Descriptors int
-	// Subscriptions is how many leases one client may have, and names in watches; 65536. A watch of all names counts as 1024. The
-	// first is never refused.
+	// Subscriptions is how many leases one client may have, and names in watches; 65536. A watch of all names counts as
+	// 1024. The first is never refused.
 	Subscriptions int
 	// Objects is how many references to managed objects one client may have; 65536.
 	Objects int
-	// KeptBytes is how many bytes of memory of its arguments are kept mapped for one client between calls; a sixteenth of the memory, and none
-	// where it is negative. A storage takes a descriptor: at most 64 are kept for a client, and 4096 for all, or a sixteenth of the descriptors
-	// that the process may have if that is less. What no call has named for three seconds is unmapped.
+	// KeptBytes is how many bytes of memory of its arguments are kept mapped for one client between calls; a sixteenth
+	// of the memory, and none where it is negative. A storage takes a descriptor: at most 64 are kept for a client, and
+	// 4096 for all, or a sixteenth of the descriptors that the process may have if that is less. What no call has named
+	// for three seconds is unmapped.
 	KeptBytes int64
-	// ObjectBytes is how much memory the results may have that the server keeps for one client: managed objects as long as it has references, other
-	// results until they have been sent. Three quarters of what the process may have of the server's devices. The only result of a client is
-	// never refused. ObjectBytesTotal is the same for all together, each result counted once: all that the process may have of them.
+	// ObjectBytes is how much memory the results may have that the server keeps for one client: managed objects as long
+	// as it has references, other results until they have been sent. Three quarters of what the process may have of the
+	// server's devices. The only result of a client is never refused. ObjectBytesTotal is the same for all together,
+	// each result counted once: all that the process may have of them.
 	ObjectBytes, ObjectBytesTotal int64
-	// Idle is how long a client may stay that has no leases, references, watches or requests in flight and sends none; after that, and within
-	// half as much more, the owner says goodbye to it, and a [Client] dials again when it is used. 0 for as long as it likes.
+	// Idle is how long a client may stay that has no leases, references, watches or requests in flight and sends none;
+	// after that, and within half as much more, the owner says goodbye to it, and a [Client] dials again when it is
+	// used. 0 for as long as it likes.
 	Idle time.Duration
-	// Tasks is how many unfinished tasks one client may have, calls of endpoints with [Task] included; three quarters of the capacity of
-	// [TaskOptions], so that none leaves no room for others.
+	// Tasks is how many unfinished tasks one client may have, calls of endpoints with [Task] included; three quarters
+	// of the capacity of [TaskOptions], so that none leaves no room for others.
 	Tasks int
-	// Publish is what one client may have published: 1024 versions, 4096 storages, manifests that cost 256 MiB, and as many bytes as the server's
-	// devices have.
+	// Publish is what one client may have published: 1024 versions, 4096 storages, manifests that cost 256 MiB, and as
+	// many bytes as the server's devices have.
 	Publish PublishLimits
-	// PublishTotal is what all clients may have published together, those that have gone included: 8192 versions; 16384 storages, or three
-	// sixteenths of the descriptors that the process may have if that is less; manifests that cost 512 MiB, or a sixteenth of
-	// the memory if that is less; as many bytes as the server's devices have.
+	// PublishTotal is what all clients may have published together, those that have gone included: 8192 versions; 16384
+	// storages, or three sixteenths of the descriptors that the process may have if that is less; manifests that cost
+	// 512 MiB, or a sixteenth of the memory if that is less; as many bytes as the server's devices have.
 	PublishTotal PublishLimits
 }
 
@@ -112,8 +116,8 @@ func totalMemory(devices []driver.Device) (sum int64) {
 	return sum
 }
 
-// MemoryBudget is how many bytes of results a server keeps by default of those that calls have made, in its cache and for its tasks each: a quarter
-// of the smallest memory of its devices. The reason says so for people.
+// MemoryBudget is how many bytes of results a server keeps by default of those that calls have made, in its cache and
+// for its tasks each: a quarter of the smallest memory of its devices. The reason says so for people.
 func MemoryBudget(devices []driver.Device) (bytes int64, why string) {
 	memory, of := memoryLimit(devices)
 	return memory / 4, "a quarter of " + of

@@ -82,8 +82,8 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestTextsOfPeersAreCutAndCopied: of a label, or the source of a publication, what is kept is short, without control characters, and keeps
-// nothing else in memory (D5, D9).
+// TestTextsOfPeersAreCutAndCopied: of a label, or the source of a publication, what is kept is short, without control
+// characters, and keeps nothing else in memory (D5, D9).
 func TestTextsOfPeersAreCutAndCopied(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

@@ -64,7 +64,8 @@ func (p *peer) answerTo(id uint64) message.Code {
 	}
 }
 
-// TestAnswersThatNobodyReadsAreBounded: what is made for clients that do not read is bounded for each and for all, and goes with them (D3).
+// TestAnswersThatNobodyReadsAreBounded: what is made for clients that do not read is bounded for each and for all, and
+// goes with them (D3).
 func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -99,7 +100,8 @@ func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
 	require.Zero(t, p.answerTo(id), "there is room again")
 }
 
-// TestManifestIsInMemoryOnce: that many clients do not read the manifest of a version costs no more than that one does not (D3).
+// TestManifestIsInMemoryOnce: that many clients do not read the manifest of a version costs no more than that one does
+// not (D3).
 func TestManifestIsInMemoryOnce(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -139,7 +141,8 @@ func manyTensors(t testing.TB, n int) (message.Publish, *os.File) {
 	return in, file
 }
 
-// TestManifestsAreCharged: the memory that manifests take is counted, is no more than what is charged, and outlives nobody's limit (D4).
+// TestManifestsAreCharged: the memory that manifests take is counted, is no more than what is charged, and outlives
+// nobody's limit (D4).
 func TestManifestsAreCharged(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -174,8 +177,8 @@ func TestManifestsAreCharged(t *testing.T) {
 	eventually(t, waitLimit, "what is withdrawn does not count", func() bool { return limitUse(t, s, "manifest_bytes").Used == 2*cost })
 }
 
-// TestTensorsAtOnePlaceArePublishedInBoundedTime: views of the same bytes that all differ are told apart without comparing each with
-// each (D4). It would take minutes.
+// TestTensorsAtOnePlaceArePublishedInBoundedTime: views of the same bytes that all differ are told apart without
+// comparing each with each (D4). It would take minutes.
 func TestTensorsAtOnePlaceArePublishedInBoundedTime(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
@@ -239,7 +242,8 @@ func TestLongListsComeInParts(t *testing.T) {
 	})
 }
 
-// TestSparsePublicationIsBounded: what a descriptor claims to keep counts, whether or not there is memory behind it (D17).
+// TestSparsePublicationIsBounded: what a descriptor claims to keep counts, whether or not there is memory behind it
+// (D17).
 func TestSparsePublicationIsBounded(t *testing.T) {
 	hostOnly(t, "makes a memfd")
 	s := hostileOwner(t)
@@ -286,8 +290,8 @@ func TestSumsOfBytesDoNotOverflow(t *testing.T) {
 	}
 }
 
-// TestDescriptorsInFlightLeaveRoomForOthers: a client that keeps frames from ending pins no more than its share of descriptors, for no longer
-// than a frame may take, and others publish meanwhile (D6).
+// TestDescriptorsInFlightLeaveRoomForOthers: a client that keeps frames from ending pins no more than its share of
+// descriptors, for no longer than a frame may take, and others publish meanwhile (D6).
 func TestDescriptorsInFlightLeaveRoomForOthers(t *testing.T) {
 	s := hostileOwnerWith(t, endpoint.Limits{Descriptors: 300, Wire: wire.Limits{FrameTimeout: time.Second}})
 	in, file := offer(t, true)

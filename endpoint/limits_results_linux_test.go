@@ -59,7 +59,8 @@ func (d *smallDevice) Alloc(n int64) (driver.Memory, error) {
 	return &boundedMemory{Mapped: mem.(driver.Mapped), dev: d}, nil
 }
 
-// TestResultsGiveWayWhereMemoryIsRefused: an allocation that the device refuses is tried again without the results that nobody has (D8).
+// TestResultsGiveWayWhereMemoryIsRefused: an allocation that the device refuses is tried again without the results that
+// nobody has (D8).
 func TestResultsGiveWayWhereMemoryIsRefused(t *testing.T) {
 	hostOnly(t, "has a device of its own")
 	real, err := host.Open()
@@ -89,7 +90,8 @@ func TestResultsGiveWayWhereMemoryIsRefused(t *testing.T) {
 	require.NoError(t, held.Close())
 }
 
-// TestCachedResultsHaveABudget: by default a quarter of the smallest memory of the devices, and the server says so (D8).
+// TestCachedResultsHaveABudget: by default a quarter of the smallest memory of the devices, and the server says so
+// (D8).
 func TestCachedResultsHaveABudget(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

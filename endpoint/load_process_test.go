@@ -25,8 +25,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The tests of load and faults have processes of their own that need little of their parent: an owner that is asked through its
-// endpoints, and clients that attach, call, say so in one line and wait to be killed.
+// The tests of load and faults have processes of their own that need little of their parent: an owner that is asked
+// through its endpoints, and clients that attach, call, say so in one line and wait to be killed.
 const (
 	loadEnv    = "ENDPOINT_TEST_LOAD" // "owner", or how many clients the process is
 	loadSocket = "ENDPOINT_TEST_LOAD_SOCKET"

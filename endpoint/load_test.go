@@ -102,8 +102,8 @@ func TestAThousandClientsAtOnce(t *testing.T) {
 	settled(t, c, before)
 }
 
-// TestClientsThatAreKilledLeaveNothing kills one process after the other that holds the model. Nothing that an owner has may grow with
-// their number.
+// TestClientsThatAreKilledLeaveNothing kills one process after the other that holds the model. Nothing that an owner
+// has may grow with their number.
 func TestClientsThatAreKilledLeaveNothing(t *testing.T) {
 	o, c := loadOwner(t)
 	cycle := func(n int) {

@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Load is a version that a server is going to publish, announced before its bytes are there: clients see in [Client.List] and [Client.Info] how
-// far it is. Its methods are safe for concurrent use. A nil *Load does nothing.
+// Load is a version that a server is going to publish, announced before its bytes are there: clients see in
+// [Client.List] and [Client.Info] how far it is. Its methods are safe for concurrent use. A nil *Load does nothing.
 type Load struct {
 	loads *loads
 	name  string

@@ -42,7 +42,8 @@ func (n *noted) times(message string) int {
 	return len(slices.DeleteFunc(slices.Clone(n.said), func(s string) bool { return s != message }))
 }
 
-// TestTheDefaultLoggerGetsWarningsOnly does what is logged on all levels, in an owner and a client that were given no logger.
+// TestTheDefaultLoggerGetsWarningsOnly does what is logged on all levels, in an owner and a client that were given no
+// logger.
 func TestTheDefaultLoggerGetsWarningsOnly(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

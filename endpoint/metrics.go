@@ -17,10 +17,10 @@ import (
 // MetricsContentType is the media type of what [WriteMetrics] writes.
 const MetricsContentType = "text/plain; version=0.0.4; charset=utf-8"
 
-// WriteMetrics writes what a server tells about itself in the text format that Prometheus reads (version 0.0.4). Names begin with
-// "sharedtensor_", sizes are in bytes and times in seconds, counters end in "_total" and go back to nothing with a new server, and what endpoints'
-// runs took is a summary over the server's life. Sessions and references are in no metric: there is no bound on how many there are over
-// time. The only errors are those of w.
+// WriteMetrics writes what a server tells about itself in the text format that Prometheus reads (version 0.0.4). Names
+// begin with "sharedtensor_", sizes are in bytes and times in seconds, counters end in "_total" and go back to nothing
+// with a new server, and what endpoints' runs took is a summary over the server's life. Sessions and references are in
+// no metric: there is no bound on how many there are over time. The only errors are those of w.
 func WriteMetrics(w io.Writer, info ServerInfo) error {
 	var m metrics
 	m.about(info)

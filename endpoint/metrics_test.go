@@ -45,8 +45,8 @@ var (
 	labelName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*`)
 )
 
-// parseMetrics reads the text format of Prometheus, and is strict: HELP and TYPE come once, first and together; samples stand with their
-// family; no series comes twice; counters, summaries and units have the names that they should.
+// parseMetrics reads the text format of Prometheus, and is strict: HELP and TYPE come once, first and together; samples
+// stand with their family; no series comes twice; counters, summaries and units have the names that they should.
 func parseMetrics(text string) (map[string]*family, error) {
 	families := map[string]*family{}
 	if text != "" && !strings.HasSuffix(text, "\n") {

@@ -11,17 +11,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// The environment variables that [Open] reads, beside [EnvBasePath]. What a program sets itself goes before all of them.
+// The environment variables that [Open] reads, beside [EnvBasePath]. What a program sets itself goes before all of
+// them.
 const (
 	// EnvEnabled turns sharing on: "1", "true", "yes" or "on". Anything else is off.
 	EnvEnabled = "SHARED_TENSOR_ENABLED"
 	// EnvRole is the role where sharing is on: "server", "client" or "local"; client where it is not set.
 	EnvRole = "SHARED_TENSOR_ROLE"
-	// EnvLocalRank and EnvRank number the processes of a job, and so the sockets: each has an owner of its own. Launchers set them; the first that
-	// is set counts.
+	// EnvLocalRank and EnvRank number the processes of a job, and so the sockets: each has an owner of its own.
+	// Launchers set them; the first that is set counts.
 	EnvLocalRank = "LOCAL_RANK"
 	EnvRank      = "RANK"
-	// EnvLogLevel is from which level on a node logs to standard error: "debug", "info", "warning", "error" or "critical".
+	// EnvLogLevel is from which level on a node logs to standard error: "debug", "info", "warning", "error" or
+	// "critical".
 	EnvLogLevel = "SHARED_TENSOR_LOG_LEVEL"
 )
 
@@ -67,8 +69,8 @@ func ParseMode(s string) (Mode, error) {
 	return 0, status.Configuration(fmt.Errorf("%w: mode %q: it must be auto, local, server or client", status.ErrInvalid, s))
 }
 
-// resolve makes a role of a mode, by the environment where it is ModeAuto. A role that is misspelt is an error: taking it for another one
-// would look like a server that is not there.
+// resolve makes a role of a mode, by the environment where it is ModeAuto. A role that is misspelt is an error: taking
+// it for another one would look like a server that is not there.
 func (m Mode) resolve() (Mode, error) {
 	switch {
 	case m > ModeClient:
@@ -97,7 +99,8 @@ func truthy(s string) bool {
 	return false
 }
 
-// deviceIndex is the number in the path of a socket: what the program says, else the rank of the process, else the number of its first device.
+// deviceIndex is the number in the path of a socket: what the program says, else the rank of the process, else the
+// number of its first device.
 func deviceIndex(explicit int, devices []driver.Device) (int, error) {
 	if explicit != 0 {
 		return explicit, nil

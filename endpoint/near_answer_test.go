@@ -17,9 +17,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestContextsThatEndNearTheAnswer makes every kind of request that leaves something behind, with contexts that end about when the answer comes.
-// What succeeds works: a watcher and a handle hear of the next version, a reference and a task are there, a stream has items. What fails leaves
-// nothing at the owner. (D37)
+// TestContextsThatEndNearTheAnswer makes every kind of request that leaves something behind, with contexts that end
+// about when the answer comes. What succeeds works: a watcher and a handle hear of the next version, a reference and a
+// task are there, a stream has items. What fails leaves nothing at the owner. (D37)
 func TestContextsThatEndNearTheAnswer(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
@@ -195,8 +195,8 @@ func awaitVersion(t *testing.T, w *endpoint.Watcher, version uint64) {
 	}
 }
 
-// TestWatchersThatCloseDuringReconnection closes watchers while the client of an owner that was restarted takes the others up again: requests of
-// the same client that have nothing to do with them succeed. (D38)
+// TestWatchersThatCloseDuringReconnection closes watchers while the client of an owner that was restarted takes the
+// others up again: requests of the same client that have nothing to do with them succeed. (D38)
 func TestWatchersThatCloseDuringReconnection(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := socketPath(t)

@@ -10,12 +10,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// Node is a process in its role: as a server or alone it runs functions, as a client it has them run by an owner. What is shared through it
-// ([Share]) is called alike in all three, with the same types, checks, cache and errors; tensors of a result are views of the
-// function's memory where it ran in this process, and mapped from the owner's where not.
+// Node is a process in its role: as a server or alone it runs functions, as a client it has them run by an owner. What
+// is shared through it ([Share]) is called alike in all three, with the same types, checks, cache and errors; tensors
+// of a result are views of the function's memory where it ran in this process, and mapped from the owner's where not.
 //
-// A node in the role of a server calls its functions over a connection within the process. A [Client] that dials a server of its own process has
-// such a connection too, and a session there like any other; both are lent the server's memory.
+// A node in the role of a server calls its functions over a connection within the process. A [Client] that dials a
+// server of its own process has such a connection too, and a session there like any other; both are lent the server's
+// memory.
 type Node struct {
 	caller
 	mode     Mode
@@ -46,14 +47,15 @@ func (n *Node) Socket() string {
 // Registry is what is shared through the node.
 func (n *Node) Registry() *Registry { return n.registry }
 
-// Server is the node's server, to publish models and the like; nil for a client. Borrowed. That of a local node serves nobody.
+// Server is the node's server, to publish models and the like; nil for a client. Borrowed. That of a local node serves
+// nobody.
 func (n *Node) Server() *Server { return n.server }
 
 // Client is the node's client, to acquire models and the like; nil for others. Borrowed.
 func (n *Node) Client() *Client { return n.client }
 
-// Ready lets clients in, in the role of a server: what is registered before is there for the first of them. In other roles, and the
-// second time, it does nothing.
+// Ready lets clients in, in the role of a server: what is registered before is there for the first of them. In other
+// roles, and the second time, it does nothing.
 func (n *Node) Ready() {
 	if n.mode != ModeServer {
 		return
@@ -68,8 +70,8 @@ func (n *Node) Ready() {
 	})
 }
 
-// Serve is Ready, and in the role of a server waits until ctx ends or the node is closed: then it returns nil. Serving that ended for
-// another reason is an error. In other roles it returns nil at once.
+// Serve is Ready, and in the role of a server waits until ctx ends or the node is closed: then it returns nil. Serving
+// that ended for another reason is an error. In other roles it returns nil at once.
 func (n *Node) Serve(ctx context.Context) error {
 	n.Ready()
 	if n.mode != ModeServer {
@@ -114,7 +116,8 @@ type RuntimeInfo struct {
 	// Mode is its role, Auto tells that the environment decided on it.
 	Mode Mode `json:"execution_mode"`
 	Auto bool `json:"auto_mode"`
-	// BasePath is what paths of sockets begin with here, as [SocketPath] makes them; empty where the program has named the socket itself.
+	// BasePath is what paths of sockets begin with here, as [SocketPath] makes them; empty where the program has named
+	// the socket itself.
 	BasePath string `json:"base_path,omitempty"`
 	// Socket is the path that it serves or calls; empty for a local one. DeviceIndex is the number in it.
 	Socket      string `json:"server_socket_path,omitempty"`
@@ -130,7 +133,8 @@ type RuntimeInfo struct {
 	Server *ServerInfo `json:"server_info,omitempty"`
 }
 
-// Info describes the node. As a client it asks the owner, once: one that is not there, or ends before it answers, is no error but an answer.
+// Info describes the node. As a client it asks the owner, once: one that is not there, or ends before it answers, is no
+// error but an answer.
 func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	info := RuntimeInfo{
 		Mode: n.mode, Auto: n.auto, BasePath: n.base, Socket: n.Socket(), DeviceIndex: n.index, Registered: len(n.registry.list()),
@@ -148,9 +152,9 @@ func (n *Node) Info(ctx context.Context) (RuntimeInfo, error) {
 	return info, nil
 }
 
-// Share registers fn under a name and returns what the program calls instead of it: a function of the same type, which runs fn in this process
-// or has the owner run it, as the node's role says. As a client fn is registered all the same, so that what is wrong with it is wrong in
-// every role. Errors are those of [Register].
+// Share registers fn under a name and returns what the program calls instead of it: a function of the same type, which
+// runs fn in this process or has the owner run it, as the node's role says. As a client fn is registered all the same,
+// so that what is wrong with it is wrong in every role. Errors are those of [Register].
 func Share[In, Out any](n *Node, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) (func(context.Context, In) (Out, error), error) {
 	if err := Register(n.registry, name, fn, opts...); err != nil {
 		return nil, fmt.Errorf("share: %w", err)

@@ -10,14 +10,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 )
 
-// Options say what a [Node] is. The zero value is a node whose role and socket the environment decides, without devices.
+// Options say what a [Node] is. The zero value is a node whose role and socket the environment decides, without
+// devices.
 type Options struct {
 	// Mode is the role. A mode that is set goes before the environment.
 	Mode Mode
 	// Socket is the path of the socket; empty for the one that [SocketPath] makes of BasePath and DeviceIndex.
 	Socket string
-	// BasePath and DeviceIndex make the path of the socket. A base path that is set goes before [EnvBasePath]. An index of 0 stands for
-	// [EnvLocalRank], else [EnvRank], else the index of the first device: who means socket 0 whatever the rank says so with Socket.
+	// BasePath and DeviceIndex make the path of the socket. A base path that is set goes before [EnvBasePath]. An index
+	// of 0 stands for [EnvLocalRank], else [EnvRank], else the index of the first device: who means socket 0 whatever
+	// the rank says so with Socket.
 	BasePath    string
 	DeviceIndex int
 	// Devices are what tensors may live on. Borrowed: they must outlive the node and whatever came from it.
@@ -37,17 +39,17 @@ type Options struct {
 	Tasks   TaskOptions
 	// Label names this process, for people. At most 64 bytes.
 	Label string
-	// Logger gets what operators should know. Nil stands for lines on standard error from the level on that [EnvLogLevel] says, and
-	// where that is not set for slog.Default(), of which warnings and errors are used only.
+	// Logger gets what operators should know. Nil stands for lines on standard error from the level on that
+	// [EnvLogLevel] says, and where that is not set for slog.Default(), of which warnings and errors are used only.
 	Logger *slog.Logger
 }
 
-// Open returns a node in the role that the options and the environment say. As a server it has bound its socket, and lets
-// clients wait until [Node.Ready]: nobody finds it without the endpoints that are registered first. As a client it has connected. The caller
-// closes the node.
+// Open returns a node in the role that the options and the environment say. As a server it has bound its socket, and
+// lets clients wait until [Node.Ready]: nobody finds it without the endpoints that are registered first. As a client it
+// has connected. The caller closes the node.
 //
-// Errors: [ErrInUse] for a server where a live owner has the socket, which is left alone; those of [Dial] for a client; [ErrConfiguration] for
-// options or an environment that make no sense.
+// Errors: [ErrInUse] for a server where a live owner has the socket, which is left alone; those of [Dial] for a client;
+// [ErrConfiguration] for options or an environment that make no sense.
 func Open(ctx context.Context, opts Options) (*Node, error) {
 	mode, err := opts.Mode.resolve()
 	if err != nil {

@@ -59,10 +59,11 @@ type reply struct {
 	keptFor  *session         // for which the result's memory is counted until the reply is closed; nil for none
 	returned message.Returned // the message, where there is a result
 	files    []*os.File       // borrowed until the reply has been sent
-	// storages are lent, in the place of the files, to a client of this process. Borrowed until the reply has been sent.
+	// storages are lent, in the place of the files, to a client of this process. Borrowed until the reply has been
+	// sent.
 	storages []*tensor.Storage
-	// head is the message up to shared, which follows it and is in memory once for all that are answered with it; nil where there is body or
-	// result. Borrowed until the reply has been sent.
+	// head is the message up to shared, which follows it and is in memory once for all that are answered with it; nil
+	// where there is body or result. Borrowed until the reply has been sent.
 	head, shared []byte
 	after        func() // runs when the reply has been sent; may be nil
 	undo         func() // takes back what the reply hands out, where nobody got it; may be nil
@@ -80,7 +81,8 @@ func (r *reply) appendTo(b []byte) ([]byte, error) {
 	return append(b, body...), err
 }
 
-// size is how many bytes the message has at least, as far as that is known before it is encoded. What is shared does not count.
+// size is how many bytes the message has at least, as far as that is known before it is encoded. What is shared does
+// not count.
 func (r *reply) size() int {
 	if r.result.Result != nil {
 		return len(r.returned.Value) + engine.HandleBytes*len(r.returned.Handles)
@@ -163,8 +165,8 @@ func doPing(_ context.Context, r request) (reply, error) {
 	return reply{body: message.Pong(in)}, nil
 }
 
-// doAcquire takes a lease and hands out the memory. Before the client knows of the version, it is on the list of those who are
-// told when a newer one comes.
+// doAcquire takes a lease and hands out the memory. Before the client knows of the version, it is on the list of those
+// who are told when a newer one comes.
 func doAcquire(_ context.Context, r request) (reply, error) {
 	var in message.Acquire
 	if err := r.decode(&in); err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// prepare finds the endpoint of a call, which it returns also with an error, and makes its arguments. The caller closes those.
+// prepare finds the endpoint of a call, which it returns also with an error, and makes its arguments. The caller closes
+// those.
 func (r request) prepare() (*engine.Definition, *engine.Arguments, error) {
 	if r.callee == nil {
 		var err error
@@ -74,8 +75,8 @@ func (r request) callEndpoint(ctx context.Context, d *engine.Definition, a *engi
 	return r.deliver(d, res, cached, nil)
 }
 
-// deliver is the reply that carries a result, of which it takes the caller's reference. A managed result gets one reference more for the
-// session. of is the outcome of the task that made it, if one did.
+// deliver is the reply that carries a result, of which it takes the caller's reference. A managed result gets one
+// reference more for the session. of is the outcome of the task that made it, if one did.
 func (r request) deliver(d *engine.Definition, res engine.ResultRef, cached bool, of *engine.Outcome) (reply, error) {
 	s := r.session.server
 	out, files, err := r.share(res.Result, d.Options.Managed)
@@ -105,7 +106,8 @@ func (r request) deliver(d *engine.Definition, res engine.ResultRef, cached bool
 	return reply{result: res, keptFor: r.session, returned: out, files: files, undo: undo}, nil
 }
 
-// share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the result's.
+// share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the
+// result's.
 func (r request) share(res *engine.Result, kept bool) (message.Returned, []*os.File, error) {
 	out, files, err := res.Returned(r.session.lends())
 	for i := 0; err == nil && i < len(out.Handles); i++ {

@@ -22,8 +22,8 @@ func (r request) submit(ctx context.Context, d *engine.Definition, a *engine.Arg
 	return s.engine.Submit(ctx, spec, d, a, then)
 }
 
-// callTask runs a call of a task endpoint: it waits for the task, and cancels it if the caller does not wait any more. What the caller has got
-// no task keeps: nobody else knows of it.
+// callTask runs a call of a task endpoint: it waits for the task, and cancels it if the caller does not wait any more.
+// What the caller has got no task keeps: nobody else knows of it.
 func (r request) callTask(ctx context.Context, d *engine.Definition, a *engine.Arguments) (reply, error) {
 	var h engine.Handoff
 	t, err := r.submit(ctx, d, a, h.Put)
@@ -177,8 +177,8 @@ func doTasks(_ context.Context, r request) (reply, error) {
 	return reply{body: out}, nil
 }
 
-// listedError is how many bytes the error of a task has in a list, and its cause: one that says a lot must not keep the others from being
-// listed.
+// listedError is how many bytes the error of a task has in a list, and its cause: one that says a lot must not keep the
+// others from being listed.
 const listedError = 512
 
 // brief is an error as it stands in a list of tasks.

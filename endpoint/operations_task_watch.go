@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// tasksSource tells what happens to tasks: first those that there are, then each change. The manager's subscription keeps every change of state,
-// up to a bound; beyond it the tasks are listed again.
+// tasksSource tells what happens to tasks: first those that there are, then each change. The manager's subscription
+// keeps every change of state, up to a bound; beyond it the tasks are listed again.
 type tasksSource struct {
 	manager *task.Manager[*engine.Outcome]
 	filter  task.Filter
@@ -18,7 +18,8 @@ type tasksSource struct {
 	listed  map[string]uint64 // the Seq of tasks listed in the last take; nil when nothing was listed
 }
 
-// newTasksSource is what the tasks that a session asks for are watched by. A task that is asked for and is not there is an error.
+// newTasksSource is what the tasks that a session asks for are watched by. A task that is asked for and is not there is
+// an error.
 func (s *Server) newTasksSource(in message.WatchTasks, session uint64) (*tasksSource, error) {
 	t := &tasksSource{manager: s.engine.Tasks, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
 	if in.Endpoint != "" { // a filter is kept as long as the watch

@@ -12,8 +12,8 @@ import (
 // Option says how an endpoint runs.
 type Option func(*engine.Definition) error
 
-// applyOptions sets the registry's options and then the endpoint's own, which go before, and checks them together. Afterwards cached says whether
-// results are kept.
+// applyOptions sets the registry's options and then the endpoint's own, which go before, and checks them together.
+// Afterwards cached says whether results are kept.
 func applyOptions(d *engine.Definition, defaults, own []Option) error {
 	o := &d.Options
 	if err := setOptions(d, defaults); err != nil {
@@ -54,26 +54,26 @@ func setOptions(d *engine.Definition, opts []Option) error {
 	return nil
 }
 
-// Task runs calls of the endpoint as tasks: they wait for a worker and can be asked after. A plain call of it waits for the task, and cancels
-// it if the caller does not wait any more; what was submitted outlives its caller's connection.
+// Task runs calls of the endpoint as tasks: they wait for a worker and can be asked after. A plain call of it waits for
+// the task, and cancels it if the caller does not wait any more; what was submitted outlives its caller's connection.
 func Task() Option {
 	return func(d *engine.Definition) error { d.Options.Task = true; return nil }
 }
 
-// Managed makes results managed objects: the server keeps them as long as any session has a reference, and for as long equal calls get the
-// same object, as with [Cached]. With [NoCache] each call makes an object of its own.
+// Managed makes results managed objects: the server keeps them as long as any session has a reference, and for as long
+// equal calls get the same object, as with [Cached]. With [NoCache] each call makes an object of its own.
 func Managed() Option {
 	return func(d *engine.Definition) error { d.Options.Managed = true; return nil }
 }
 
-// Cached keeps a result and hands it to whoever calls with the same arguments; calls that come while it is being made wait for it. Nobody
-// writes to the tensors of such a result any more, the function included. Streams are never cached.
+// Cached keeps a result and hands it to whoever calls with the same arguments; calls that come while it is being made
+// wait for it. Nobody writes to the tensors of such a result any more, the function included. Streams are never cached.
 func Cached() Option {
 	return func(d *engine.Definition) error { d.Options.Cached = true; return nil }
 }
 
-// NoCache runs the function at each call, which is so for any endpoint that does not ask for more: it is for one that is [Managed], and for
-// those of a registry whose endpoints are cached.
+// NoCache runs the function at each call, which is so for any endpoint that does not ask for more: it is for one that
+// is [Managed], and for those of a registry whose endpoints are cached.
 func NoCache() Option {
 	return func(d *engine.Definition) error { d.Options.NoCache = true; return nil }
 }
@@ -83,15 +83,16 @@ func NoSingleFlight() Option {
 	return func(d *engine.Definition) error { d.Options.NoSingleFlight = true; return nil }
 }
 
-// WritableArguments maps the tensors of arguments writable where their owner allows it, for functions that fill them in place.
+// WritableArguments maps the tensors of arguments writable where their owner allows it, for functions that fill them in
+// place.
 func WritableArguments() Option {
 	return func(d *engine.Definition) error { d.Options.Writable = true; return nil }
 }
 
-// CacheKey is [Cached] with a key made of a template such as "model:{hidden_size}": the words in braces are fields of the argument, dots go down
-// into structs. Calls with the same key share a result whatever else their arguments are; different values of the fields never make the same
-// key, whatever text stands between them. A field that the argument does not
-// have is an error at registration.
+// CacheKey is [Cached] with a key made of a template such as "model:{hidden_size}": the words in braces are fields of
+// the argument, dots go down into structs. Calls with the same key share a result whatever else their arguments are;
+// different values of the fields never make the same key, whatever text stands between them. A field that the argument
+// does not have is an error at registration.
 func CacheKey(text string) Option {
 	return func(d *engine.Definition) (err error) {
 		d.Options.CacheKey, err = codec.ParseTemplate(text, d.In)

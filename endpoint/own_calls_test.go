@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestServerCallsItself has functions that call their own server while its reader runs them: another goroutine reads at once, and not when a
-// timer finds the call overdue. In the bubble time stands still unless somebody waits for a timer.
+// TestServerCallsItself has functions that call their own server while its reader runs them: another goroutine reads at
+// once, and not when a timer finds the call overdue. In the bubble time stands still unless somebody waits for a timer.
 func TestServerCallsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRegistry()
@@ -35,8 +35,8 @@ func TestServerCallsItself(t *testing.T) {
 	})
 }
 
-// TestServerCallCarriesItsContext checks that a function which is called within the process sees the values of its caller's context, its
-// deadline, and why it ended.
+// TestServerCallCarriesItsContext checks that a function which is called within the process sees the values of its
+// caller's context, its deadline, and why it ended.
 func TestServerCallCarriesItsContext(t *testing.T) {
 	type key struct{}
 	r := NewRegistry()
@@ -71,7 +71,8 @@ func TestServerCallCarriesItsContext(t *testing.T) {
 	require.ErrorIs(t, <-ended, why)
 }
 
-// TestServerIsNoClientOfItself checks that calls within the process take none of the places of clients, also when their connection has broken.
+// TestServerIsNoClientOfItself checks that calls within the process take none of the places of clients, also when their
+// connection has broken.
 func TestServerIsNoClientOfItself(t *testing.T) {
 	r := NewRegistry()
 	require.NoError(t, Register(r, "x", func(context.Context, int) (int, error) { return 1, nil }))

@@ -124,8 +124,8 @@ func panickyRegistry(t *testing.T, dev driver.Device) *endpoint.Registry {
 	return r
 }
 
-// TestPanicsOutsideOfFunctionsAreErrorsOfTheCall has types that panic while they are encoded and decoded, with what a peer sent: that ends
-// neither the owner nor the connection.
+// TestPanicsOutsideOfFunctionsAreErrorsOfTheCall has types that panic while they are encoded and decoded, with what a
+// peer sent: that ends neither the owner nor the connection.
 func TestPanicsOutsideOfFunctionsAreErrorsOfTheCall(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

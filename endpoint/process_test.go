@@ -22,8 +22,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// The tests run owners and clients as processes of their own: this test binary, started again with childEnv set, takes commands as JSON
-// lines on its standard input and answers each with one on its standard output.
+// The tests run owners and clients as processes of their own: this test binary, started again with childEnv set, takes
+// commands as JSON lines on its standard input and answers each with one on its standard output.
 const childEnv = "ENDPOINT_TEST_CHILD"
 
 func TestMain(m *testing.M) {

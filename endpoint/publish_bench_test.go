@@ -13,7 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// BenchmarkPublishTensors is what a client's publication costs for each tensor, both sides together: it must not grow with their number (D4).
+// BenchmarkPublishTensors is what a client's publication costs for each tensor, both sides together: it must not grow
+// with their number (D4).
 func BenchmarkPublishTensors(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -11,8 +11,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// PublishLimits bound what clients may have published. A version counts from its publication until its memory is freed, so one that was
-// superseded or withdrawn counts as long as somebody reads it. What the owner publishes itself does not count.
+// PublishLimits bound what clients may have published. A version counts from its publication until its memory is freed,
+// so one that was superseded or withdrawn counts as long as somebody reads it. What the owner publishes itself does not
+// count.
 type PublishLimits struct {
 	// Versions is how many there may be, whatever their names.
 	Versions int
@@ -66,7 +67,8 @@ type charge struct {
 	usage
 }
 
-// newCharge is what a publication would count: all the memory that its descriptors keep, also what its handles do not speak of.
+// newCharge is what a publication would count: all the memory that its descriptors keep, also what its handles do not
+// speak of.
 func newCharge(session uint64, in *message.Publish, files *wire.Files) (charge, error) {
 	c := charge{session: session, usage: usage{versions: 1, storages: len(in.Handles), manifests: ManifestCost(&in.Manifest)}}
 	for _, h := range in.Handles {
@@ -79,14 +81,16 @@ func newCharge(session uint64, in *message.Publish, files *wire.Files) (charge, 
 	return c, nil
 }
 
-// What the parts of a manifest cost an owner at most, in bytes: the tensor and its entry in the state dict, a metadata entry, and the rest.
+// What the parts of a manifest cost an owner at most, in bytes: the tensor and its entry in the state dict, a metadata
+// entry, and the rest.
 const (
 	tensorCost   = 320
 	metadataCost = 128
 	manifestCost = 4096
 )
 
-// ManifestCost is what an owner is charged for the manifest of a publication: at least the memory that its columns, texts and tensors take there.
+// ManifestCost is what an owner is charged for the manifest of a publication: at least the memory that its columns,
+// texts and tensors take there.
 func ManifestCost(m *message.Manifest) int64 {
 	cost := int64(manifestCost + tensorCost*m.Len() + 2*len(m.Names) + 3*(len(m.Dims)+len(m.Strides)+len(m.Digests)))
 	for k, v := range m.Metadata {

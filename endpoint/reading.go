@@ -5,18 +5,20 @@ import (
 	"time"
 )
 
-// A call that takes a few microseconds costs several times as much if it gets a goroutine of its own: starting that wakes
-// another processor, which then competes with the one that reads. So the reader runs such a call itself. What an
-// endpoint took of late says which calls are such; what it takes this time nobody knows. A call that does not end soon loses the
-// reading to another goroutine: it goes on by itself, and whoever waits behind it, the request to cancel it included, is
-// held up no longer than twice overdueAfter.
+// A call that takes a few microseconds costs several times as much if it gets a goroutine of its own: starting that
+// wakes another processor, which then competes with the one that reads. So the reader runs such a call itself. What an
+// endpoint took of late says which calls are such; what it takes this time nobody knows. A call that does not end soon
+// loses the reading to another goroutine: it goes on by itself, and whoever waits behind it, the request to cancel it
+// included, is held up no longer than twice overdueAfter.
 
 const (
-	// trivialPace is what calls may take to be run by the reader while others wait behind them: about what it costs to hand them over.
+	// trivialPace is what calls may take to be run by the reader while others wait behind them: about what it costs to
+	// hand them over.
 	trivialPace = 20 * time.Microsecond
 	// briefPace is what they may take if nothing waits.
 	briefPace = 50 * time.Microsecond
-	// overdueAfter is how often the clock looks after a call that the reader runs. It does not tick while there are no such calls.
+	// overdueAfter is how often the clock looks after a call that the reader runs. It does not tick while there are no
+	// such calls.
 	overdueAfter = 2 * time.Millisecond
 )
 
@@ -33,7 +35,8 @@ func (w *work) brief() bool {
 
 // reading is who reads a session's frames.
 type reading struct {
-	// call numbers the call that the reader is running; 0 while it reads. Who swaps the number for 0 reads from then on.
+	// call numbers the call that the reader is running; 0 while it reads. Who swaps the number for 0 reads from then
+	// on.
 	call atomic.Uint64
 	last uint64 // the number given last; the reader's
 
@@ -68,8 +71,8 @@ func (ses *session) handReadingOver() {
 // end notes that a call is over, and reports whether its goroutine still reads.
 func (t *reading) end(n uint64) bool { return t.call.CompareAndSwap(n, 0) }
 
-// overdue is called by the timer in a goroutine of its own. If the reader has been running the same call since the last time, it
-// reads in its place.
+// overdue is called by the timer in a goroutine of its own. If the reader has been running the same call since the last
+// time, it reads in its place.
 func (ses *session) overdue() {
 	t := &ses.reading
 	n := t.call.Load()

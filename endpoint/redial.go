@@ -18,8 +18,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Dialing again starts at firstBackoff and doubles up to lastBackoff, each pause shortened by up to half at random so that the
-// clients of an owner that came back do not all come at once. An owner has dialTimeout to answer one attempt.
+// Dialing again starts at firstBackoff and doubles up to lastBackoff, each pause shortened by up to half at random so
+// that the clients of an owner that came back do not all come at once. An owner has dialTimeout to answer one attempt.
 const (
 	firstBackoff = 5 * time.Millisecond
 	lastBackoff  = time.Second
@@ -159,9 +159,9 @@ func (c *Client) settle(a *attempt) {
 	c.catchUp(a.link)
 }
 
-// tend sees to it that handles and watchers get another connection when this one is over, and waits for its end: an owner that has
-// said goodbye still answers what it was asked before. A connection that was over at once counts as one failure more than there were
-// before it.
+// tend sees to it that handles and watchers get another connection when this one is over, and waits for its end: an
+// owner that has said goodbye still answers what it was asked before. A connection that was over at once counts as one
+// failure more than there were before it.
 func (c *Client) tend(l *link.Link, failed int) {
 	defer c.work.Done()
 	start := time.Now()
@@ -183,7 +183,8 @@ func (c *Client) tend(l *link.Link, failed int) {
 	c.mu.Unlock()
 }
 
-// keepTrying starts an attempt if handles, watchers or references need a connection, or the client has not had one yet that shall.
+// keepTrying starts an attempt if handles, watchers or references need a connection, or the client has not had one yet
+// that shall.
 func (c *Client) keepTrying() {
 	c.mu.Lock()
 	needed := !c.closed && (c.eager || len(c.handles)+len(c.watchers)+c.refs.count > 0)
@@ -253,7 +254,8 @@ func (c *Client) dial(ctx context.Context) (*wire.Conn, error) {
 	return conn, nil
 }
 
-// connect waits for a place where an owner's queue of clients is full: the kernel does not, as it does for other sockets.
+// connect waits for a place where an owner's queue of clients is full: the kernel does not, as it does for other
+// sockets.
 func connect(ctx context.Context, socket string) (net.Conn, error) {
 	var d net.Dialer
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {

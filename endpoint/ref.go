@@ -8,17 +8,19 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 )
 
-// Ref is the managed result of a call, typed: the value, and one reference to the object at its server, which keeps the object as long as
-// any session has a reference. (It is called Ref and not Handle because a [Handle] is an acquired version of a published model.)
+// Ref is the managed result of a call, typed: the value, and one reference to the object at its server, which keeps the
+// object as long as any session has a reference. (It is called Ref and not Handle because a [Handle] is an acquired
+// version of a published model.)
 //
-// The reference belongs to the connection. When that breaks, the client takes the reference again from the same server; where that
-// does not have the object any more, or another server answers, the Ref becomes stale, and whoever waits on Done hears of it without
-// asking. The value's memory is this process's own mapping: it stays valid until Close whatever becomes of the object.
+// The reference belongs to the connection. When that breaks, the client takes the reference again from the same server;
+// where that does not have the object any more, or another server answers, the Ref becomes stale, and whoever waits on
+// Done hears of it without asking. The value's memory is this process's own mapping: it stays valid until Close
+// whatever becomes of the object.
 //
-// A Ref that is not closed keeps the object at its server. When the garbage collector finds one of which nothing is used any more,
-// neither itself nor a tensor of its value, the reference goes back with a warning. Where a slice or an address of the value's memory was
-// handed out ([tensor.Data]), which the collector does not see, the reference is kept as long as the client lives and counts as a leak
-// ([driver.Leaks]).
+// A Ref that is not closed keeps the object at its server. When the garbage collector finds one of which nothing is
+// used any more, neither itself nor a tensor of its value, the reference goes back with a warning. Where a slice or an
+// address of the value's memory was handed out ([tensor.Data]), which the collector does not see, the reference is kept
+// as long as the client lives and counts as a leak ([driver.Leaks]).
 //
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {
@@ -29,8 +31,9 @@ type Ref[T any] struct {
 	close sync.Once
 }
 
-// CallManaged is [Call] of an endpoint with managed results, that also keeps the reference that comes with the result. The caller closes
-// the Ref. Where the endpoint is not managed, or returned nothing, there is no object: the Ref has no id and is never stale.
+// CallManaged is [Call] of an endpoint with managed results, that also keeps the reference that comes with the result.
+// The caller closes the Ref. Where the endpoint is not managed, or returned nothing, there is no object: the Ref has no
+// id and is never stale.
 func CallManaged[T any](ctx context.Context, c Caller, name string, in any) (*Ref[T], error) {
 	r := &Ref[T]{c: caller{c.through()}}
 	var err error
@@ -42,8 +45,8 @@ func CallManaged[T any](ctx context.Context, c Caller, name string, in any) (*Re
 	return r, nil
 }
 
-// ResultManaged is [Caller].Result with a typed value, that also keeps the reference that comes with it: each fetch has one of its own. The
-// caller closes the Ref.
+// ResultManaged is [Caller].Result with a typed value, that also keeps the reference that comes with it: each fetch has
+// one of its own. The caller closes the Ref.
 func ResultManaged[T any](ctx context.Context, c Caller, taskID string) (*Ref[T], error) {
 	r := &Ref[T]{c: caller{c.through()}}
 	var err error
@@ -81,7 +84,8 @@ func (r *Ref[T]) ServerID() string {
 	return r.ref.server
 }
 
-// Done returns a channel that is closed when Err is not nil any more. It is nil, which blocks for ever, where there is no object.
+// Done returns a channel that is closed when Err is not nil any more. It is nil, which blocks for ever, where there is
+// no object.
 func (r *Ref[T]) Done() <-chan struct{} {
 	if r.ref == nil {
 		return nil
@@ -89,8 +93,8 @@ func (r *Ref[T]) Done() <-chan struct{} {
 	return r.ref.done
 }
 
-// Err is nil while the reference is good, as far as this process has heard; a [*StaleError] when the object is gone, and [ErrClosed] when
-// the reference was given back or its client closed.
+// Err is nil while the reference is good, as far as this process has heard; a [*StaleError] when the object is gone,
+// and [ErrClosed] when the reference was given back or its client closed.
 func (r *Ref[T]) Err() error {
 	if r.ref == nil {
 		return nil
@@ -106,8 +110,9 @@ func (r *Ref[T]) Info(ctx context.Context) (ObjectInfo, error) {
 	return r.c.EnsureLive(ctx, r.ID(), r.ServerID())
 }
 
-// Release gives the reference back and leaves the value as it is. It is true if the server took a reference back: not the second time, and not
-// when the object is gone. When ctx ends before the answer the reference goes back all the same.
+// Release gives the reference back and leaves the value as it is. It is true if the server took a reference back: not
+// the second time, and not when the object is gone. When ctx ends before the answer the reference goes back all the
+// same.
 func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 	if r.ref == nil || !r.ref.end(errReleased) {
 		return false, nil
@@ -115,7 +120,8 @@ func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 	return r.ref.client.returnReference(ctx, r.ref, true)
 }
 
-// Close gives the reference back, without waiting for the server, and closes the tensors of the value. A second Close is nil.
+// Close gives the reference back, without waiting for the server, and closes the tensors of the value. A second Close
+// is nil.
 func (r *Ref[T]) Close() error {
 	r.close.Do(func() {
 		r.net.remove()

@@ -218,7 +218,8 @@ func TestReferencesSurviveABrokenConnection(t *testing.T) {
 	require.NoError(t, kept.Err())
 }
 
-// breakConnections ends all connections of this process to a socket, as a fault between the two would: neither end has closed its own.
+// breakConnections ends all connections of this process to a socket, as a fault between the two would: neither end has
+// closed its own.
 func breakConnections(t *testing.T, socket string) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

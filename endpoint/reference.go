@@ -41,8 +41,8 @@ func (r *reference) end(err error) bool {
 	return true
 }
 
-// forgotten is called when nothing of a [Ref] is used any more and nobody has closed it. The reference goes back, if it has not, unless
-// memory of the value may be in use: then that is a leak; what and name tell where it came from.
+// forgotten is called when nothing of a [Ref] is used any more and nobody has closed it. The reference goes back, if it
+// has not, unless memory of the value may be in use: then that is a leak; what and name tell where it came from.
 func (r *reference) forgotten(leak *driver.Leak, what, name string) {
 	r.client.start(func() {
 		log := r.client.log.With("object", r.id, what, name, "server", r.server)
@@ -113,8 +113,8 @@ func (r *reference) moveTo(l *link.Link) {
 	r.link = l
 }
 
-// attach notes a reference that was taken on a link, and its token. It is false when the reference is of no use any more, or is held on that link: the
-// caller gives this one back.
+// attach notes a reference that was taken on a link, and its token. It is false when the reference is of no use any
+// more, or is held on that link: the caller gives this one back.
 func (r *reference) attach(l *link.Link, token uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,7 +17,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Registry is the endpoints of a server: Go functions that other processes call by name. Its methods are safe for concurrent use.
+// Registry is the endpoints of a server: Go functions that other processes call by name. Its methods are safe for
+// concurrent use.
 type Registry struct {
 	defaults []Option
 
@@ -25,8 +26,9 @@ type Registry struct {
 	endpoints map[string]*engine.Definition
 }
 
-// NewRegistry returns a registry without endpoints, which the zero Registry is too. The options are those of each endpoint that does not say
-// otherwise by its own: NewRegistry(Cached()) has every function cached but those with [NoCache].
+// NewRegistry returns a registry without endpoints, which the zero Registry is too. The options are those of each
+// endpoint that does not say otherwise by its own: NewRegistry(Cached()) has every function cached but those with
+// [NoCache].
 func NewRegistry(defaults ...Option) *Registry { return &Registry{defaults: slices.Clone(defaults)} }
 
 // Register adds fn under a name. In and Out are what can cross: scalars, strings, bytes, slices, arrays, maps, structs,
@@ -34,12 +36,14 @@ func NewRegistry(defaults ...Option) *Registry { return &Registry{defaults: slic
 //
 // fn runs once for each call, unless an option asks for more.
 //
-// fn borrows the tensors of its argument: the endpoint closes them when fn has returned, so what fn keeps it clones. The endpoint takes the
-// tensors of the result: it closes them when the result has been sent or is no longer cached, so what fn hands out of its own it clones.
-// Where results are cached, fn has given its word that nobody writes to them any more.
-// ctx ends when the caller cancels, its deadline passes, or it goes away. A panic becomes an error with the endpoint's name.
+// fn borrows the tensors of its argument: the endpoint closes them when fn has returned, so what fn keeps it clones.
+// The endpoint takes the tensors of the result: it closes them when the result has been sent or is no longer cached, so
+// what fn hands out of its own it clones. Where results are cached, fn has given its word that nobody writes to them
+// any more. ctx ends when the caller cancels, its deadline passes, or it goes away. A panic becomes an error with the
+// endpoint's name.
 //
-// Errors: [ErrRegistered], [ErrConfiguration] for a bad name, no function, a type that cannot cross or options that make no sense.
+// Errors: [ErrRegistered], [ErrConfiguration] for a bad name, no function, a type that cannot cross or options that
+// make no sense.
 func Register[In, Out any](r *Registry, name string, fn func(ctx context.Context, in In) (Out, error), opts ...Option) error {
 	d := &engine.Definition{Name: name, In: reflect.TypeFor[In](), Out: reflect.TypeFor[Out]()}
 	d.Decode = func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {

@@ -13,7 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// What became of each reference is told, and why one was not taken back: an object that is gone is not one that others hold.
+// What became of each reference is told, and why one was not taken back: an object that is gone is not one that others
+// hold.
 func TestReleaseTellsWhatBecameOfIt(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestArgumentsBeyondBoundsAreRefused sends arguments that are well framed and hold more than a message may: each is answered with code 3, and
-// the connection goes on. (D10)
+// TestArgumentsBeyondBoundsAreRefused sends arguments that are well framed and hold more than a message may: each is
+// answered with code 3, and the connection goes on. (D10)
 func TestArgumentsBeyondBoundsAreRefused(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
@@ -51,7 +51,8 @@ func TestArgumentsBeyondBoundsAreRefused(t *testing.T) {
 	}
 }
 
-// TestWatchOfObjectsEnds has a second watch of objects refused while the first goes on, which ends like every watch. (D24)
+// TestWatchOfObjectsEnds has a second watch of objects refused while the first goes on, which ends like every watch.
+// (D24)
 func TestWatchOfObjectsEnds(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()

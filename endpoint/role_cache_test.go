@@ -21,8 +21,8 @@ type role struct {
 	counts *counters      // of what ran
 }
 
-// inRoles does something with a node alone, a server, a client of it in its own process, and one over its socket, whose functions are
-// registered by share. The functions of each run where they count for that role alone.
+// inRoles does something with a node alone, a server, a client of it in its own process, and one over its socket, whose
+// functions are registered by share. The functions of each run where they count for that role alone.
 func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, counts *counters), do func(t *testing.T, r role)) {
 	ctx := context.Background()
 	open := func(t *testing.T, dev driver.Device, counts *counters, opts endpoint.Options) *endpoint.Node {
@@ -167,7 +167,8 @@ func TestReferencesAreCountedAlikeInAllRoles(t *testing.T) {
 	})
 }
 
-// TestMemoryIsLentWithinAProcess has a function that returns a tensor of its own: nobody else gets other memory, a descriptor or a mapping.
+// TestMemoryIsLentWithinAProcess has a function that returns a tensor of its own: nobody else gets other memory, a
+// descriptor or a mapping.
 func TestMemoryIsLentWithinAProcess(t *testing.T) {
 	var kept *tensor.Tensor
 	share := func(n *endpoint.Node, dev driver.Device, counts *counters) {

@@ -37,8 +37,8 @@ func published(name string, version uint64) message.Event {
 	return message.Event{Kind: message.EventPublished, Name: name, Version: version}
 }
 
-// TestAnOwnerThatDrainsWhileTheNextOneServes is a rolling restart: the old owner has said goodbye and finishes a request, the new one is
-// there already.
+// TestAnOwnerThatDrainsWhileTheNextOneServes is a rolling restart: the old owner has said goodbye and finishes a
+// request, the new one is there already.
 func TestAnOwnerThatDrainsWhileTheNextOneServes(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
@@ -100,8 +100,8 @@ func TestClosingAClientDoesNotWaitForAnOwnerThatDrains(t *testing.T) {
 	fresh.ended()
 }
 
-// TestNoCallIsLostToARollingRestart has owners that say goodbye one after the other, and answer what they were asked before: whoever calls
-// meanwhile notices nothing of it.
+// TestNoCallIsLostToARollingRestart has owners that say goodbye one after the other, and answer what they were asked
+// before: whoever calls meanwhile notices nothing of it.
 func TestNoCallIsLostToARollingRestart(t *testing.T) {
 	drivertest.Leaks(t)
 	const owners, callers, calls = 6, 8, 40

@@ -8,9 +8,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// safetyNet gives back what a program forgot to close, once the garbage collector finds that nothing of it is used any more. A slice or an
-// address of the memory is invisible to the collector. Where one was handed out, nothing is given back: the owner would write other
-// bytes under a slice that is in use. That is a leak, which is counted ([driver.Leaks]) and logged. A nil net does nothing.
+// safetyNet gives back what a program forgot to close, once the garbage collector finds that nothing of it is used any
+// more. A slice or an address of the memory is invisible to the collector. Where one was handed out, nothing is given
+// back: the owner would write other bytes under a slice that is in use. That is a leak, which is counted
+// ([driver.Leaks]) and logged. A nil net does nothing.
 type safetyNet struct {
 	left     atomic.Int64 // things that are reachable
 	removed  atomic.Bool
@@ -25,9 +26,10 @@ type borrowedMemory struct {
 	device  string
 }
 
-// spread returns a net under a thing and the storages that it borrowed. gone is called when none of them is reachable any more, unless the net
-// was removed before. leak is nil, or what to report where memory was handed out, so that nothing may be given back. gone is called by the
-// collector: it must return at once, and must not itself lead to any of them. kind names the thing in a leak.
+// spread returns a net under a thing and the storages that it borrowed. gone is called when none of them is reachable
+// any more, unless the net was removed before. leak is nil, or what to report where memory was handed out, so that
+// nothing may be given back. gone is called by the collector: it must return at once, and must not itself lead to any
+// of them. kind names the thing in a leak.
 func spread[T any](thing *T, kind string, storages []*tensor.Storage, gone func(leak *driver.Leak)) *safetyNet {
 	n := &safetyNet{kind: kind, gone: gone}
 	n.left.Store(1)

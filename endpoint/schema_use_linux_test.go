@@ -53,7 +53,8 @@ func TestEveryKindOfEventIsSent(t *testing.T) {
 	require.Equal(t, readSchemaTables(t).Numbers["event"], sent)
 }
 
-// TestAcquireAsksForNoMoreThanIsDone: the memory of a version is sealed, so an acquire names a version and nothing else. (D25)
+// TestAcquireAsksForNoMoreThanIsDone: the memory of a version is sealed, so an acquire names a version and nothing
+// else. (D25)
 func TestAcquireAsksForNoMoreThanIsDone(t *testing.T) {
 	var names []string
 	for _, f := range readSchemaTables(t).Messages["acquire"] {
@@ -62,7 +63,8 @@ func TestAcquireAsksForNoMoreThanIsDone(t *testing.T) {
 	require.Equal(t, []string{"name", "version"}, names)
 }
 
-// TestVersionsNameTheirDevices: the list of what is published says which devices a version is on, as the schema says. (D25)
+// TestVersionsNameTheirDevices: the list of what is published says which devices a version is on, as the schema says.
+// (D25)
 func TestVersionsNameTheirDevices(t *testing.T) {
 	s := hostileOwner(t)
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket()})

@@ -26,7 +26,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Server owns state dicts and lets other processes of the host use them in place. Its methods are safe for concurrent use.
+// Server owns state dicts and lets other processes of the host use them in place. Its methods are safe for concurrent
+// use.
 type Server struct {
 	caller
 	opts     ServerOptions
@@ -73,9 +74,10 @@ type Server struct {
 	done      chan struct{} // closed when the last session has gone after closing
 }
 
-// NewServer binds the socket and returns an owner that has published nothing yet. Clients that connect before Serve wait in the
-// kernel's queue, so publishing first means that nobody finds the owner empty. Errors: [ErrInUse] for a socket with a
-// live owner, [ErrPermission] for a directory that others may write, [ErrConfiguration] for options that make no sense.
+// NewServer binds the socket and returns an owner that has published nothing yet. Clients that connect before Serve
+// wait in the kernel's queue, so publishing first means that nobody finds the owner empty. Errors: [ErrInUse] for a
+// socket with a live owner, [ErrPermission] for a directory that others may write, [ErrConfiguration] for options that
+// make no sense.
 func NewServer(opts ServerOptions) (*Server, error) {
 	s, err := newOwner(opts)
 	if err != nil {
@@ -259,10 +261,10 @@ func (s *Server) isClosing() bool {
 	return s.closing
 }
 
-// Shutdown stops accepting, tells every client goodbye, lets requests and tasks in flight end, and frees what the server owns. Idle clients
-// do not hold it up. When ctx ends first, what is still running is cancelled, gets a twentieth of a second to end, and the cause of ctx is
-// returned; what a function returns that does not heed its context is given back when it does. Memory that clients have
-// attached stays theirs.
+// Shutdown stops accepting, tells every client goodbye, lets requests and tasks in flight end, and frees what the
+// server owns. Idle clients do not hold it up. When ctx ends first, what is still running is cancelled, gets a
+// twentieth of a second to end, and the cause of ctx is returned; what a function returns that does not heed its
+// context is given back when it does. Memory that clients have attached stays theirs.
 func (s *Server) Shutdown(ctx context.Context) error {
 	sessions := s.beginClose()
 	for _, ses := range sessions {
@@ -284,8 +286,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return errors.Join(err, s.close(lateGrace))
 }
 
-// Close cuts every client off, cancels what runs and frees what the server owns. Functions get a second to heed their context; what they
-// return later is given back when they do. A second Close is nil.
+// Close cuts every client off, cancels what runs and frees what the server owns. Functions get a second to heed their
+// context; what they return later is given back when they do. A second Close is nil.
 func (s *Server) Close() error { return s.close(closeGrace) }
 
 // close is Close that waits for so long.

@@ -6,8 +6,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// DestroyObject drops a managed object whatever references there are: they become stale, and their holders are told. What they
-// have mapped stays theirs. One that is not there is a [*StaleError].
+// DestroyObject drops a managed object whatever references there are: they become stale, and their holders are told.
+// What they have mapped stays theirs. One that is not there is a [*StaleError].
 func (s *Server) DestroyObject(id string) error {
 	_, err := s.destroyObject(id, "")
 	return err
@@ -52,7 +52,8 @@ func listObjects(s *Server, in message.Objects, session uint64) message.ObjectsL
 	return out
 }
 
-// completeObjects says in descriptions which server they are of, and who the holders are. One that has gone meanwhile keeps its number.
+// completeObjects says in descriptions which server they are of, and who the holders are. One that has gone meanwhile
+// keeps its number.
 func completeObjects(s *Server, infos ...*message.ObjectInfo) {
 	var sessions []uint64
 	for _, info := range infos {

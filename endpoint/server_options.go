@@ -8,23 +8,25 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// ServerOptions says where an owner listens and what it may hand out. The zero value serves nothing until Devices is set.
+// ServerOptions says where an owner listens and what it may hand out. The zero value serves nothing until Devices is
+// set.
 type ServerOptions struct {
 	// Socket is the path to listen on; empty stands for SocketPath("", 0).
 	Socket string
-	// Listener is a Unix socket that is bound already, as systemd hands over. If set it is taken, Socket is only its name, and neither
-	// a lock nor the socket file is touched.
+	// Listener is a Unix socket that is bound already, as systemd hands over. If set it is taken, Socket is only its
+	// name, and neither a lock nor the socket file is touched.
 	Listener *net.UnixListener
 	// Devices are what tensors may live on. Borrowed: they must outlive the server.
 	Devices []driver.Device
 	// Retain is how many superseded versions of a name are kept though nobody reads them.
 	Retain int
-	// AllowUIDs are the users, beside the server's own, whose processes may connect. Whoever may connect may also publish.
+	// AllowUIDs are the users, beside the server's own, whose processes may connect. Whoever may connect may also
+	// publish.
 	AllowUIDs []uint32
 	// Limits bound what peers can make the server hold.
 	Limits Limits
-	// Registry has the functions that clients can call; nil for none. Borrowed. Endpoints that are registered later can be called at
-	// once.
+	// Registry has the functions that clients can call; nil for none. Borrowed. Endpoints that are registered later can
+	// be called at once.
 	Registry *Registry
 	// Results bounds what is kept of results.
 	Results ResultOptions
@@ -32,7 +34,8 @@ type ServerOptions struct {
 	Tasks TaskOptions
 	// Label is a name for people, shown to clients. At most 64 bytes.
 	Label string
-	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used only.
+	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used
+	// only.
 	Logger *slog.Logger
 }
 
@@ -40,13 +43,13 @@ type ServerOptions struct {
 type ResultOptions struct {
 	// Entries is how many results are kept; [cache.DefaultEntries]. Negative for no bound.
 	Entries int
-	// Bytes is how many bytes of memory, encoding and keys they may have together; 0 for what [MemoryBudget] says, negative for no bound. What
-	// somebody has, as a managed object or the result of a task, counts and is not dropped for it. A result that is larger by itself does
-	// not count: it is found as long as somebody has it, and dropped then. Whatever the bound, results that nobody has are dropped where a
-	// device refuses memory ([driver.Reclaimer]).
+	// Bytes is how many bytes of memory, encoding and keys they may have together; 0 for what [MemoryBudget] says,
+	// negative for no bound. What somebody has, as a managed object or the result of a task, counts and is not dropped
+	// for it. A result that is larger by itself does not count: it is found as long as somebody has it, and dropped
+	// then. Whatever the bound, results that nobody has are dropped where a device refuses memory ([driver.Reclaimer]).
 	Bytes int64
-	// TTL is how long a result is handed out after it was made; 0 for as long as there is room. One that somebody has gets too old as well:
-	// who asks after that gets a new one.
+	// TTL is how long a result is handed out after it was made; 0 for as long as there is room. One that somebody has
+	// gets too old as well: who asks after that gets a new one.
 	TTL time.Duration
 }
 
@@ -60,9 +63,9 @@ type TaskOptions struct {
 	Retain int
 	// TTL is how long a finished one is kept; [task.DefaultTTL].
 	TTL time.Duration
-	// Bytes is how many bytes of memory and encoding the results that tasks keep may have together; 0 for what [MemoryBudget] says, negative for
-	// no bound. The results of those that
-	// finished first go first. A result that several tasks keep counts for each, and so does one that the cache or an object keeps too.
-	// What a plain call of an endpoint with [Task] made is not kept: the caller has it.
+	// Bytes is how many bytes of memory and encoding the results that tasks keep may have together; 0 for what
+	// [MemoryBudget] says, negative for no bound. The results of those that finished first go first. A result that
+	// several tasks keep counts for each, and so does one that the cache or an object keeps too. What a plain call of
+	// an endpoint with [Task] made is not kept: the caller has it.
 	Bytes int64
 }

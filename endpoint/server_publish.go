@@ -16,9 +16,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Publish makes sd the next version of name and returns its number. It takes sd, also when it fails: the server closes it when the version
-// is superseded or withdrawn and its last reader has gone. Work on the tensors' devices is waited for, and the memory is frozen: from
-// here on nobody can map it writable. Readers of the version before stay on it; nobody waits for anybody.
+// Publish makes sd the next version of name and returns its number. It takes sd, also when it fails: the server closes
+// it when the version is superseded or withdrawn and its last reader has gone. Work on the tensors' devices is waited
+// for, and the memory is frozen: from here on nobody can map it writable. Readers of the version before stay on it;
+// nobody waits for anybody.
 //
 // Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place, with the reason, and
 // [wire.ErrTooLarge] for more storages or tensors than one frame can carry to a reader.
@@ -75,7 +76,8 @@ func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, 
 	return version, err
 }
 
-// attachable encodes what readers are sent, and refuses a version that no frame could bring to them, before it is on the books.
+// attachable encodes what readers are sent, and refuses a version that no frame could bring to them, before it is on
+// the books.
 func (s *Server) attachable(name string, out *transfer.Export) error {
 	frame, files := inproc.FrameLimits(s.opts.Limits.Wire)
 	if len(out.Files) > files {
@@ -99,8 +101,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// Withdraw takes a name off the books: nobody can acquire it any more. Who holds a version keeps it, and is told. Errors:
-// [ErrNotFound].
+// Withdraw takes a name off the books: nobody can acquire it any more. Who holds a version keeps it, and is told.
+// Errors: [ErrNotFound].
 func (s *Server) Withdraw(name string) error {
 	if err := s.books.Withdraw(name); err != nil {
 		return err
@@ -124,9 +126,9 @@ func listAll(s *Server) (out message.Listed) {
 	return out
 }
 
-// AnnounceLoad tells clients that a version of name is going to be published, from a source that may be empty. It waits until the first
-// [Load.Progress]. The caller ends it with [Load.Done] when it has published, or [Load.Fail]; a later load of the same name takes its place.
-// Errors: [ErrInvalid] for a bad name.
+// AnnounceLoad tells clients that a version of name is going to be published, from a source that may be empty. It waits
+// until the first [Load.Progress]. The caller ends it with [Load.Done] when it has published, or [Load.Fail]; a later
+// load of the same name takes its place. Errors: [ErrInvalid] for a bad name.
 func (s *Server) AnnounceLoad(name, source string) (*Load, error) {
 	if err := checkName(name); err != nil {
 		return nil, err

@@ -20,7 +20,8 @@ import (
 // ServerKind is what every server says it is.
 const ServerKind = "SharedTensorServer"
 
-// Transport is how memory travels: in place between processes of one host, as handles beside the messages of a Unix socket.
+// Transport is how memory travels: in place between processes of one host, as handles beside the messages of a Unix
+// socket.
 const Transport = "same-host-unix-handles"
 
 func doServerInfo(_ context.Context, r request) (reply, error) {
@@ -64,7 +65,8 @@ type support struct {
 	known []message.HandleSupport
 }
 
-// of asks the devices, unless they have answered before. A device that had no memory left to try with is asked again the next time.
+// of asks the devices, unless they have answered before. A device that had no memory left to try with is asked again
+// the next time.
 func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -22,11 +22,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// session is one connected client. Everything that the client holds is held by its session and goes back when the connection ends.
+// session is one connected client. Everything that the client holds is held by its session and goes back when the
+// connection ends.
 //
-// One goroutine reads. Short requests are answered by it, in order; long ones get a goroutine of their own, so that a waiting
-// request holds up nobody. Calls that are short by experience are run by the reader too, as long as they stay short: see reading.
-// An idle session is that goroutine, parked in the kernel's poller, and a descriptor.
+// One goroutine reads. Short requests are answered by it, in order; long ones get a goroutine of their own, so that a
+// waiting request holds up nobody. Calls that are short by experience are run by the reader too, as long as they stay
+// short: see reading. An idle session is that goroutine, parked in the kernel's poller, and a descriptor.
 type session struct {
 	server  *Server
 	conn    inproc.Conn
@@ -83,7 +84,8 @@ func (ses *session) run() {
 	ses.read()
 }
 
-// read takes frames until the connection ends, and then ends the session; or until another goroutine has taken the reading over.
+// read takes frames until the connection ends, and then ends the session; or until another goroutine has taken the
+// reading over.
 func (ses *session) read() {
 	for reading := true; reading; {
 		frame, err := ses.conn.Receive()
@@ -118,8 +120,8 @@ func (ses *session) closed(err error) {
 	ses.server.log.Debug("connection lost", "session", ses.id, "pid", peer.PID, "error", err)
 }
 
-// introduce checks who the peer is and exchanges hellos. A peer that is turned away is told so in answer to its hello: it might not see what
-// was sent before.
+// introduce checks who the peer is and exchanges hellos. A peer that is turned away is told so in answer to its hello:
+// it might not see what was sent before.
 func (ses *session) introduce() error {
 	agreed, err := message.ServerHandshake(ses.conn.(*wire.Conn), ses.server.introduction(), func(*message.Hello) error {
 		if err := ses.allowed(); err != nil {
@@ -178,8 +180,9 @@ func (ses *session) take(frame wire.Frame) (reading bool, err error) {
 	return true, fmt.Errorf("%w: a client does not send %s frames", wire.ErrProtocol, frame.Kind)
 }
 
-// goodbye tells the client that the owner is leaving and ends the session when nothing of it is running any more. A client that waits for the
-// owner's hello gets no goodbye, which it would not expect: for it there is no owner any more.
+// goodbye tells the client that the owner is leaving and ends the session when nothing of it is running any more. A
+// client that waits for the owner's hello gets no goodbye, which it would not expect: for it there is no owner any
+// more.
 func (ses *session) goodbye() {
 	ses.mu.Lock()
 	ses.leaving = true
@@ -195,8 +198,8 @@ func (ses *session) goodbye() {
 	}
 }
 
-// leave ends a session of which nothing runs any more, after the goodbye. A client that does not read must not hold up the others: the
-// send has a goroutine of its own, and its time limit or somebody's cut ends it.
+// leave ends a session of which nothing runs any more, after the goodbye. A client that does not read must not hold up
+// the others: the send has a goroutine of its own, and its time limit or somebody's cut ends it.
 func (ses *session) leave() {
 	go func() {
 		ses.sayGoodbye()
@@ -218,7 +221,8 @@ func (ses *session) end() {
 	ses.conn.Close()
 	ses.events.stop()
 	leases := ses.giveUp()
-	// A function that does not heed its context holds up neither leases nor objects; one that it makes after all goes back too.
+	// A function that does not heed its context holds up neither leases nor objects; one that it makes after all goes
+	// back too.
 	ses.work.Wait()
 	leases += ses.giveUp()
 	ses.kept.Close()

@@ -9,9 +9,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// events are a session's subscriptions: its watches, and one for each lease. What has happened waits in their sources, which keep what is
-// newest, so a client that does not read costs no memory and holds up nobody. A goroutine sends while there is something to send, and is
-// not there otherwise.
+// events are a session's subscriptions: its watches, and one for each lease. What has happened waits in their sources,
+// which keep what is newest, so a client that does not read costs no memory and holds up nobody. A goroutine sends
+// while there is something to send, and is not there otherwise.
 type events struct {
 	mu      sync.Mutex
 	subs    map[uint64]*subscription // by the id of the request that asked for them
@@ -25,7 +25,8 @@ type events struct {
 
 // source is what a subscription is of: it keeps what has happened, within bounds, until it is taken.
 type source interface {
-	// weight is what the subscription counts: one for each name, or for as many events as one that waits for many can have.
+	// weight is what the subscription counts: one for each name, or for as many events as one that waits for many can
+	// have.
 	weight() int
 	// open begins to keep what happens. wake is called when there is something, on whatever goroutine made it happen.
 	open(wake func())
@@ -47,7 +48,8 @@ type subscription struct {
 	woken bool // something has happened since the pump last looked
 }
 
-// subscribe collects events of the names, nil for all, for a request. With current, the versions that are current are reported first.
+// subscribe collects events of the names, nil for all, for a request. With current, the versions that are current are
+// reported first.
 func (ses *session) subscribe(id uint64, names []string, current bool) (*subscription, error) {
 	return ses.follow(id, &namesSource{server: ses.server, names: names, current: current})
 }

@@ -13,7 +13,8 @@ type namesSource struct {
 	watcher *catalog.Watcher
 }
 
-// weight implements source. All names count as many as a watch can have, for events of so many may wait in it, and more.
+// weight implements source. All names count as many as a watch can have, for events of so many may wait in it, and
+// more.
 func (n *namesSource) weight() int {
 	if n.names == nil {
 		return maxWatchNames
@@ -40,7 +41,8 @@ func (n *namesSource) take() (events []any) {
 	return events
 }
 
-// currentVersions are the names that can be acquired, as events. A client that hears of a version twice ignores the second time.
+// currentVersions are the names that can be acquired, as events. A client that hears of a version twice ignores the
+// second time.
 func currentVersions(s *Server, names []string) []catalog.Event {
 	var list []catalog.Event
 	note := func(info catalog.Info) {

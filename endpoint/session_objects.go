@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// objectsSource tells of objects that were destroyed while the session had references to them, so of at most as many as it had. A session has
-// one at a time.
+// objectsSource tells of objects that were destroyed while the session had references to them, so of at most as many as
+// it had. A session has one at a time.
 type objectsSource struct {
 	events *events
 
@@ -63,7 +63,8 @@ func (ses *session) followObjects(request uint64) (*subscription, error) {
 	return ses.follow(request, &objectsSource{events: e})
 }
 
-// objectGone notes an object that was destroyed while the session had references to it, and why if that is known. It returns at once.
+// objectGone notes an object that was destroyed while the session had references to it, and why if that is known. It
+// returns at once.
 func (ses *session) objectGone(id, why string) {
 	e := &ses.events
 	e.mu.Lock()

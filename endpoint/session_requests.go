@@ -88,8 +88,8 @@ func discard(frame wire.Frame) {
 	frame.Charge.Release()
 }
 
-// checkID refuses a request whose number is 0, which no answer could name, or that of a request or subscription that is not over, whose answers
-// could not be told from this one's.
+// checkID refuses a request whose number is 0, which no answer could name, or that of a request or subscription that is
+// not over, whose answers could not be told from this one's.
 func (ses *session) checkID(id uint64) error {
 	if id == 0 {
 		return fmt.Errorf("%w: a request has the number 0", wire.ErrProtocol)
@@ -212,8 +212,8 @@ func (w *work) here() (reading bool, err error) {
 	return reading, nil
 }
 
-// finish gives back what a request had once it is answered, and ends a session that was only waiting for it, or to which an
-// answer could not be sent: then its reader sees to the rest.
+// finish gives back what a request had once it is answered, and ends a session that was only waiting for it, or to
+// which an answer could not be sent: then its reader sees to the rest.
 func (w *work) finish(sent error) {
 	ses := w.session
 	w.callContext.end(nil)
@@ -309,7 +309,8 @@ type heldAnswer struct {
 	n  int64
 }
 
-// smallAnswer is how many bytes an answer may have without being counted: there are no more of them than requests in flight.
+// smallAnswer is how many bytes an answer may have without being counted: there are no more of them than requests in
+// flight.
 const smallAnswer = 4 << 10
 
 // grow counts an answer that has so many bytes in all.
@@ -333,7 +334,8 @@ func (ses *session) lends() bool {
 	return ok
 }
 
-// send sends a frame with what goes beside it, all of which it borrows: descriptors to another process, storages within this one.
+// send sends a frame with what goes beside it, all of which it borrows: descriptors to another process, storages within
+// this one.
 func (ses *session) send(send sender, kind wire.Kind, id uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
 	if p, ok := ses.conn.(*inproc.Pipe); ok {
 		return p.Lend(wire.Frame{Kind: kind, ID: id, Body: body}, storages)
@@ -362,11 +364,13 @@ func (ses *session) tell(id uint64, e *message.Error) error {
 	return ses.conn.Send(wire.KindError, id, body)
 }
 
-// fileLoad is what a descriptor counts: the memory that the kernel and this process need for it and its mapping, and there are only so many.
+// fileLoad is what a descriptor counts: the memory that the kernel and this process need for it and its mapping, and
+// there are only so many.
 const fileLoad = 16 << 10
 
-// carry takes over the charge of a request, unless it fails, and adds its load to what the session carries. It refuses the one too many instead of waiting: who waits does not read, and
-// would not see the request to cancel what it waits for.
+// carry takes over the charge of a request, unless it fails, and adds its load to what the session carries. It refuses
+// the one too many instead of waiting: who waits does not read, and would not see the request to cancel what it waits
+// for.
 func (ses *session) carry(frame wire.Frame) (engine.Load, error) {
 	n := int64(len(frame.Body)) + int64(frame.Files.Len())*fileLoad
 	limit := ses.server.opts.Limits.RequestBytes

@@ -265,8 +265,8 @@ func TestARunThatCallsItselfFails(t *testing.T) {
 	require.ErrorContains(t, info.Err(), task.ErrSelf.Error())
 }
 
-// TestTasksOfAllKindsTogether lets tasks of all kinds call each other, some of whose callers leave. Whatever waits for what, all end, and every
-// worker is free.
+// TestTasksOfAllKindsTogether lets tasks of all kinds call each other, some of whose callers leave. Whatever waits for
+// what, all end, and every worker is free.
 func TestTasksOfAllKindsTogether(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 2}})

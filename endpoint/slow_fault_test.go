@@ -28,8 +28,8 @@ func impatient(t *testing.T, requests int) *endpoint.Server {
 	})
 }
 
-// bystander is a client whose calls nothing must hold up. It calls until the returned function is called, which fails the test if one call
-// took much longer than any should.
+// bystander is a client whose calls nothing must hold up. It calls until the returned function is called, which fails
+// the test if one call took much longer than any should.
 func bystander(t *testing.T, socket string) (stop func()) {
 	t.Helper()
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, OverSocket: true})

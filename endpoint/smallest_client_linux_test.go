@@ -55,7 +55,8 @@ func protocolFile(t *testing.T, name string) string {
 	return string(text)
 }
 
-// pageLines cuts a block into lines. Two spaces end the bytes of a line, except in the header of a frame whose length is a word.
+// pageLines cuts a block into lines. Two spaces end the bytes of a line, except in the header of a frame whose length
+// is a word.
 func pageLines(t *testing.T, text string) []pageLine {
 	t.Helper()
 	var lines []pageLine

@@ -207,7 +207,8 @@ func TestPeersOfAnotherUserAreRefused(t *testing.T) {
 	o.must(command{Do: "books"})
 }
 
-// TestUsersThatAreAllowedMayConnect has processes of two users, of which the owner and the client of one allow each other.
+// TestUsersThatAreAllowedMayConnect has processes of two users, of which the owner and the client of one allow each
+// other.
 func TestUsersThatAreAllowedMayConnect(t *testing.T) {
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")

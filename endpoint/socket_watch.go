@@ -11,8 +11,8 @@ import (
 // socketLook is how often a server looks whether its socket file is still there.
 const socketLook = 500 * time.Millisecond
 
-// watchSocket binds the socket again when its file was removed or replaced: nobody could reach the server any more, and its lock would keep
-// every other away. It returns when the server closes.
+// watchSocket binds the socket again when its file was removed or replaced: nobody could reach the server any more, and
+// its lock would keep every other away. It returns when the server closes.
 func (s *Server) watchSocket() {
 	if s.sock.ID() == (unixsock.FileID{}) { // handed over by who bound it
 		return

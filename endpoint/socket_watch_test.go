@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestSocketFileIsBoundAgain removes the socket file of a server, and puts another file in its place: the server notices and listens again,
-// clients that it has go on, and a successor hears which process holds the lock. (D18)
+// TestSocketFileIsBoundAgain removes the socket file of a server, and puts another file in its place: the server
+// notices and listens again, clients that it has go on, and a successor hears which process holds the lock. (D18)
 func TestSocketFileIsBoundAgain(t *testing.T) {
 	drivertest.Leaks(t)
 	s := serve(t, endpoint.ServerOptions{})
@@ -67,7 +67,8 @@ func TestSocketOfAllowedUsers(t *testing.T) {
 	require.Equal(t, os.FileMode(0o666), mode(endpoint.ServerOptions{AllowUIDs: []uint32{65534}}))
 }
 
-// TestLossOfTheLeaseIsTold kills an owner that has no successor: the handle of a client tells at once that its lease is lost. (D19)
+// TestLossOfTheLeaseIsTold kills an owner that has no successor: the handle of a client tells at once that its lease is
+// lost. (D19)
 func TestLossOfTheLeaseIsTold(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
@@ -90,8 +91,8 @@ func TestLossOfTheLeaseIsTold(t *testing.T) {
 	require.Equal(t, endpoint.Current, h.State(), "as it was heard last")
 }
 
-// TestReturnOfTheLeaseIsTold cuts the connection to an owner that lives on: the handle tells that its lease is lost, and that it is back when the
-// client has found the owner again. (D19)
+// TestReturnOfTheLeaseIsTold cuts the connection to an owner that lives on: the handle tells that its lease is lost,
+// and that it is back when the client has found the owner again. (D19)
 func TestReturnOfTheLeaseIsTold(t *testing.T) {
 	o, upstream := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})

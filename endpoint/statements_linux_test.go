@@ -18,7 +18,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// The tests of this file hold sentences of PROTOCOL.md that no other test needs, as a client sees them that was written from it.
+// The tests of this file hold sentences of PROTOCOL.md that no other test needs, as a client sees them that was written
+// from it.
 
 // begin sends a request, of which nothing is known here but its bytes, and returns its id.
 func (p *peer) begin(op message.Op, body any, timeout time.Duration, files ...*os.File) uint64 {

@@ -13,8 +13,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestLateAnswersHoldUpNoReader has an owner that answers thousands of calls, for which nobody waits any more, before it reads anything
-// again. What came with them goes back all the same, and who reads at either end does not wait for the other.
+// TestLateAnswersHoldUpNoReader has an owner that answers thousands of calls, for which nobody waits any more, before
+// it reads anything again. What came with them goes back all the same, and who reads at either end does not wait for
+// the other.
 func TestLateAnswersHoldUpNoReader(t *testing.T) {
 	drivertest.Leaks(t)
 	const calls = 3000
@@ -53,8 +54,8 @@ func TestLateAnswersHoldUpNoReader(t *testing.T) {
 	pings(t, c, end)
 }
 
-// TestACallOfAnOwnerThatDoesNotReadEndsWithItsContext has an owner that was stopped: the socket is full, and still a call ends when it
-// is to end. When the owner goes on, so does the connection.
+// TestACallOfAnOwnerThatDoesNotReadEndsWithItsContext has an owner that was stopped: the socket is full, and still a
+// call ends when it is to end. When the owner goes on, so does the connection.
 func TestACallOfAnOwnerThatDoesNotReadEndsWithItsContext(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)

@@ -22,8 +22,9 @@ func Stub[In, Out any](c Caller, name string) func(context.Context, In) (Out, er
 	return func(ctx context.Context, in In) (Out, error) { return Call[Out](ctx, c, name, in) }
 }
 
-// Stream calls an endpoint whose results come one by one. Leaving the loop, or the end of ctx, stops the function at the owner. The tensors
-// of each result are the caller's, who closes them. An error is the last pair. A task gives its worker away while it waits for a result.
+// Stream calls an endpoint whose results come one by one. Leaving the loop, or the end of ctx, stops the function at
+// the owner. The tensors of each result are the caller's, who closes them. An error is the last pair. A task gives its
+// worker away while it waits for a result.
 func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -16,15 +16,18 @@ import (
 type EventKind uint8
 
 const (
-	// EventPublished is a version that has become the newest of its name, or, when a watch begins or an owner comes back, is it.
+	// EventPublished is a version that has become the newest of its name, or, when a watch begins or an owner comes
+	// back, is it.
 	EventPublished EventKind = iota + 1
 	// EventWithdrawn is a name that cannot be acquired any more.
 	EventWithdrawn
-	// EventOwnerLost is the connection to the owner that ended, or its owner that said it is leaving. The client dials again by itself.
+	// EventOwnerLost is the connection to the owner that ended, or its owner that said it is leaving. The client dials
+	// again by itself.
 	EventOwnerLost
 	// EventOwnerBack is the connection to an owner, the same or another, that was made again.
 	EventOwnerBack
-	// EventOverflow tells that so many names changed since the last Next that what was known of them was dropped: ask for the list.
+	// EventOverflow tells that so many names changed since the last Next that what was known of them was dropped: ask
+	// for the list.
 	EventOverflow
 )
 
@@ -57,9 +60,9 @@ type Event struct {
 	Server string
 }
 
-// Watcher is told what happens to names, across reconnections. It keeps the newest event of each name until Next takes it, so a slow
-// reader misses versions in between, never the newest, and holds up nobody. Of more than 16384 names it keeps nothing, and says so
-// by [EventOverflow].
+// Watcher is told what happens to names, across reconnections. It keeps the newest event of each name until Next takes
+// it, so a slow reader misses versions in between, never the newest, and holds up nobody. Of more than 16384 names it
+// keeps nothing, and says so by [EventOverflow].
 type Watcher struct {
 	client *Client
 	names  []string
@@ -76,8 +79,8 @@ type Watcher struct {
 	err     error             // why no more events come
 }
 
-// Watch tells what happens to the names, or to all of them if none is given. The names need not be published yet. What is published now is
-// told first. The caller closes the watcher.
+// Watch tells what happens to the names, or to all of them if none is given. The names need not be published yet. What
+// is published now is told first. The caller closes the watcher.
 func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 	w := &Watcher{
 		client: c, names: slices.Clone(names), wake: make(chan struct{}, 1),
@@ -106,7 +109,8 @@ func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 	}
 }
 
-// begin asks for events on a connection, if that was not done before. With back, the watcher had another one and is told.
+// begin asks for events on a connection, if that was not done before. With back, the watcher had another one and is
+// told.
 func (w *Watcher) begin(ctx context.Context, l *link.Link, back bool) error {
 	if ask, err := w.turnTo(l, back); !ask {
 		return err
@@ -168,14 +172,15 @@ func (w *Watcher) begun(l *link.Link, id uint64) bool {
 	return w.err == nil
 }
 
-// on tells whether the events of a connection are those that count.
+// on reports whether the events of a connection are those that count.
 func (w *Watcher) on(l *link.Link) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.link == l
 }
 
-// ownerKey is where pending keeps what happened to the owner, and overflowKey that something was dropped: no name is like them.
+// ownerKey is where pending keeps what happened to the owner, and overflowKey that something was dropped: no name is
+// like them.
 const (
 	ownerKey    = "\x00owner"
 	overflowKey = "\x00overflow"

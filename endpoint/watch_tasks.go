@@ -19,7 +19,8 @@ const (
 	TaskListed TaskEventKind = "listed"
 	// TaskChanged is a task that has come, or whose state or progress has changed.
 	TaskChanged TaskEventKind = "changed"
-	// TasksMissed says that there were more changes than are kept for a loop that does not take them. All tasks are listed again.
+	// TasksMissed says that there were more changes than are kept for a loop that does not take them. All tasks are
+	// listed again.
 	TasksMissed TaskEventKind = "missed"
 )
 
@@ -31,10 +32,11 @@ type TaskEvent struct {
 	Task TaskInfo
 }
 
-// WatchTasks follows tasks: first those that there are, in the order in which they were submitted, then every change of state in the
-// order in which it happened, also of tasks that come and go, with the newest progress. A loop that is slow skips progress, never a
-// state, until too much waits: then it is told [TasksMissed]. With states in the filter a task is told from when it is in one of them.
-// Leaving the loop ends it, and so does an error, the last pair: [ErrUnavailable] when the server is gone, the cause of ctx.
+// WatchTasks follows tasks: first those that there are, in the order in which they were submitted, then every change of
+// state in the order in which it happened, also of tasks that come and go, with the newest progress. A loop that is
+// slow skips progress, never a state, until too much waits: then it is told [TasksMissed]. With states in the filter a
+// task is told from when it is in one of them. Leaving the loop ends it, and so does an error, the last pair:
+// [ErrUnavailable] when the server is gone, the cause of ctx.
 func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
 		told := map[string]bool{} // those that were in one of the states
@@ -59,8 +61,9 @@ func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[Ta
 	}
 }
 
-// WatchTask follows a task: first as it is now, then at each change of its state or progress, last at its end. A loop that is slow skips
-// progress, never a state. An error is the last pair, with what was known before. Leaving the loop leaves the task alone.
+// WatchTask follows a task: first as it is now, then at each change of its state or progress, last at its end. A loop
+// that is slow skips progress, never a state. An error is the last pair, with what was known before. Leaving the loop
+// leaves the task alone.
 func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
 		var last TaskInfo

@@ -217,7 +217,8 @@ func TestWatchesOfTasksAreBounded(t *testing.T) {
 	}
 }
 
-// What nobody takes is bounded: too much is thrown away and told, and the tasks are listed again. The tasks do not wait for it.
+// What nobody takes is bounded: too much is thrown away and told, and the tasks are listed again. The tasks do not wait
+// for it.
 func TestASlowWatcherOfTasksIsToldThatItMissedSome(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()

@@ -79,8 +79,8 @@ func (a *agent) saxpy(by float32, x, y *tensor.Tensor) error {
 	return a.dev.Synchronize()
 }
 
-// launchOn doubles the first attached tensor into memory of this process, by a kernel that reads the owner's memory, and compares
-// with Go.
+// launchOn doubles the first attached tensor into memory of this process, by a kernel that reads the owner's memory,
+// and compares with Go.
 func (a *agent) launchOn(sd *module.StateDict) (string, error) {
 	for name, t := range sd.All() {
 		out, err := tensor.FromSlice(a.dev, t.Shape(), make([]float32, t.NumElements()))

@@ -22,8 +22,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// The tests run owners, readers and bystanders as processes of their own: this test binary, started again with agentVariable set, takes
-// requests with descriptors on a socket and answers each.
+// The tests run owners, readers and bystanders as processes of their own: this test binary, started again with
+// agentVariable set, takes requests with descriptors on a socket and answers each.
 const (
 	agentVariable = "GPU_TEST_AGENT"
 	agentSocket   = 3 // the first of exec.Cmd's ExtraFiles

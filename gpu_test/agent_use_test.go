@@ -48,8 +48,8 @@ func (a *agent) useEvents(q request) (r response, err error) {
 	return r, err
 }
 
-// write tries to write the first bytes of a memory in one of several ways, whatever the memory says of itself, and waits for what
-// comes of it.
+// write tries to write the first bytes of a memory in one of several ways, whatever the memory says of itself, and
+// waits for what comes of it.
 func (a *agent) write(way string, m *cuda.Memory) error {
 	switch way {
 	case "kernel":

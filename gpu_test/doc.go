@@ -1,5 +1,5 @@
-// Package gpu has no code: its tests run the suites of this module on a real GPU and answer questions about the driver that no
-// documentation answers. The answers are in FACTS.md.
+// Package gpu has no code: its tests run the suites of this module on a real GPU and answer questions about the driver
+// that no documentation answers. The answers are in FACTS.md.
 //
 //	GPU_TEST=require go test ./gpu_test   a GPU has to be there; a skip is a failure
 //	GPU_TEST=fake go test ./gpu_test      the stand-in for the driver, to test these tests

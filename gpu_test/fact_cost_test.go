@@ -25,7 +25,8 @@ import (
 // repeats is how often a repeated cost is measured.
 const repeats = 20
 
-// eachSlab runs a measurement for each kind and each size that fits, in a process that makes the slab. What does not fit is answered so.
+// eachSlab runs a measurement for each kind and each size that fits, in a process that makes the slab. What does not
+// fit is answered so.
 func eachSlab(t *testing.T, name func(kind string, bytes int64) string, run func(t *testing.T, fact string, kind driver.HandleKind, bytes int64)) {
 	dev := openDevice(t)
 	here := kindsHere(t, dev)

@@ -13,7 +13,8 @@ import (
 // survivalBytes is how much memory the tests of killed processes share.
 const survivalBytes = 64 << 20
 
-// overwrite makes another process allocate and fill memory, so that bytes that the driver took back would not stay as they were.
+// overwrite makes another process allocate and fill memory, so that bytes that the driver took back would not stay as
+// they were.
 func overwrite(tb testing.TB, bytes int64) {
 	tb.Helper()
 	p := open(tb, driver.CUDAFD)

@@ -22,7 +22,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// signalReport loads the driver in a process that has not used it and says what that changed about signals, step by step.
+// signalReport loads the driver in a process that has not used it and says what that changed about signals, step by
+// step.
 func signalReport() (r response, err error) {
 	before, err := sigactions()
 	if err != nil {
@@ -111,8 +112,8 @@ func TestFactSignalHandlers(t *testing.T) {
 	require.NotContains(t, r.Text, "WITHOUT", "Go cannot live with such a handler")
 }
 
-// descriptorReport lists the descriptors that the driver opened in this process and that a program which it starts would
-// inherit.
+// descriptorReport lists the descriptors that the driver opened in this process and that a program which it starts
+// would inherit.
 func descriptorReport() (string, error) {
 	before, err := inheritable()
 	if err != nil {

@@ -28,7 +28,8 @@ const factsEnd = "<!-- facts: end -->"
 // factRow is what FACTS.md says to a question.
 type factRow struct{ answer, where string }
 
-// TestFactsFile holds FACTS.md to the questions: each has its row, and nothing else has. With -facts it writes the file.
+// TestFactsFile holds FACTS.md to the questions: each has its row, and nothing else has. With -facts it writes the
+// file.
 func TestFactsFile(t *testing.T) {
 	text, err := os.ReadFile(*factsPath)
 	if os.IsNotExist(err) && *factsLog == "" {

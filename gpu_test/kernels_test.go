@@ -54,7 +54,8 @@ func TestSaxpy(t *testing.T) {
 		got, err := tensor.Float32s(yt)
 		require.NoError(t, err)
 		for i := range got {
-			// float64 holds the product of two float32 exactly, so this is the fused operation but for rare double rounding.
+			// float64 holds the product of two float32 exactly, so this is the fused operation but for rare double
+			// rounding.
 			want := float32(math.FMA(float64(a), float64(xs[i]), float64(ys[i])))
 			require.InDelta(t, want, got[i], 1e-7, "element %d of %d", i, n)
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 )
 
-// inNamespaces puts an agent into new namespaces (CLONE_NEW... or'ed together). Who is not root gets a user namespace too.
+// inNamespaces puts an agent into new namespaces (CLONE_NEW... or'ed together). Who is not root gets a user namespace
+// too.
 func inNamespaces(flags uintptr) func(*exec.Cmd) {
 	return func(c *exec.Cmd) {
 		attr := &syscall.SysProcAttr{Cloneflags: flags}
@@ -27,8 +28,8 @@ func inNamespaces(flags uintptr) func(*exec.Cmd) {
 	}
 }
 
-// needNamespaces skips the test where namespaces cannot be made, as in most rented containers; a machine that is promised to make them
-// ([drivertest.RequireEnv]) fails it. GPU_TEST=require promises a GPU only.
+// needNamespaces skips the test where namespaces cannot be made, as in most rented containers; a machine that is
+// promised to make them ([drivertest.RequireEnv]) fails it. GPU_TEST=require promises a GPU only.
 func needNamespaces(tb testing.TB, flags uintptr) {
 	tb.Helper()
 	p, err := tryStart(tb, inNamespaces(flags))
@@ -37,7 +38,8 @@ func needNamespaces(tb testing.TB, flags uintptr) {
 	p.kill()
 }
 
-// ownSharedMemory gives this process, which is in a mount namespace of its own, an empty /dev/shm that nobody else sees.
+// ownSharedMemory gives this process, which is in a mount namespace of its own, an empty /dev/shm that nobody else
+// sees.
 func ownSharedMemory() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("mount", err)

@@ -95,7 +95,8 @@ func (p *process) end() {
 	require.NoError(p.tb, p.cmd.Wait())
 }
 
-// exchange sends a request with a descriptor, which it borrows, or nil; the one that it returns, or nil, is the caller's.
+// exchange sends a request with a descriptor, which it borrows, or nil; the one that it returns, or nil, is the
+// caller's.
 func (p *process) exchange(q request, in *os.File) (response, *os.File) {
 	p.tb.Helper()
 	body, err := message.Marshal(q)

@@ -33,7 +33,8 @@ func TestProduct(t *testing.T) {
 // product is the path of the command.
 type product struct{ path string }
 
-// program is the command: what SHAREDTENSOR_PROGRAM names, the one beside this test binary, or one that is built for the test.
+// program is the command: what SHAREDTENSOR_PROGRAM names, the one beside this test binary, or one that is built for
+// the test.
 func program(tb testing.TB) string {
 	tb.Helper()
 	if path := os.Getenv("SHAREDTENSOR_PROGRAM"); path != "" {

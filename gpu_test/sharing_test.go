@@ -113,7 +113,8 @@ func TestKilledClientGivesBack(t *testing.T) {
 	})
 }
 
-// TestClientReadsOnAfterTheOwnerIsKilled is about cuda-fd, which promises it. What cuda-ipc does is a fact, ipc-owner-killed.
+// TestClientReadsOnAfterTheOwnerIsKilled is about cuda-fd, which promises it. What cuda-ipc does is a fact,
+// ipc-owner-killed.
 func TestClientReadsOnAfterTheOwnerIsKilled(t *testing.T) {
 	needKind(t, driver.CUDAFD)
 	o, socket := serving(t, driver.CUDAFD)
@@ -154,8 +155,8 @@ func TestClientPublishesItsOwnMemory(t *testing.T) {
 	require.EqualValues(t, 2, o.must(request{Do: "holders"}).Bytes)
 }
 
-// TestCallsWithTensorsOfTheGPU hands memory of the client to a kernel of the owner, and the owner's result back. Results are the
-// caller's, whatever becomes of the owner, which memory of kind cuda-ipc cannot be.
+// TestCallsWithTensorsOfTheGPU hands memory of the client to a kernel of the owner, and the owner's result back.
+// Results are the caller's, whatever becomes of the owner, which memory of kind cuda-ipc cannot be.
 func TestCallsWithTensorsOfTheGPU(t *testing.T) {
 	needKind(t, driver.CUDAFD)
 	_, socket := serving(t, driver.CUDAFD)

@@ -69,8 +69,8 @@ func BenchmarkLoadCold(b *testing.B) {
 	}
 }
 
-// BenchmarkPlainReadCold is what the disk has to give: one goroutine that reads in order, and eight that each read their part, into memory that
-// is there.
+// BenchmarkPlainReadCold is what the disk has to give: one goroutine that reads in order, and eight that each read
+// their part, into memory that is there.
 func BenchmarkPlainReadCold(b *testing.B) {
 	f, size, drop := coldFile(b)
 	for name, readers := range map[string]int64{"one": 1, "eight": 8} {

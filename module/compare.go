@@ -61,8 +61,8 @@ func few(items []string) string {
 	return strings.Join(items[:shown], ", ") + fmt.Sprintf(" and %d more", len(items)-shown)
 }
 
-// Compare reports whether got has the names of want, each with the same dtype and shape, and returns nil or a [*KeyError].
-// Where tensors lie, and their order, does not matter.
+// Compare reports whether got has the names of want, each with the same dtype and shape, and returns nil or a
+// [*KeyError]. Where tensors lie, and their order, does not matter.
 func Compare(want, got *Manifest) error {
 	var diff KeyError
 	have := make(map[string]*TensorSpec, len(got.Tensors))

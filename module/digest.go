@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Digest is the SHA-256 of a tensor's elements, row-major, as they stand in a safetensors file. Shape and dtype are not part
-// of it.
+// Digest is the SHA-256 of a tensor's elements, row-major, as they stand in a safetensors file. Shape and dtype are not
+// part of it.
 type Digest [sha256.Size]byte
 
 // String is the digest in hexadecimal.
@@ -30,8 +30,8 @@ func TensorDigest(ctx context.Context, t *tensor.Tensor) (Digest, error) {
 	return Digest(h.Sum(nil)), nil
 }
 
-// Digests computes the digests of all tensors, several at a time: workers of them, or one a processor where workers is not
-// positive. Tied tensors are read once. It borrows sd. The first error ends the work and names the tensor.
+// Digests computes the digests of all tensors, several at a time: workers of them, or one a processor where workers is
+// not positive. Tied tensors are read once. It borrows sd. The first error ends the work and names the tensor.
 func Digests(ctx context.Context, sd *StateDict, workers int) (map[string]Digest, error) {
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
@@ -71,10 +71,10 @@ func Digests(ctx context.Context, sd *StateDict, workers int) (map[string]Digest
 	return named, nil
 }
 
-// StateDictDigest computes one digest of the whole: the SHA-256 of one record a tensor, in the order of their names as bytes. A record is
-// LENGTH:NAME DTYPE [DIMENSIONS] and a space, such as "4:bias float32 [3] " for a name of 4 bytes, followed by the 32 bytes of the tensor's digest;
-// dimensions stand one space apart. Metadata, strides and ties are not part of it, so that a copy has the digest of its original. workers is as with
-// [Digests]. It borrows sd.
+// StateDictDigest computes one digest of the whole: the SHA-256 of one record a tensor, in the order of their names as
+// bytes. A record is LENGTH:NAME DTYPE [DIMENSIONS] and a space, such as "4:bias float32 [3] " for a name of 4 bytes,
+// followed by the 32 bytes of the tensor's digest; dimensions stand one space apart. Metadata, strides and ties are not
+// part of it, so that a copy has the digest of its original. workers is as with [Digests]. It borrows sd.
 func StateDictDigest(ctx context.Context, sd *StateDict, workers int) (Digest, error) {
 	each, err := Digests(ctx, sd, workers)
 	if err != nil {
@@ -90,8 +90,8 @@ func StateDictDigest(ctx context.Context, sd *StateDict, workers int) (Digest, e
 	return Digest(h.Sum(nil)), nil
 }
 
-// Verify computes the digest of the whole, as [StateDictDigest] does, and fails with [ErrDigest] where it is not the one that is wanted. It
-// borrows sd.
+// Verify computes the digest of the whole, as [StateDictDigest] does, and fails with [ErrDigest] where it is not the
+// one that is wanted. It borrows sd.
 func Verify(ctx context.Context, sd *StateDict, want Digest) error {
 	got, err := StateDictDigest(ctx, sd, 0)
 	if err == nil && got != want {

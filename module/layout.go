@@ -10,12 +10,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Alignment is what the offset of every tensor in a slab is a multiple of, in bytes: what cudaMalloc aligns to, and enough
-// for every vector load there is.
+// Alignment is what the offset of every tensor in a slab is a multiple of, in bytes: what cudaMalloc aligns to, and
+// enough for every vector load there is.
 const Alignment = 256
 
-// Layout says where each tensor of a model goes in one slab of device memory, and where its bytes come from. It is a plain
-// value.
+// Layout says where each tensor of a model goes in one slab of device memory, and where its bytes come from. It is a
+// plain value.
 type Layout struct {
 	// SlabBytes is the size of the slab, a multiple of the device's granularity; 0 where no tensor has elements.
 	SlabBytes int64
@@ -41,8 +41,9 @@ type Placement struct {
 	Bytes int64
 }
 
-// PlanLayout plans one slab for a model, rounded up to granularity bytes. It borrows the model and shares its shapes. The
-// model's Ties become names for the same bytes. Errors are [ErrName], [ErrTooLarge] and those of [tensor.Spec.Validate].
+// PlanLayout plans one slab for a model, rounded up to granularity bytes. It borrows the model and shares its shapes.
+// The model's Ties become names for the same bytes. Errors are [ErrName], [ErrTooLarge] and those of
+// [tensor.Spec.Validate].
 func PlanLayout(model *safetensors.Model, granularity int64) (*Layout, error) {
 	l := &Layout{Tensors: make([]Placement, 0, len(model.Tensors)), Metadata: maps.Clone(model.Metadata)}
 	var end int64

@@ -12,34 +12,35 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// loadPiece is how much is read between two looks at the context: some milliseconds from the page cache, and long enough
-// for a driver.Loader to use all of its goroutines.
+// loadPiece is how much is read between two looks at the context: some milliseconds from the page cache, and long
+// enough for a driver.Loader to use all of its goroutines.
 const loadPiece = 64 << 20
 
 // LoadOptions are the options of [Load]. The zero value is fine.
 type LoadOptions struct {
-	// Progress, if not nil, is told how many bytes of how many are on the device: once with 0 before the first, and then as
-	// they arrive, from one goroutine at a time.
+	// Progress, if not nil, is told how many bytes of how many are on the device: once with 0 before the first, and
+	// then as they arrive, from one goroutine at a time.
 	Progress func(done, total int64)
 	// PythonTies makes [Load] take metadata entries for ties as the Python library's save_model writes them, see
-	// [safetensors.Model.TieByMetadata]. Without it only ties that are recorded as such are made ([safetensors.TiedKey]).
+	// [safetensors.Model.TieByMetadata]. Without it only ties that are recorded as such are made
+	// ([safetensors.TiedKey]).
 	PythonTies bool
-	// Only, if not nil, selects the tensors to load by name. Nothing else is read, and no memory is taken for it. A tied name can be
-	// selected without the stored one.
+	// Only, if not nil, selects the tensors to load by name. Nothing else is read, and no memory is taken for it. A
+	// tied name can be selected without the stored one.
 	Only func(name string) bool
-	// DType, if not nil, says which type a tensor is to have; it is asked once a stored tensor, and tied names follow. The elements are
-	// converted as by [tensor.Tensor.To] while they are read. A conversion that there is not fails with [tensor.ErrDType] before memory is
-	// taken.
+	// DType, if not nil, says which type a tensor is to have; it is asked once a stored tensor, and tied names follow.
+	// The elements are converted as by [tensor.Tensor.To] while they are read. A conversion that there is not fails
+	// with [tensor.ErrDType] before memory is taken.
 	DType func(name string, stored tensor.DType) tensor.DType
-	// Device, if not nil, says where a tensor goes; nil stands for the device of the call. It is asked once a stored tensor, and tied
-	// names follow. There is one slab a device.
+	// Device, if not nil, says where a tensor goes; nil stands for the device of the call. It is asked once a stored
+	// tensor, and tied names follow. There is one slab a device.
 	Device func(name string) driver.Device
 }
 
 // Load reads a safetensors model (see [safetensors.Open] for what path may be) into one new slab of memory on dev and
-// returns an owned state dict. Tied names are tied again. The device must outlive the state dict. Headers are checked before
-// memory is taken. When ctx ends, Load returns its error within the time of one piece of 64 MiB. On any error nothing is
-// left: no memory, no descriptor, no goroutine. Errors name the file.
+// returns an owned state dict. Tied names are tied again. The device must outlive the state dict. Headers are checked
+// before memory is taken. When ctx ends, Load returns its error within the time of one piece of 64 MiB. On any error
+// nothing is left: no memory, no descriptor, no goroutine. Errors name the file.
 func Load(ctx context.Context, dev driver.Device, path string, opts LoadOptions) (*StateDict, error) {
 	model, err := safetensors.Open(path)
 	if err != nil {
@@ -51,7 +52,8 @@ func Load(ctx context.Context, dev driver.Device, path string, opts LoadOptions)
 	return sd, err
 }
 
-// LoadFrom is [Load] of a safetensors file of size bytes that r reads. It borrows r, and reads parts of it at the same time.
+// LoadFrom is [Load] of a safetensors file of size bytes that r reads. It borrows r, and reads parts of it at the same
+// time.
 func LoadFrom(ctx context.Context, dev driver.Device, r io.ReaderAt, size int64, opts LoadOptions) (*StateDict, error) {
 	model, err := safetensors.NewModel("safetensors", r, size)
 	if err != nil {

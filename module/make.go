@@ -16,16 +16,18 @@ type NamedSpec struct {
 	DType tensor.DType
 	// Shape is the size of each dimension; it is borrowed.
 	Shape tensor.Shape
-	// TiedTo is the name of an earlier tensor whose bytes this one has, of the same type, shape and device; empty for a tensor with its own.
+	// TiedTo is the name of an earlier tensor whose bytes this one has, of the same type, shape and device; empty for a
+	// tensor with its own.
 	TiedTo string
 	// Device is where the tensor goes; nil for the device of the call.
 	Device driver.Device
 }
 
-// New returns an owned state dict with tensors of the given descriptions, in their order, all in one slab of new, zeroed memory a device: one
-// allocation, one descriptor and one mapping whatever their number. Tensors are on dev where their description names no device. Errors are
-// [ErrName], [ErrDuplicateName], [ErrManifest] for a tie that does not hold, [ErrTooLarge], those of [tensor.Spec.Validate] and those of the
-// devices. Nothing is allocated before all descriptions were checked. The devices must outlive the state dict.
+// New returns an owned state dict with tensors of the given descriptions, in their order, all in one slab of new,
+// zeroed memory a device: one allocation, one descriptor and one mapping whatever their number. Tensors are on dev
+// where their description names no device. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] for a tie that does
+// not hold, [ErrTooLarge], those of [tensor.Spec.Validate] and those of the devices. Nothing is allocated before all
+// descriptions were checked. The devices must outlive the state dict.
 func New(dev driver.Device, specs []NamedSpec) (_ *StateDict, err error) {
 	slabs := byDevice(dev, specs)
 	manifest := &Manifest{Tensors: make([]TensorSpec, len(specs))}
@@ -93,8 +95,8 @@ func byDevice(dev driver.Device, specs []NamedSpec) (slabs []*deviceSlab) {
 	return slabs
 }
 
-// EmptyLike returns an owned state dict on dev with the names, types, shapes, ties and metadata of sd, row-major and zeroed, in one slab. It
-// borrows sd. Errors are those of [New].
+// EmptyLike returns an owned state dict on dev with the names, types, shapes, ties and metadata of sd, row-major and
+// zeroed, in one slab. It borrows sd. Errors are those of [New].
 func EmptyLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
 	specs := make([]NamedSpec, 0, sd.Len())
 	for name, t := range sd.All() {

@@ -41,8 +41,8 @@ type TensorSpec struct {
 	Digest *Digest
 }
 
-// Manifest describes the state dict, and returns the storages in the manifest's order, borrowed. The manifest shares shapes
-// and strides with the tensors and is valid for as long as nobody changes those.
+// Manifest describes the state dict, and returns the storages in the manifest's order, borrowed. The manifest shares
+// shapes and strides with the tensors and is valid for as long as nobody changes those.
 func (sd *StateDict) Manifest() (*Manifest, []*tensor.Storage) {
 	storages, index := sd.storages()
 	m := &Manifest{
@@ -70,8 +70,8 @@ func specOf(s *tensor.Storage) StorageSpec {
 }
 
 // Validate checks the manifest by itself: names are unique, not empty and UTF-8, and every tensor lies inside the
-// storage that it names. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] and those of [tensor.Spec.Validate], and
-// name the tensor.
+// storage that it names. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] and those of [tensor.Spec.Validate],
+// and name the tensor.
 func (m *Manifest) Validate() error {
 	if _, _, err := m.names(); err != nil {
 		return err
@@ -111,7 +111,8 @@ func (m *Manifest) names() ([]string, nameIndex, error) {
 
 // FromManifest makes a state dict over storages that were mapped for m, which is not trusted: everything that Validate
 // checks is checked, and each storage has to be exactly what m says it is. It borrows the storages and adds references;
-// the state dict shares all of m, which must not change afterwards. Each tensor is made when it is first asked for. Errors are those of Validate.
+// the state dict shares all of m, which must not change afterwards. Each tensor is made when it is first asked for.
+// Errors are those of Validate.
 func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
 	if len(storages) != len(m.Storages) {
 		return nil, fmt.Errorf("%w: it has %d storages, %d came with it", ErrManifest, len(m.Storages), len(storages))

@@ -2,8 +2,9 @@ package module
 
 import "hash/maphash"
 
-// nameIndex finds the position of a name in a list of names. It takes less than half the time of a map to build, which is a good part of
-// what attaching to a model of thousands of tensors takes, and the names are kept once, in the list. The zero value is an index of no name.
+// nameIndex finds the position of a name in a list of names. It takes less than half the time of a map to build, which
+// is a good part of what attaching to a model of thousands of tensors takes, and the names are kept once, in the list.
+// The zero value is an index of no name.
 type nameIndex struct {
 	table []uint32 // a position + 1, or 0; open addressing, at most half full
 	used  int
@@ -12,7 +13,8 @@ type nameIndex struct {
 // nameSeed makes the places of names in the table unknown to peers, who choose the names.
 var nameSeed = maphash.MakeSeed()
 
-// indexNames makes the index of a list of names. It returns the position of the first name that is in the list twice, or -1.
+// indexNames makes the index of a list of names. It returns the position of the first name that is in the list twice,
+// or -1.
 func indexNames(names []string) (x nameIndex, twice int) {
 	x.grow(len(names))
 	for i, name := range names {

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// readAheadLead is how far a load's files are read into the page cache before their bytes are copied: enough requests for a disk to work
-	// on at the same time, and little beside a model.
+	// readAheadLead is how far a load's files are read into the page cache before their bytes are copied: enough
+	// requests for a disk to work on at the same time, and little beside a model.
 	readAheadLead = 64 << 20
 	// readAheadPiece is what is asked for at a time.
 	readAheadPiece = 4 << 20
@@ -18,7 +18,8 @@ const (
 	readAheadFrom = 16 << 20
 )
 
-// readAhead has the system read a load's extents some way ahead of the copying. A disk then always has work, also while one core copies.
+// readAhead has the system read a load's extents some way ahead of the copying. A disk then always has work, also while
+// one core copies.
 type readAhead struct {
 	files   []*safetensors.File
 	extents []extent
@@ -28,7 +29,8 @@ type readAhead struct {
 	done    sync.WaitGroup
 }
 
-// startReadAhead starts the goroutine that asks, which stop ends. It returns nil for a load so small that it would not pay.
+// startReadAhead starts the goroutine that asks, which stop ends. It returns nil for a load so small that it would not
+// pay.
 func startReadAhead(files []*safetensors.File, extents []extent) *readAhead {
 	total := int64(0)
 	for _, e := range extents {

@@ -15,19 +15,19 @@ import (
 type SaveOptions struct {
 	// Metadata is added to that of the state dict, and wins where both have a key.
 	Metadata map[string]string
-	// PythonTies adds a metadata entry `dropped name` to `kept name` for each tied name, as the Python library's save_model does. A
-	// tied name that the metadata has for something else is written in full then.
+	// PythonTies adds a metadata entry `dropped name` to `kept name` for each tied name, as the Python library's
+	// save_model does. A tied name that the metadata has for something else is written in full then.
 	PythonTies bool
-	// Progress, if not nil, is told how many bytes of how many are written: once with 0 before the first, and then as they
-	// go out, from one goroutine.
+	// Progress, if not nil, is told how many bytes of how many are written: once with 0 before the first, and then as
+	// they go out, from one goroutine.
 	Progress func(done, total int64)
 }
 
 // Save writes the state dict to a safetensors file, row-major whatever the strides, by way of a temporary file as
-// [safetensors.WriteFile] does: on any error, and when ctx ends, path is what it was before. Tied names are written once,
-// under the name that the metadata already records as kept, else the first in alphabetical order; the metadata records the others
-// ([safetensors.TiedKey]), and Load ties them again. Views that overlap only in part are written in full. Errors name the path and the
-// tensor.
+// [safetensors.WriteFile] does: on any error, and when ctx ends, path is what it was before. Tied names are written
+// once, under the name that the metadata already records as kept, else the first in alphabetical order; the metadata
+// records the others ([safetensors.TiedKey]), and Load ties them again. Views that overlap only in part are written in
+// full. Errors name the path and the tensor.
 func Save(ctx context.Context, path string, sd *StateDict, opts SaveOptions) error {
 	h, source, err := sd.file(ctx, opts)
 	if err != nil {

@@ -14,17 +14,19 @@ const DefaultShardBytes = 5_000_000_000
 // ShardOptions are the options of [SaveSharded]. The zero value is fine.
 type ShardOptions struct {
 	SaveOptions
-	// ShardBytes is how many bytes of tensors a file has at most; 0 stands for [DefaultShardBytes]. A larger tensor has a file of its own.
+	// ShardBytes is how many bytes of tensors a file has at most; 0 stands for [DefaultShardBytes]. A larger tensor has
+	// a file of its own.
 	ShardBytes int64
 }
 
 // errShardBytes is an option that makes no sense.
 var errShardBytes = errors.New("a file cannot have fewer than 0 bytes of tensors")
 
-// SaveSharded writes the state dict to several safetensors files with an index, as Transformers does, in a directory that holds no model yet and
-// is made where it is not there. Tensors are in the order of the state dict, but those that others are tied to come first. The index is
-// written last, and on any error, and when ctx ends, what was written is removed: see [safetensors.WriteShards]. [Load] reads the directory.
-// Ties and metadata are as with [Save]; the ties are recorded in the first file. Errors name the path and the tensor.
+// SaveSharded writes the state dict to several safetensors files with an index, as Transformers does, in a directory
+// that holds no model yet and is made where it is not there. Tensors are in the order of the state dict, but those that
+// others are tied to come first. The index is written last, and on any error, and when ctx ends, what was written is
+// removed: see [safetensors.WriteShards]. [Load] reads the directory. Ties and metadata are as with [Save]; the ties
+// are recorded in the first file. Errors name the path and the tensor.
 func SaveSharded(ctx context.Context, dir string, sd *StateDict, opts ShardOptions) error {
 	limit := opts.ShardBytes
 	if limit == 0 {

@@ -155,7 +155,8 @@ type extent struct {
 	bytes    int64
 }
 
-// appendExtent makes neighbours in file and slab one extent: a model whose tensors are all multiples of [Alignment] is one extent a file.
+// appendExtent makes neighbours in file and slab one extent: a model whose tensors are all multiples of [Alignment] is
+// one extent a file.
 func appendExtent(all []extent, e extent) []extent {
 	if e.bytes == 0 {
 		return all

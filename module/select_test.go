@@ -20,7 +20,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// tiedModel is a small model whose head is its embedding, as the bytes of a file. The embedding is kept, under the first name.
+// tiedModel is a small model whose head is its embedding, as the bytes of a file. The embedding is kept, under the
+// first name.
 func tiedModel(t *testing.T, dev driver.Device) []byte {
 	t.Helper()
 	sd, err := module.New(dev, []module.NamedSpec{

@@ -10,15 +10,16 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// StateDict is the named tensors of a module, in the order in which they were set. It owns its tensors. Methods that only
-// read are safe for concurrent use; Set, Take, Rename and Close need the state dict for themselves.
+// StateDict is the named tensors of a module, in the order in which they were set. It owns its tensors. Methods that
+// only read are safe for concurrent use; Set, Take, Rename and Close need the state dict for themselves.
 type StateDict struct {
 	// Metadata is what the file or the publisher said about the whole; it may be nil.
 	Metadata map[string]string
 
 	names []string
 	index nameIndex
-	// The tensors are views, until one is set or taken: from then on, and where there are no views, they are in tensors.
+	// The tensors are views, until one is set or taken: from then on, and where there are no views, they are in
+	// tensors.
 	views   *tensor.Views
 	tensors []*tensor.Tensor
 	digests []*Digest // nil where no tensor has one, else one a name
@@ -88,8 +89,8 @@ func (sd *StateDict) Get(name string) (*tensor.Tensor, bool) {
 	return sd.at(i), true
 }
 
-// Digest returns the digest of a tensor that came with the manifest, and whether one did. It is what the publisher says; nobody has
-// computed it here. [TensorDigest] computes it.
+// Digest returns the digest of a tensor that came with the manifest, and whether one did. It is what the publisher
+// says; nobody has computed it here. [TensorDigest] computes it.
 func (sd *StateDict) Digest(name string) (Digest, bool) {
 	i, found := sd.index.find(sd.names, name)
 	if !found || sd.digests == nil || sd.digests[i] == nil {
@@ -98,8 +99,8 @@ func (sd *StateDict) Digest(name string) (Digest, bool) {
 	return *sd.digests[i], true
 }
 
-// Take removes a name and returns its tensor owned: the caller closes it. ok is false where there is no such name. It takes time
-// proportional to the number of names, and like Set needs the state dict for itself.
+// Take removes a name and returns its tensor owned: the caller closes it. ok is false where there is no such name. It
+// takes time proportional to the number of names, and like Set needs the state dict for itself.
 func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
 	at, found := sd.index.find(sd.names, name)
 	if !found {
@@ -116,8 +117,9 @@ func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
 	return t, true
 }
 
-// Rename puts a tensor under another name, at the same place in the order. It takes time like Take, and like Set it needs the state dict for itself. Errors are [ErrName],
-// also where there is no tensor of the old name, and [ErrDuplicateName].
+// Rename puts a tensor under another name, at the same place in the order. It takes time like Take, and like Set it
+// needs the state dict for itself. Errors are [ErrName], also where there is no tensor of the old name, and
+// [ErrDuplicateName].
 func (sd *StateDict) Rename(from, to string) error {
 	at, found := sd.index.find(sd.names, from)
 	if !found {
@@ -181,8 +183,8 @@ func (sd *StateDict) storages() ([]*tensor.Storage, []uint32) {
 	return storages, index
 }
 
-// Bytes is the size of all tensors, in bytes, with tied ones counted once; the largest number where the sum is larger, as it can be with
-// views that repeat their elements.
+// Bytes is the size of all tensors, in bytes, with tied ones counted once; the largest number where the sum is larger,
+// as it can be with views that repeat their elements.
 func (sd *StateDict) Bytes() int64 {
 	twice := map[int]struct{}{}
 	for _, group := range sd.aliases() {
@@ -215,8 +217,8 @@ func (sd *StateDict) Clone() *StateDict {
 	return c
 }
 
-// Close closes all tensors, and with the last tensor of each storage its memory; it returns the first error. Names and specs
-// can still be read. A second Close, and Close of nil, are nil.
+// Close closes all tensors, and with the last tensor of each storage its memory; it returns the first error. Names and
+// specs can still be read. A second Close, and Close of nil, are nil.
 func (sd *StateDict) Close() error {
 	if sd == nil {
 		return nil

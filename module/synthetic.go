@@ -12,14 +12,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Synthetic describes a made-up model: float32 tensors of equal length under the names "layers.00000000.weight" and so on.
-// Equal descriptions give equal values, in every process and on every machine, so that a reader can check what it was handed.
-// It serves demos, benchmarks and tests.
+// Synthetic describes a made-up model: float32 tensors of equal length under the names "layers.00000000.weight" and so
+// on. Equal descriptions give equal values, in every process and on every machine, so that a reader can check what it
+// was handed. It serves demos, benchmarks and tests.
 type Synthetic struct {
 	// Tensors is the number of tensors, at least 1.
 	Tensors int
-	// Bytes is the size of all of them together. What does not divide into whole rows of 64 elements is rounded down, to at
-	// least one row a tensor.
+	// Bytes is the size of all of them together. What does not divide into whole rows of 64 elements is rounded down,
+	// to at least one row a tensor.
 	Bytes int64
 	// Seed chooses the values.
 	Seed uint64

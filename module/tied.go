@@ -7,9 +7,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Aliases returns the groups of tied names: those whose tensors are the same elements of the same storage, in the order of
-// the state dict. Names that are not tied are in no group. Tensors without elements are never tied, and neither are views
-// that overlap only in part.
+// Aliases returns the groups of tied names: those whose tensors are the same elements of the same storage, in the order
+// of the state dict. Names that are not tied are in no group. Tensors without elements are never tied, and neither are
+// views that overlap only in part.
 func (sd *StateDict) Aliases() [][]string {
 	var groups [][]string
 	for _, group := range sd.aliases() {

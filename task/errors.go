@@ -13,13 +13,13 @@ var (
 	ErrNotFound = errors.New("task was not found")
 	// ErrNotFinished is a result, or the end of a task, that was asked for too early.
 	ErrNotFinished = errors.New("task is not complete")
-	// ErrDiscarded is the result of a task that is known, but whose result is not kept any more: it was discarded, or there were too many
-	// bytes of results.
+	// ErrDiscarded is the result of a task that is known, but whose result is not kept any more: it was discarded, or
+	// there were too many bytes of results.
 	ErrDiscarded = errors.New("the result of the task was given up")
 	// ErrFailed is the end of a task whose function failed; the error is an [*Error] with the cause.
 	ErrFailed = errors.New("task failed")
-	// ErrCancelled is the end of a task that was cancelled; the error is an [*Error] with the cause. It is also the cause
-	// of a cancellation for which nobody gave one.
+	// ErrCancelled is the end of a task that was cancelled; the error is an [*Error] with the cause. It is also the
+	// cause of a cancellation for which nobody gave one.
 	ErrCancelled = errors.New("task was cancelled")
 	// ErrCapacity is a manager that is full of tasks that have not finished.
 	ErrCapacity = errors.New("task capacity exceeded")
@@ -42,8 +42,8 @@ type Error struct {
 	Name string
 	// State is Failed or Cancelled.
 	State State
-	// Err is what the function returned, or the cause of the cancellation. Of an error with a text of more than [MaxErrorBytes] it is what
-	// is short: the beginning of the text, and the errors wrapped in it.
+	// Err is what the function returned, or the cause of the cancellation. Of an error with a text of more than
+	// [MaxErrorBytes] it is what is short: the beginning of the text, and the errors wrapped in it.
 	Err error
 }
 

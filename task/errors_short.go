@@ -38,8 +38,8 @@ func kindOf(err error) string {
 	}
 }
 
-// shortened is what a task keeps of an error. Where the text is long that is its beginning, and each error wrapped in it whose own text is short,
-// so that errors.Is and errors.As still find those.
+// shortened is what a task keeps of an error. Where the text is long that is its beginning, and each error wrapped in
+// it whose own text is short, so that errors.Is and errors.As still find those.
 func shortened(err error) error {
 	text, ok := textOf(err)
 	if !ok || len(text) <= MaxErrorBytes {

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLongErrorsAreCutWhenTheyAreKept: what a task keeps of an error is short, and errors.Is and errors.As find in it what is short itself.
+// TestLongErrorsAreCutWhenTheyAreKept: what a task keeps of an error is short, and errors.Is and errors.As find in it
+// what is short itself.
 func TestLongErrorsAreCutWhenTheyAreKept(t *testing.T) {
 	m := New(Options[int]{})
 	defer m.Shutdown(context.Background())
@@ -52,7 +53,8 @@ func TestLongErrorsAreCutWhenTheyAreKept(t *testing.T) {
 	require.Same(t, short, errors.Unwrap(fail(func() error { return short })))
 }
 
-// TestKeptTextsAreCopies: the beginning of an error's text, or of a report, does not keep the rest of it in memory (D9).
+// TestKeptTextsAreCopies: the beginning of an error's text, or of a report, does not keep the rest of it in memory
+// (D9).
 func TestKeptTextsAreCopies(t *testing.T) {
 	m := New(Options[int]{})
 	defer m.Shutdown(context.Background())

@@ -28,25 +28,25 @@ type Options[V any] struct {
 	// 0 means [DefaultWorkers].
 	Workers int
 	// Capacity bounds the number of tasks, those that are finished and kept included; 0 means [DefaultCapacity]. A new
-	// task takes the place of one whose result was given up, else of the one that finished first; if none has finished it is
-	// refused.
+	// task takes the place of one whose result was given up, else of the one that finished first; if none has finished
+	// it is refused.
 	Capacity int
 	// Retain bounds the number of finished tasks that are kept; 0 means as many as the capacity allows, and a negative
 	// number none: nobody can fetch a result then.
 	Retain int
-	// Bytes bounds the sum of the costs of the results that are kept; 0 means no bound. The results of the tasks that finished first go
-	// first; the tasks stay known. A result that costs more than this is not kept.
+	// Bytes bounds the sum of the costs of the results that are kept; 0 means no bound. The results of the tasks that
+	// finished first go first; the tasks stay known. A result that costs more than this is not kept.
 	Bytes int64
-	// Cost is the size of a result in bytes; nil means that results cost nothing. It is called once a result, without locks.
-	// A panic in it fails the task.
+	// Cost is the size of a result in bytes; nil means that results cost nothing. It is called once a result, without
+	// locks. A panic in it fails the task.
 	Cost func(V) int64
 	// TTL is how long a finished task is kept; 0 means [DefaultTTL] and a negative one for ever. A timer drops it.
 	TTL time.Duration
-	// Share makes a reference to a result for one who fetches it; it borrows the result. nil hands out the result itself.
-	// It is called without locks, and the result is not released meanwhile.
+	// Share makes a reference to a result for one who fetches it; it borrows the result. nil hands out the result
+	// itself. It is called without locks, and the result is not released meanwhile.
 	Share func(V) (V, error)
-	// Release, if not nil, takes each result that is not kept any more, exactly once, without locks, on the goroutine that
-	// dropped the task: one that called the manager, the timer's, or that of a task that has just finished.
+	// Release, if not nil, takes each result that is not kept any more, exactly once, without locks, on the goroutine
+	// that dropped the task: one that called the manager, the timer's, or that of a task that has just finished.
 	Release func(V)
 }
 
@@ -146,10 +146,11 @@ func (m *Manager[V]) unlockTo(left *leftover) {
 }
 
 // Submit starts fn as a task as soon as a worker is free. fn gets a context with the values of ctx that ends when the
-// task is cancelled or its timeout is over; the deadline and the cancellation of ctx mean nothing to it. The manager takes
-// the result of fn; of an fn that returns an error it takes nothing.
+// task is cancelled or its timeout is over; the deadline and the cancellation of ctx mean nothing to it. The manager
+// takes the result of fn; of an fn that returns an error it takes nothing.
 //
-// Errors are [ErrCapacity], also where the owner has as many tasks as it may have, [ErrShutdown], and the cause of ctx if that has ended already.
+// Errors are [ErrCapacity], also where the owner has as many tasks as it may have, [ErrShutdown], and the cause of ctx
+// if that has ended already.
 func (m *Manager[V]) Submit(ctx context.Context, spec Spec, fn func(context.Context) (V, error)) (*Task[V], error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("submit task %q: %w", spec.Name, context.Cause(ctx))
@@ -206,7 +207,8 @@ func (m *Manager[V]) List(filter Filter) []Status {
 	return statuses(m.selectLocked(filter))
 }
 
-// CancelAll cancels the unfinished tasks that the filter selects, as [Task.Cancel] does, and returns how many there were.
+// CancelAll cancels the unfinished tasks that the filter selects, as [Task.Cancel] does, and returns how many there
+// were.
 func (m *Manager[V]) CancelAll(filter Filter, cause error) int {
 	m.mu.Lock()
 	defer m.unlock()

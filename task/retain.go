@@ -74,9 +74,10 @@ func (m *Manager[V]) expire() {
 	m.armLocked()
 }
 
-// Shutdown accepts no new tasks, waits until all tasks have finished, pending ones too, and then drops them. When ctx ends
-// first it cancels the rest with the cause [ErrShutdown] and returns the cause of ctx without waiting for functions that
-// do not return; their results are released when they do. Shutdown may be called again, to wait for those.
+// Shutdown accepts no new tasks, waits until all tasks have finished, pending ones too, and then drops them. When ctx
+// ends first it cancels the rest with the cause [ErrShutdown] and returns the cause of ctx without waiting for
+// functions that do not return; their results are released when they do. Shutdown may be called again, to wait for
+// those.
 //
 // Results can be fetched until Shutdown returns.
 func (m *Manager[V]) Shutdown(ctx context.Context) error {

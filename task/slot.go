@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// worker is what a context belongs to: a task of any manager, or a [Work]. Its methods are called with the lock of all works.
+// worker is what a context belongs to: a task of any manager, or a [Work]. Its methods are called with the lock of all
+// works.
 type worker interface {
 	// id is that of the task; empty for a work that no task waits for.
 	id() string
@@ -39,8 +40,8 @@ func workerOf(ctx context.Context) worker {
 	return w
 }
 
-// ID returns the id of the task that ctx belongs to, and whether it belongs to one. What several tasks wait for together belongs to
-// one of them.
+// ID returns the id of the task that ctx belongs to, and whether it belongs to one. What several tasks wait for
+// together belongs to one of them.
 func ID(ctx context.Context) (string, bool) {
 	w := workerOf(ctx)
 	if w == nil {
@@ -53,8 +54,8 @@ func ID(ctx context.Context) (string, bool) {
 }
 
 // Blocking calls wait and returns what it returns. If ctx belongs to a task, the task gives its worker to others
-// meanwhile, and takes one again, when one is free, before Blocking returns. A task uses it for whatever other tasks may
-// have to do before it can go on. wait should end when ctx does.
+// meanwhile, and takes one again, when one is free, before Blocking returns. A task uses it for whatever other tasks
+// may have to do before it can go on. wait should end when ctx does.
 func Blocking(ctx context.Context, wait func() error) error {
 	if w := workerOf(ctx); w != nil {
 		park(w)
@@ -118,8 +119,8 @@ func (t *Task[V]) park(left *leftover) {
 	t.m.dispatchLocked()
 }
 
-// unpark ends a wait. What it returns waits until the task has a worker, or until the task has been cancelled or has timed out: then
-// it goes on without one, to come to its end.
+// unpark ends a wait. What it returns waits until the task has a worker, or until the task has been cancelled or has
+// timed out: then it goes on without one, to come to its end.
 func (t *Task[V]) unpark(left *leftover) (wait func()) {
 	m := t.m
 	m.mu.Lock()

@@ -82,7 +82,8 @@ func (t *Task[V]) Status() Status {
 	return t.status
 }
 
-// SetNote keeps a word about the task with it, such as where its result has gone. It is no change of the task: nobody who watches is told.
+// SetNote keeps a word about the task with it, such as where its result has gone. It is no change of the task: nobody
+// who watches is told.
 func (t *Task[V]) SetNote(note string) {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
@@ -92,7 +93,8 @@ func (t *Task[V]) SetNote(note string) {
 // Done returns a channel that is closed when the task is in a terminal state.
 func (t *Task[V]) Done() <-chan struct{} { return t.done }
 
-// Err is nil if the task succeeded, an [*Error] if it failed or was cancelled, and wraps [ErrNotFinished] before its end.
+// Err is nil if the task succeeded, an [*Error] if it failed or was cancelled, and wraps [ErrNotFinished] before its
+// end.
 func (t *Task[V]) Err() error {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
@@ -106,8 +108,8 @@ func (t *Task[V]) errLocked() error {
 	return t.status.Err
 }
 
-// Wait returns when the task is in a terminal state, with what [Task.Err] says then, or with the cause of ctx when that ends
-// first. It occupies no worker, also if ctx is that of another task. A task that waits for itself gets [ErrSelf].
+// Wait returns when the task is in a terminal state, with what [Task.Err] says then, or with the cause of ctx when that
+// ends first. It occupies no worker, also if ctx is that of another task. A task that waits for itself gets [ErrSelf].
 func (t *Task[V]) Wait(ctx context.Context) error {
 	select {
 	case <-t.done:
@@ -194,9 +196,9 @@ func (t *Task[V]) discardLocked() {
 	t.result, t.held = none, false
 }
 
-// Cancel ends a task that has not finished, and reports whether it could: a finished task stays as it is. A pending task
-// is cancelled at once. The context of a running one ends with the cause; the task is [Cancelled] when its function
-// has returned, whatever it returned. A nil cause means [ErrCancelled]; the first cause is kept.
+// Cancel ends a task that has not finished, and reports whether it could: a finished task stays as it is. A pending
+// task is cancelled at once. The context of a running one ends with the cause; the task is [Cancelled] when its
+// function has returned, whatever it returned. A nil cause means [ErrCancelled]; the first cause is kept.
 func (t *Task[V]) Cancel(cause error) bool {
 	t.m.mu.Lock()
 	defer t.m.unlock()
@@ -227,8 +229,8 @@ func (t *Task[V]) cancelLocked(cause error) bool {
 	return true
 }
 
-// Discard gives the result of a finished task up before its time. What became of the task stays known. One that has not finished is
-// [ErrNotFinished]; discarding twice is nil.
+// Discard gives the result of a finished task up before its time. What became of the task stays known. One that has not
+// finished is [ErrNotFinished]; discarding twice is nil.
 func (t *Task[V]) Discard() error {
 	t.m.mu.Lock()
 	defer t.m.unlock()

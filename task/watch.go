@@ -8,8 +8,8 @@ import (
 // MaxMessageBytes is the longest message of a progress report; a longer one is cut.
 const MaxMessageBytes = 1024
 
-// Report says how far the task is that ctx belongs to: done of total units, 0 if the total is not known, and a message in
-// words. Without a task it does nothing. Reports are cheap and replace each other; watchers see the newest.
+// Report says how far the task is that ctx belongs to: done of total units, 0 if the total is not known, and a message
+// in words. Without a task it does nothing. Reports are cheap and replace each other; watchers see the newest.
 func Report(ctx context.Context, done, total int64, message string) {
 	w := workerOf(ctx)
 	if w == nil {
@@ -35,9 +35,9 @@ func (t *Task[V]) report(p Progress, left *leftover) {
 	}
 }
 
-// Watch returns the status of the task as soon as its Seq is above after: at once for 0, and at once if the task is in a
-// terminal state, for then nothing more will change. Calling it again with the Seq it returned follows the task, skipping
-// what changed in between. When ctx ends first it returns the cause. It occupies no worker.
+// Watch returns the status of the task as soon as its Seq is above after: at once for 0, and at once if the task is in
+// a terminal state, for then nothing more will change. Calling it again with the Seq it returned follows the task,
+// skipping what changed in between. When ctx ends first it returns the cause. It occupies no worker.
 func (t *Task[V]) Watch(ctx context.Context, after uint64) (Status, error) {
 	for {
 		status, changed := t.look(after)
@@ -83,8 +83,8 @@ func (m *Manager[V]) noteLocked(t *Task[V]) {
 	}
 }
 
-// Subscription collects what happens to tasks, until somebody looks: every change of state, and of the progress in between the newest. What it
-// holds is bounded by the manager's capacity. Its methods are safe for concurrent use.
+// Subscription collects what happens to tasks, until somebody looks: every change of state, and of the progress in
+// between the newest. What it holds is bounded by the manager's capacity. Its methods are safe for concurrent use.
 type Subscription[V any] struct {
 	m      *Manager[V]
 	filter Filter
@@ -97,10 +97,10 @@ type Subscription[V any] struct {
 	awake   bool           // wake was called and Next was not
 }
 
-// Subscribe collects changes of the tasks that the filter selects by id, name and owner; its states are not looked at, for
-// leaving a state is news too. wake, if not nil, is called when there are changes and is not called again until
-// [Subscription.Next] has been: without locks, on the goroutine that made the change, so it must return at once. Two calls
-// may overlap, and one may come late, after Next or Close.
+// Subscribe collects changes of the tasks that the filter selects by id, name and owner; its states are not looked at,
+// for leaving a state is news too. wake, if not nil, is called when there are changes and is not called again until
+// [Subscription.Next] has been: without locks, on the goroutine that made the change, so it must return at once. Two
+// calls may overlap, and one may come late, after Next or Close.
 //
 // Only changes from now on are collected. Subscribe first and list afterwards: then nothing falls between the two. The
 // caller owns the subscription and closes it.
@@ -112,9 +112,10 @@ func (m *Manager[V]) Subscribe(filter Filter, wake func()) *Subscription[V] {
 	return s
 }
 
-// Next returns what has happened since it was last called, in the order in which it did: the tasks as they were after each
-// change of state, with their newest progress in that state; also those that the manager has dropped meanwhile. It never
-// blocks. complete is false when there was so much that some of it was lost: then [Manager.List] tells what there is.
+// Next returns what has happened since it was last called, in the order in which it did: the tasks as they were after
+// each change of state, with their newest progress in that state; also those that the manager has dropped meanwhile. It
+// never blocks. complete is false when there was so much that some of it was lost: then [Manager.List] tells what there
+// is.
 func (s *Subscription[V]) Next() (changes []Status, complete bool) {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()

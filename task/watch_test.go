@@ -140,7 +140,8 @@ func TestSubscription(t *testing.T) {
 	})
 }
 
-// However seldom somebody looks: no state is left out, not of a task that came, ended and went meanwhile either. Progress is the newest.
+// However seldom somebody looks: no state is left out, not of a task that came, ended and went meanwhile either.
+// Progress is the newest.
 func TestSubscriptionTellsEveryState(t *testing.T) {
 	m := newManager(t, Options[*resource]{Workers: 1, Retain: -1})
 	s := m.Subscribe(Filter{}, nil)

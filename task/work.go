@@ -7,12 +7,13 @@ import (
 	"sync"
 )
 
-// Work is something that several tasks wait for together and that is done once for all of them, such as a value that many ask for at the same
-// time. It runs on the worker of one of those who wait; the others give theirs away meanwhile. When that one leaves, another lends its
-// worker. What the work reports ([Report]) is the progress of all who wait for it, and what it waits for in [Blocking] occupies no worker.
+// Work is something that several tasks wait for together and that is done once for all of them, such as a value that
+// many ask for at the same time. It runs on the worker of one of those who wait; the others give theirs away meanwhile.
+// When that one leaves, another lends its worker. What the work reports ([Report]) is the progress of all who wait for
+// it, and what it waits for in [Blocking] occupies no worker.
 //
-// Who waits need not be a task; where none does, the work has no worker and its reports are for nobody. The zero value is ready for use, and
-// nobody's. Its methods are safe for concurrent use.
+// Who waits need not be a task; where none does, the work has no worker and its reports are for nobody. The zero value
+// is ready for use, and nobody's. Its methods are safe for concurrent use.
 type Work struct {
 	// Guarded by works.
 	waiting  []worker // the tasks; the first one lends its worker
@@ -28,9 +29,9 @@ func (w *Work) Context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, workerKey{}, worker(w))
 }
 
-// Join notes that the task of ctx waits for the work from here on, until it calls leave, once. leave returns when the task has a worker again, as
-// [Blocking] does. A task that would wait for itself, because the work waits for it, gets [ErrSelf]. Without a task
-// Join does nothing.
+// Join notes that the task of ctx waits for the work from here on, until it calls leave, once. leave returns when the
+// task has a worker again, as [Blocking] does. A task that would wait for itself, because the work waits for it, gets
+// [ErrSelf]. Without a task Join does nothing.
 func (w *Work) Join(ctx context.Context) (leave func(), err error) {
 	member := workerOf(ctx)
 	if member == nil {
@@ -63,8 +64,8 @@ func (w *Work) leave(member worker) {
 	wait()
 }
 
-// dropLocked takes one who waited off the list and returns how it gets its worker again. One that lent its worker leaves that duty to the next,
-// who goes without until there is one for it.
+// dropLocked takes one who waited off the list and returns how it gets its worker again. One that lent its worker
+// leaves that duty to the next, who goes without until there is one for it.
 func (w *Work) dropLocked(member worker, left *leftover) (wait func()) {
 	// Goroutines of one task are all the same here: the last one did not lend the worker unless it is the only one.
 	i := len(w.waiting) - 1

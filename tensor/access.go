@@ -8,12 +8,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// access is a tensor for the length of one operation: its storage is held, and its memory stays mapped as it is, so that neither a Close
-// nor a Seal of another goroutine takes it away. No slice of data outlives the operation.
+// access is a tensor for the length of one operation: its storage is held, and its memory stays mapped as it is, so
+// that neither a Close nor a Seal of another goroutine takes it away. No slice of data outlives the operation.
 type access struct {
 	*Tensor
-	// data is the memory. It is nil where the processor does not address it, and where a read would make the pages that are not there:
-	// then ReadAt and WriteAt of the memory are the way.
+	// data is the memory. It is nil where the processor does not address it, and where a read would make the pages that
+	// are not there: then ReadAt and WriteAt of the memory are the way.
 	data []byte
 }
 
@@ -54,7 +54,8 @@ func (t *Tensor) pinned(write bool, fn func(a access) error) error {
 	return fn(access{Tensor: t, data: data})
 }
 
-// hasHoles reports whether a touch of the memory may make pages: reading a publisher's sparse file must not cost its size in memory.
+// hasHoles reports whether a touch of the memory may make pages: reading a publisher's sparse file must not cost its
+// size in memory.
 func hasHoles(m driver.Memory) bool {
 	s, ok := m.(driver.Sparse)
 	if !ok {
@@ -72,8 +73,8 @@ func (t *Tensor) checkData(data []byte) error {
 	return nil
 }
 
-// contiguous is the tensor's part of data, or ok is false where there is none in one piece. For packed types the last byte may hold bits
-// behind the last element.
+// contiguous is the tensor's part of data, or ok is false where there is none in one piece. For packed types the last
+// byte may hold bits behind the last element.
 func (a access) contiguous() (raw []byte, ok bool) {
 	if a.data == nil || !a.Contiguous() {
 		return nil, false

@@ -76,7 +76,8 @@ func twice(t *testing.T, x *tensor.Tensor, offset int64) *tensor.Storage {
 	return s
 }
 
-// TestCopyBetweenMappingsOfOneMemory copies where source and destination overlap, in both directions, by one mapping and by two. (D12)
+// TestCopyBetweenMappingsOfOneMemory copies where source and destination overlap, in both directions, by one mapping
+// and by two. (D12)
 func TestCopyBetweenMappingsOfOneMemory(t *testing.T) {
 	dev := openHost(t)
 	const n, part = 3<<20 + 4096, 2 << 20 // more than is copied at a time
@@ -103,7 +104,8 @@ func TestCopyBetweenMappingsOfOneMemory(t *testing.T) {
 	}
 }
 
-// TestSealDuringWrites seals the memory of a tensor that is filled and copied to: each write is done or refused, and none crashes. (D2)
+// TestSealDuringWrites seals the memory of a tensor that is filled and copied to: each write is done or refused, and
+// none crashes. (D2)
 func TestSealDuringWrites(t *testing.T) {
 	dev := openHost(t)
 	const n = 4 << 20
@@ -168,7 +170,8 @@ func TestSealInsideFill(t *testing.T) {
 	require.Equal(t, uint8(1), must(tensor.At[uint8](x, 99))(t))
 }
 
-// TestReadingHolesMakesNoMemory writes a tensor of a lazily made memory out, element by element too, and finds no page made. (D17)
+// TestReadingHolesMakesNoMemory writes a tensor of a lazily made memory out, element by element too, and finds no page
+// made. (D17)
 func TestReadingHolesMakesNoMemory(t *testing.T) {
 	dev, err := host.Open(host.Lazy())
 	require.NoError(t, err)

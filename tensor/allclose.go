@@ -14,12 +14,13 @@ type Tolerance struct {
 	EqualNaN bool
 }
 
-// DefaultTolerance is what numpy and PyTorch take for close: 1e-5 relative and 1e-8 absolute. Types of 16 bits and less need more.
+// DefaultTolerance is what numpy and PyTorch take for close: 1e-5 relative and 1e-8 absolute. Types of 16 bits and less
+// need more.
 var DefaultTolerance = Tolerance{Relative: 1e-5, Absolute: 1e-8}
 
-// AllClose reports whether each element of t is close to that of o, |t - o| <= Absolute + Relative * |o|, whatever their data types, devices
-// and strides. Elements are compared as float64, complex ones by the distance between them; an infinity is close to itself alone. Errors are
-// [ErrShape] for two shapes, those of the memory and [os.ErrClosed].
+// AllClose reports whether each element of t is close to that of o, |t - o| <= Absolute + Relative * |o|, whatever
+// their data types, devices and strides. Elements are compared as float64, complex ones by the distance between them;
+// an infinity is close to itself alone. Errors are [ErrShape] for two shapes, those of the memory and [os.ErrClosed].
 func (t *Tensor) AllClose(o *Tensor, tol Tolerance) (all bool, err error) {
 	if !t.spec.Shape.Equal(o.spec.Shape) {
 		return false, fmt.Errorf("%w: %v is compared to %v", ErrShape, t.spec.Shape, o.spec.Shape)

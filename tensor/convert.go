@@ -7,9 +7,9 @@ import (
 	"math"
 )
 
-// Float32s returns the elements of a real tensor in row-major order as float32, copied from memory of any device. The small
-// floats convert exactly; Float64 and the large integers are rounded to the nearest, ties to even; Bool gives 0 and 1.
-// Complex types are [ErrDType]; other errors are those of ReadBytes.
+// Float32s returns the elements of a real tensor in row-major order as float32, copied from memory of any device. The
+// small floats convert exactly; Float64 and the large integers are rounded to the nearest, ties to even; Bool gives 0
+// and 1. Complex types are [ErrDType]; other errors are those of ReadBytes.
 func Float32s(t *Tensor) ([]float32, error) {
 	if !t.spec.DType.Valid() || t.spec.DType.IsComplex() {
 		return nil, fmt.Errorf("%w: %v does not convert to float32", ErrDType, t.spec.DType)

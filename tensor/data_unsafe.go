@@ -14,12 +14,13 @@ var bigEndian = binary.NativeEndian.Uint16([]byte{0, 1}) == 1
 var errBigEndian = &driver.UnsupportedError{Feature: "typed access", Requires: "a little-endian processor"}
 
 // Data returns the elements of a contiguous tensor in host memory, in row-major order, not a copy: a write to the slice
-// is a write to the tensor. T has to be the type's own, see [DTypeOf]; a Bool tensor is read as uint8. The slice is valid until t is
-// closed; using it later crashes the process, and so does writing it where the memory is not Writable. Where t is forgotten instead,
-// the memory stays as it is until the process ends ([driver.Leaks]): the garbage collector does not see who has such a slice.
+// is a write to the tensor. T has to be the type's own, see [DTypeOf]; a Bool tensor is read as uint8. The slice is
+// valid until t is closed; using it later crashes the process, and so does writing it where the memory is not Writable.
+// Where t is forgotten instead, the memory stays as it is until the process ends ([driver.Leaks]): the garbage
+// collector does not see who has such a slice.
 //
-// Errors are [ErrDType], [ErrNotContiguous], [ErrAlignment] for a tensor at an address that T cannot have, [os.ErrClosed],
-// and [driver.UnsupportedError] for memory that the processor does not address.
+// Errors are [ErrDType], [ErrNotContiguous], [ErrAlignment] for a tensor at an address that T cannot have,
+// [os.ErrClosed], and [driver.UnsupportedError] for memory that the processor does not address.
 func Data[T Element](t *Tensor) ([]T, error) {
 	if err := holds[T](t); err != nil {
 		return nil, err

@@ -2,8 +2,8 @@
 //
 // A [Spec] is a plain value: data type, shape, strides and byte offset. A [Storage] is a counted reference to one
 // [driver.Memory]. A [Tensor] is a Spec that was checked against a Storage and holds a reference to it. Views (Narrow,
-// Select, Transpose, Reshape, View and so on) are new tensors over the same storage; nothing is copied unless a function's
-// name says copy. The memory is closed when the last tensor or reference is.
+// Select, Transpose, Reshape, View and so on) are new tensors over the same storage; nothing is copied unless a
+// function's name says copy. The memory is closed when the last tensor or reference is.
 //
 // Every tensor is owned by whoever got it from a constructor or a view and has to be closed, views too.
 //

@@ -144,7 +144,8 @@ func (d DType) DLPack() (code, bits uint8, lanes uint16) {
 	return dtypes[d].code, dtypes[d].bits, 1
 }
 
-// FromDLPack is the type with these fields of DLDataType. Errors are [ErrDType]; vectors (lanes other than 1) are refused.
+// FromDLPack is the type with these fields of DLDataType. Errors are [ErrDType]; vectors (lanes other than 1) are
+// refused.
 func FromDLPack(code, bits uint8, lanes uint16) (DType, error) {
 	for d := DType(1); d < dtypeEnd; d++ {
 		if dtypes[d].code == code && dtypes[d].bits == bits && lanes == 1 {
@@ -179,8 +180,8 @@ func (d DType) IsInteger() bool {
 // packed reports whether several elements share a byte.
 func (d DType) packed() bool { return d.BitSize() < 8 }
 
-// bytesFor is the size of n elements of d side by side, in bytes, the last one rounded up; ok is false where it overflows.
-// n is not negative.
+// bytesFor is the size of n elements of d side by side, in bytes, the last one rounded up; ok is false where it
+// overflows. n is not negative.
 func (d DType) bytesFor(n int64) (size int64, ok bool) {
 	bits := int64(d.BitSize())
 	if bits < 8 {

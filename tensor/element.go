@@ -68,10 +68,11 @@ func holds[T Element](t *Tensor) error {
 	return fmt.Errorf("%w: a %v tensor is not read as %v", ErrDType, t.spec.DType, want)
 }
 
-// RawData returns the bytes of a contiguous tensor in host memory, not a copy; for packed types the last byte may hold bits
-// behind the last element. It is valid until t is closed; using it later crashes the process, and so does writing it where
-// the memory is not Writable. Where t is forgotten instead, the memory stays as it is until the process ends ([driver.Leaks]).
-// Errors are [ErrNotContiguous], [os.ErrClosed], and [driver.UnsupportedError] for memory that the processor does not address.
+// RawData returns the bytes of a contiguous tensor in host memory, not a copy; for packed types the last byte may hold
+// bits behind the last element. It is valid until t is closed; using it later crashes the process, and so does writing
+// it where the memory is not Writable. Where t is forgotten instead, the memory stays as it is until the process ends
+// ([driver.Leaks]). Errors are [ErrNotContiguous], [os.ErrClosed], and [driver.UnsupportedError] for memory that the
+// processor does not address.
 func RawData(t *Tensor) (data []byte, err error) {
 	if err := t.hold(); err != nil {
 		return nil, err
@@ -100,8 +101,8 @@ func (t *Tensor) exposed() ([]byte, error) {
 	return t.part(data), nil
 }
 
-// FromSlice returns an owned tensor of new memory on dev with a copy of values, row-major. Errors are [ErrShape] where shape
-// has another number of elements, and those of [Empty].
+// FromSlice returns an owned tensor of new memory on dev with a copy of values, row-major. Errors are [ErrShape] where
+// shape has another number of elements, and those of [Empty].
 func FromSlice[T Element](dev driver.Device, shape Shape, values []T) (*Tensor, error) {
 	n, err := shape.NumElements()
 	if err != nil {
@@ -144,8 +145,8 @@ func FromBools(dev driver.Device, shape Shape, values []bool) (*Tensor, error) {
 	return raw, nil
 }
 
-// At returns one element; negative indices count from the end. It reads memory of any device, one element a call. Errors
-// are [ErrIndex], [ErrDType] and [os.ErrClosed].
+// At returns one element; negative indices count from the end. It reads memory of any device, one element a call.
+// Errors are [ErrIndex], [ErrDType] and [os.ErrClosed].
 func At[T Element](t *Tensor, index ...int64) (T, error) {
 	var value T
 	if err := holds[T](t); err != nil {

@@ -7,21 +7,24 @@ import (
 	"sync"
 )
 
-// NewF8E4M3FN rounds to the nearest F8E4M3FN, ties to the even one. What lies beyond 464, and infinity, becomes NaN: the type has no infinity.
+// NewF8E4M3FN rounds to the nearest F8E4M3FN, ties to the even one. What lies beyond 464, and infinity, becomes NaN:
+// the type has no infinity.
 func NewF8E4M3FN(f float32) F8E4M3FN { return F8E4M3FN(encoderE4M3FN.code(f)) }
 
 // NewF8E5M2 rounds to the nearest F8E5M2, ties to the even one; from 61440 on the result is infinite.
 func NewF8E5M2(f float32) F8E5M2 { return F8E5M2(encoderE5M2.code(f)) }
 
-// NewF8E4M3FNUZ rounds to the nearest F8E4M3FNUZ, ties to the even one. From 248 on it is NaN; what rounds to zero is the only zero.
+// NewF8E4M3FNUZ rounds to the nearest F8E4M3FNUZ, ties to the even one. From 248 on it is NaN; what rounds to zero is
+// the only zero.
 func NewF8E4M3FNUZ(f float32) F8E4M3FNUZ { return F8E4M3FNUZ(encoderE4M3FNUZ.code(f)) }
 
-// NewF8E5M2FNUZ rounds to the nearest F8E5M2FNUZ, ties to the even one. From 61440 on it is NaN; what rounds to zero is the only zero.
+// NewF8E5M2FNUZ rounds to the nearest F8E5M2FNUZ, ties to the even one. From 61440 on it is NaN; what rounds to zero is
+// the only zero.
 func NewF8E5M2FNUZ(f float32) F8E5M2FNUZ { return F8E5M2FNUZ(encoderE5M2FNUZ.code(f)) }
 
-// NewF8E8M0FNU rounds to a power of two as PyTorch does: to the nearest, from 1.5 times one on to the next. The sign is lost, 0 becomes the
-// least, 2^-127, and what is larger than that and less than the next becomes the next. From 1.5 times 2^127 on, and for what is no
-// number, it is NaN.
+// NewF8E8M0FNU rounds to a power of two as PyTorch does: to the nearest, from 1.5 times one on to the next. The sign is
+// lost, 0 becomes the least, 2^-127, and what is larger than that and less than the next becomes the next. From 1.5
+// times 2^127 on, and for what is no number, it is NaN.
 func NewF8E8M0FNU(f float32) F8E8M0FNU {
 	bits := math.Float32bits(f) &^ (1 << 31)
 	switch {
@@ -35,15 +38,16 @@ func NewF8E8M0FNU(f float32) F8E8M0FNU {
 
 // minifloatEncoder rounds to a float of at most 8 bits.
 type minifloatEncoder struct {
-	// values are those of the codes from 0 on, rising, and behind the largest what the next code would be: who is nearer to that is out
-	// of range.
+	// values are those of the codes from 0 on, rising, and behind the largest what the next code would be: who is
+	// nearer to that is out of range.
 	values []float32
 	sign   byte // the bit of the sign
 	over   byte // the code of what is out of range, without its sign
 	nan    byte
 	format minifloat
-	// table has the code for each value of a float32's upper 16 bits, the lowest of which says whether there are bits below them. That
-	// is enough: where codes meet, a number has at most four bits behind its first. It is made when it is first needed.
+	// table has the code for each value of a float32's upper 16 bits, the lowest of which says whether there are bits
+	// below them. That is enough: where codes meet, a number has at most four bits behind its first. It is made when it
+	// is first needed.
 	table func() *[1 << 16]byte
 }
 

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// Errors of this package, wrapped with what was wrong. Closed tensors and storages return [os.ErrClosed]; memory that cannot
-// do what was asked, such as typed access on a GPU, returns a [driver.UnsupportedError].
+// Errors of this package, wrapped with what was wrong. Closed tensors and storages return [os.ErrClosed]; memory that
+// cannot do what was asked, such as typed access on a GPU, returns a [driver.UnsupportedError].
 var (
 	// ErrDType is a data type that is not known, or not the one that the call needs.
 	ErrDType = errors.New("wrong data type")

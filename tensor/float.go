@@ -26,8 +26,8 @@ type F8E5M2FNUZ uint8
 // Float32 is the value; every BF16 is a float32. The payload of a NaN is kept.
 func (b BF16) Float32() float32 { return math.Float32frombits(uint32(b) << 16) }
 
-// NewBF16 rounds to the nearest BF16, ties to the even one; what lies too far out becomes infinite. A NaN stays a NaN and is made
-// quiet.
+// NewBF16 rounds to the nearest BF16, ties to the even one; what lies too far out becomes infinite. A NaN stays a NaN
+// and is made quiet.
 func NewBF16(f float32) BF16 {
 	bits := math.Float32bits(f)
 	if f != f {
@@ -49,8 +49,8 @@ func (h F16) Float32() float32 {
 	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
 }
 
-// NewF16 rounds to the nearest F16, ties to the even one; from 65520 on the result is infinite. A NaN stays a NaN and is made
-// quiet.
+// NewF16 rounds to the nearest F16, ties to the even one; from 65520 on the result is infinite. A NaN stays a NaN and
+// is made quiet.
 func NewF16(f float32) F16 {
 	bits := math.Float32bits(f)
 	sign, abs := uint16(bits>>31)<<15, bits&^(1<<31)

@@ -18,8 +18,8 @@ func sameFloat(t *testing.T, want, got float32, code int) {
 	}
 }
 
-// ladder builds the positive values of a float format by climbing: the smallest step from 0 on, and twice the step after
-// each power of two from the second on. It shares no formula with the decoder.
+// ladder builds the positive values of a float format by climbing: the smallest step from 0 on, and twice the step
+// after each power of two from the second on. It shares no formula with the decoder.
 func ladder(step float64, perBinade, codes int) []float32 {
 	values, v := make([]float32, codes), 0.0
 	for i := range values {

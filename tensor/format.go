@@ -13,9 +13,9 @@ const (
 	printMost      = 20_000
 )
 
-// String prints the tensor as PyTorch does: "tensor(", the elements in nested brackets, what is not the default (device, dtype, the size
-// of what has no elements), ")". Above 1000 elements it prints three at each end of every dimension. It reads memory of any device.
-// Where the elements cannot be read it has the error in their place.
+// String prints the tensor as PyTorch does: "tensor(", the elements in nested brackets, what is not the default
+// (device, dtype, the size of what has no elements), ")". Above 1000 elements it prints three at each end of every
+// dimension. It reads memory of any device. Where the elements cannot be read it has the error in their place.
 func (t *Tensor) String() string {
 	text := "tensor(" + t.body()
 	out := &strings.Builder{}

@@ -2,15 +2,15 @@ package tensor
 
 import "encoding/binary"
 
-// Floats of 16 bits convert to and from float32 several at a time: each loop handles four of them as the lanes of 64-bit integers, which in Go
-// is several times as fast as one after the other. A group in which one needs care (what is not a number, too large or too small for the
-// usual exponents) is left to the function for a single one.
+// Floats of 16 bits convert to and from float32 several at a time: each loop handles four of them as the lanes of
+// 64-bit integers, which in Go is several times as fast as one after the other. A group in which one needs care (what
+// is not a number, too large or too small for the usual exponents) is left to the function for a single one.
 
 // lanes are the same bits in both halves of a 64-bit integer.
 const lanes = 1<<32 | 1
 
-// fromHalves converts 16-bit floats that lie side by side. quads converts groups of four, and returns how many elements it did before it met one
-// that it leaves to single.
+// fromHalves converts 16-bit floats that lie side by side. quads converts groups of four, and returns how many elements
+// it did before it met one that it leaves to single.
 func fromHalves[H ~uint16](out []float32, raw []byte, quads func(out, raw []byte) int, single func(H) float32) {
 	dst, err := bytesOf(out)
 	for done := 0; done < len(out); {
@@ -35,7 +35,8 @@ func bf16Quads(out, raw []byte) (done int) {
 	return done
 }
 
-// f16Quads is for fromHalves. It stops at zeros and subnormal numbers, infinities and NaN: their exponents are 0 and 31.
+// f16Quads is for fromHalves. It stops at zeros and subnormal numbers, infinities and NaN: their exponents are 0 and
+// 31.
 func f16Quads(out, raw []byte) (done int) {
 	const each = lanes<<16 | lanes // of the four
 	le := binary.LittleEndian
@@ -57,7 +58,8 @@ func f16Pair(x uint64) uint64 {
 	return x&(0x8000*lanes)<<16 | (x&(0x7FFF*lanes)<<13 + (127-15)<<23*lanes)
 }
 
-// toHalves converts to 16-bit floats side by side. pairs converts groups of two, as quads of fromHalves does groups of four.
+// toHalves converts to 16-bit floats side by side. pairs converts groups of two, as quads of fromHalves does groups of
+// four.
 func toHalves[H ~uint16](raw []byte, values []float32, pairs func(raw, values []byte) int, single func(float32) H) {
 	src, err := bytesOf(values)
 	for done := 0; done < len(values); {
@@ -88,7 +90,8 @@ func bf16Pairs(raw, values []byte) (done int) {
 	return done
 }
 
-// f16Pairs is for toHalves. It stops at what has no usual exponent as an F16: zeros, what is below 2^-14 or from 65520 on, and NaN.
+// f16Pairs is for toHalves. It stops at what has no usual exponent as an F16: zeros, what is below 2^-14 or from 65520
+// on, and NaN.
 func f16Pairs(raw, values []byte) (done int) {
 	le := binary.LittleEndian
 	for len(values) >= 16 && len(raw) >= 8 {

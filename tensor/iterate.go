@@ -5,8 +5,9 @@ import (
 	"iter"
 )
 
-// Unbind visits the views of t with dimension dim taken away, at one index of it after the other; dim may be negative to count from the end.
-// A view is valid until the loop goes on: clone it to keep it. An error is the last pair; it is one of [Tensor.Select].
+// Unbind visits the views of t with dimension dim taken away, at one index of it after the other; dim may be negative
+// to count from the end. A view is valid until the loop goes on: clone it to keep it. An error is the last pair; it is
+// one of [Tensor.Select].
 //
 //	for row, err := range x.Unbind(0) {
 func (t *Tensor) Unbind(dim int) iter.Seq2[*Tensor, error] {
@@ -35,9 +36,9 @@ func yieldView(view *Tensor, yield func(*Tensor, error) bool) bool {
 	return yield(view, nil)
 }
 
-// Elements visits the elements of t in row-major order, whatever its strides, copied from memory of any device some thousands at a time. What the
-// loop's body writes to t may be seen or not. An error is the last pair: [ErrDType] where T does not fit, those of the memory and
-// [os.ErrClosed].
+// Elements visits the elements of t in row-major order, whatever its strides, copied from memory of any device some
+// thousands at a time. What the loop's body writes to t may be seen or not. An error is the last pair: [ErrDType] where
+// T does not fit, those of the memory and [os.ErrClosed].
 func Elements[T Element](t *Tensor) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		e, err := newElementReader[T](t)
@@ -58,7 +59,8 @@ func Elements[T Element](t *Tensor) iter.Seq2[T, error] {
 	}
 }
 
-// elementReader reads a tensor's elements piece by piece. It has the memory only while it reads: the tensor may be closed in between.
+// elementReader reads a tensor's elements piece by piece. It has the memory only while it reads: the tensor may be
+// closed in between.
 type elementReader[T Element] struct {
 	from   *Tensor
 	reader *rowReader

@@ -14,8 +14,9 @@ const (
 
 // minifloat is a float of at most 8 bits: a sign, exponent bits, fraction bits, an exponent bias.
 //
-// Sources: OCP 8-bit Floating Point Specification (OFP8) 1.0 for E4M3 and E5M2; OCP Microscaling Formats (MX) 1.0, section 5.3,
-// for E2M3, E3M2, E2M1 and E8M0; for the FNUZ types "8-bit Numerical Formats for Deep Neural Networks", arXiv 2206.02915.
+// Sources: OCP 8-bit Floating Point Specification (OFP8) 1.0 for E4M3 and E5M2; OCP Microscaling Formats (MX) 1.0,
+// section 5.3, for E2M3, E3M2, E2M1 and E8M0; for the FNUZ types "8-bit Numerical Formats for Deep Neural Networks",
+// arXiv 2206.02915.
 type minifloat struct {
 	exponent, fraction uint
 	bias               int

@@ -9,8 +9,9 @@ import (
 // precision is the number of digits behind the point.
 const precision = 4
 
-// formatScalars prints values of one kind as PyTorch's _Formatter does. Reals are padded to one width; the two parts of a complex number are
-// padded each by itself. columns is what an element takes in a row, with the comma and the blank behind it.
+// formatScalars prints values of one kind as PyTorch's _Formatter does. Reals are padded to one width; the two parts of
+// a complex number are padded each by itself. columns is what an element takes in a row, with the comma and the blank
+// behind it.
 func formatScalars(values []scalar) (texts []string, columns int) {
 	texts = make([]string, len(values))
 	if len(values) == 0 {
@@ -74,8 +75,8 @@ type floatStyle struct {
 	width      int // of the longest number, zeros and what is not finite left out
 }
 
-// newFloatStyle chooses as PyTorch does: scientific where the numbers other than 0 are more than a thousand times apart, above 1e8 or, unless
-// all are whole, under 1e-4; without digits behind the point where all are whole.
+// newFloatStyle chooses as PyTorch does: scientific where the numbers other than 0 are more than a thousand times
+// apart, above 1e8 or, unless all are whole, under 1e-4; without digits behind the point where all are whole.
 func newFloatStyle(values []scalar, part func(scalar) float64) floatStyle {
 	s := floatStyle{integers: true, width: 1}
 	least, most := math.Inf(1), 0.0

@@ -2,9 +2,9 @@ package tensor
 
 import "fmt"
 
-// Reshape returns an owned view of the same elements in row-major order with another shape; one size may be -1 and is worked
-// out. It never copies: where the strides of t do not allow it the error is [ErrNotView], and Reshape of a Copy works. Other
-// errors are [ErrShape] and [ErrOverflow].
+// Reshape returns an owned view of the same elements in row-major order with another shape; one size may be -1 and is
+// worked out. It never copies: where the strides of t do not allow it the error is [ErrNotView], and Reshape of a Copy
+// works. Other errors are [ErrShape] and [ErrOverflow].
 func (t *Tensor) Reshape(shape Shape) (*Tensor, error) {
 	shape, err := t.inferSize(shape)
 	if err != nil {
@@ -53,8 +53,9 @@ func (t *Tensor) inferSize(shape Shape) (Shape, error) {
 }
 
 // restride finds strides for a new shape over the elements of an old one, or not. Old dimensions that lie without a gap
-// inside each other form a run, and a run can be cut anew in any way; no new dimension may reach over two runs. Both shapes
-// have the same number of elements, at least one: a tensor without elements is contiguous and does not come here.
+// inside each other form a run, and a run can be cut anew in any way; no new dimension may reach over two runs. Both
+// shapes have the same number of elements, at least one: a tensor without elements is contiguous and does not come
+// here.
 func restride(shape Shape, strides Strides, want Shape) (Strides, bool) {
 	out := make(Strides, len(want))
 	next := len(want) - 1
@@ -95,9 +96,9 @@ func runStep(shape Shape, strides Strides, first, last int) int64 {
 	return 1
 }
 
-// View returns an owned tensor over the same bytes read as another data type, with PyTorch's rule: for another element size
-// the last dimension has stride 1 and its size changes so that the bytes stay the same; the other strides and, towards a
-// larger type, the last size have to be whole multiples. Errors are [ErrDType] and [ErrNotView].
+// View returns an owned tensor over the same bytes read as another data type, with PyTorch's rule: for another element
+// size the last dimension has stride 1 and its size changes so that the bytes stay the same; the other strides and,
+// towards a larger type, the last size have to be whole multiples. Errors are [ErrDType] and [ErrNotView].
 func (t *Tensor) View(dt DType) (*Tensor, error) {
 	if !dt.Valid() {
 		return nil, fmt.Errorf("%w: %v is not known", ErrDType, dt)

@@ -11,17 +11,17 @@ import (
 // MaxRank is the largest number of dimensions of a tensor.
 const MaxRank = 64
 
-// Shape is the size of each dimension in elements, outermost first. The empty shape is a scalar; a size of 0 is allowed and
-// makes a tensor without elements.
+// Shape is the size of each dimension in elements, outermost first. The empty shape is a scalar; a size of 0 is allowed
+// and makes a tensor without elements.
 type Shape []int64
 
-// Strides says how many elements apart neighbours in each dimension are. It is as long as the shape. A stride of 0 repeats
-// an element; negative strides are refused.
+// Strides says how many elements apart neighbours in each dimension are. It is as long as the shape. A stride of 0
+// repeats an element; negative strides are refused.
 type Strides []int64
 
 // NumElements is the product of the sizes; 1 for the empty shape. A negative size or more than [MaxRank] dimensions is
-// [ErrShape]. [ErrOverflow] is returned where the product of the sizes other than 0 does not fit 63 bits, so that row-major
-// strides exist for every shape that is accepted.
+// [ErrShape]. [ErrOverflow] is returned where the product of the sizes other than 0 does not fit 63 bits, so that
+// row-major strides exist for every shape that is accepted.
 func (s Shape) NumElements() (int64, error) {
 	if len(s) > MaxRank {
 		return 0, fmt.Errorf("%w: %d dimensions, at most %d are allowed", ErrShape, len(s), MaxRank)
@@ -46,8 +46,8 @@ func (s Shape) NumElements() (int64, error) {
 	return product, nil
 }
 
-// Strides returns the row-major strides of the shape; the slice is the caller's. A size of 0 counts as 1, as PyTorch does it.
-// The shape must be one that NumElements accepts.
+// Strides returns the row-major strides of the shape; the slice is the caller's. A size of 0 counts as 1, as PyTorch
+// does it. The shape must be one that NumElements accepts.
 func (s Shape) Strides() Strides {
 	strides := make(Strides, len(s))
 	step := int64(1)

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// stageWhole is the largest strided tensor that is copied to the host whole, to be rearranged there: memory that the
-	// processor does not address is read far faster in one piece than in many.
+	// stageWhole is the largest strided tensor that is copied to the host whole, to be rearranged there: memory that
+	// the processor does not address is read far faster in one piece than in many.
 	stageWhole = 64 << 20
 	// stagePiece is how much of a larger one is copied at a time.
 	stagePiece = 4 << 20
@@ -29,7 +29,8 @@ type source struct {
 	piece []byte
 }
 
-// newSource reads the memory behind t, for as long as the access. block is the size of the blocks that will be read, in bytes.
+// newSource reads the memory behind t, for as long as the access. block is the size of the blocks that will be read, in
+// bytes.
 func newSource(t access, block int64) (*source, error) {
 	s := &source{mem: t.storage.mem, data: t.data}
 	if s.data != nil {
@@ -67,8 +68,8 @@ func (s *source) read(p []byte, off int64) error {
 	return readFull(s.mem, p, off)
 }
 
-// window returns at least n bytes from off on. Where the processor cannot address the memory a few more are read at once:
-// the next element is mostly near.
+// window returns at least n bytes from off on. Where the processor cannot address the memory a few more are read at
+// once: the next element is mostly near.
 func (s *source) window(off, n int64) ([]byte, error) {
 	if s.data == nil || off < s.base || off+n > s.base+int64(len(s.data)) {
 		piece := make([]byte, max(n, min(stageWindow, s.mem.Bytes()-off)))

@@ -22,8 +22,8 @@ type extents struct {
 	contiguous bool
 }
 
-// Contiguous reports whether the elements lie row-major without gaps. A tensor without elements does, and the stride of a
-// dimension of size 1 does not matter.
+// Contiguous reports whether the elements lie row-major without gaps. A tensor without elements does, and the stride of
+// a dimension of size 1 does not matter.
 func (s Spec) Contiguous() bool {
 	if s.Strides == nil {
 		return true
@@ -73,9 +73,9 @@ func (s Spec) Extent() (int64, error) {
 	return e.span, err
 }
 
-// Validate checks the spec by itself and against a storage of so many bytes. A tensor without elements has to begin inside
-// the storage or at its end too. Errors are [ErrDType], [ErrShape], [ErrOverflow] and [ErrBounds]. It allocates nothing
-// unless it fails.
+// Validate checks the spec by itself and against a storage of so many bytes. A tensor without elements has to begin
+// inside the storage or at its end too. Errors are [ErrDType], [ErrShape], [ErrOverflow] and [ErrBounds]. It allocates
+// nothing unless it fails.
 func (s Spec) Validate(storageBytes int64) error {
 	_, err := s.check(storageBytes)
 	return err
@@ -148,8 +148,8 @@ func (s Spec) Clone() Spec {
 	return s
 }
 
-// Equal reports whether both specs name the same elements of a storage in the same order: nil strides equal the row-major
-// ones. Both have to be valid.
+// Equal reports whether both specs name the same elements of a storage in the same order: nil strides equal the
+// row-major ones. Both have to be valid.
 func (s Spec) Equal(o Spec) bool {
 	if s.DType != o.DType || s.ByteOffset != o.ByteOffset || !s.Shape.Equal(o.Shape) {
 		return false

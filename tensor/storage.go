@@ -10,8 +10,8 @@ import (
 
 var storageIDs atomic.Uint64
 
-// Storage is a counted reference to one [driver.Memory]. Tensors that share bytes share a Storage. Its methods are safe for
-// concurrent use.
+// Storage is a counted reference to one [driver.Memory]. Tensors that share bytes share a Storage. Its methods are safe
+// for concurrent use.
 type Storage struct {
 	mem    driver.Memory
 	bytes  int64
@@ -42,16 +42,16 @@ func NewStorage(mem driver.Memory) *Storage {
 	return s
 }
 
-// NewLentStorage is NewStorage for memory that another process lent to this one. name is what whoever imported the memory knows it by, to
-// give it back by that name, and empty where it has none.
+// NewLentStorage is NewStorage for memory that another process lent to this one. name is what whoever imported the
+// memory knows it by, to give it back by that name, and empty where it has none.
 func NewLentStorage(mem driver.Memory, name string) *Storage {
 	s := NewStorage(mem)
 	s.lent, s.name = true, name
 	return s
 }
 
-// Retain adds a reference, to be given back with Close, and returns s. A storage that is closed already stays closed: what
-// is done with it fails with [os.ErrClosed], and so does its Close.
+// Retain adds a reference, to be given back with Close, and returns s. A storage that is closed already stays closed:
+// what is done with it fails with [os.ErrClosed], and so does its Close.
 func (s *Storage) Retain() *Storage {
 	s.retain(1)
 	return s
@@ -101,9 +101,9 @@ func (s *Storage) ID() uint64 { return s.id }
 // Refs is the number of references now; 0 means closed.
 func (s *Storage) Refs() int64 { return s.Origin().refs.Load() }
 
-// ReadOnly is the same storage, with the same memory and the same references, as those see it who must not write it: what tensors write
-// is refused with [driver.ErrReadOnly]. The memory itself is mapped as it was, so slices of its elements and kernels still can. It is
-// always the same one, and s itself where that cannot be written.
+// ReadOnly is the same storage, with the same memory and the same references, as those see it who must not write it:
+// what tensors write is refused with [driver.ErrReadOnly]. The memory itself is mapped as it was, so slices of its
+// elements and kernels still can. It is always the same one, and s itself where that cannot be written.
 func (s *Storage) ReadOnly() *Storage {
 	if !s.Writable() {
 		return s
@@ -114,16 +114,17 @@ func (s *Storage) ReadOnly() *Storage {
 	return s.readOnly.Load()
 }
 
-// Borrow is ReadOnly for one borrower within the process: a storage of its own each time, with the same memory and the same references.
-// It becomes unreachable when the borrower has forgotten it, whoever else uses the memory, and [Storage.Borrowed] knows what this
-// borrower took.
+// Borrow is ReadOnly for one borrower within the process: a storage of its own each time, with the same memory and the
+// same references. It becomes unreachable when the borrower has forgotten it, whoever else uses the memory, and
+// [Storage.Borrowed] knows what this borrower took.
 func (s *Storage) Borrow() *Storage {
 	return &Storage{mem: s.mem, bytes: s.bytes, id: s.id, origin: s.Origin(), exposed: new(atomic.Bool), shared: true}
 }
 
-// Borrowed is for whoever gives borrowed memory back that was forgotten. While borrower is reachable, a tensor of s may be in use. exposed is
-// true once somebody has a slice ([Data], [RawData]) or an address of the memory, which may be in use for ever; it does not keep the
-// storage reachable. ok is false for memory that belongs to the process and was not lent by [Storage.Borrow].
+// Borrowed is for whoever gives borrowed memory back that was forgotten. While borrower is reachable, a tensor of s may
+// be in use. exposed is true once somebody has a slice ([Data], [RawData]) or an address of the memory, which may be in
+// use for ever; it does not keep the storage reachable. ok is false for memory that belongs to the process and was not
+// lent by [Storage.Borrow].
 func (s *Storage) Borrowed() (borrower *Storage, exposed *atomic.Bool, ok bool) {
 	if s.shared {
 		return s, s.exposed, true
@@ -143,9 +144,9 @@ func (s *Storage) Origin() *Storage {
 // Writable reports whether tensors of the storage may be written.
 func (s *Storage) Writable() bool { return s.origin == nil && s.mem.Writable() }
 
-// Shareable tells how other processes can have the memory: by the handle that it returns, without the descriptor that may belong to
-// it. The memory is exported for the first answer, the others cost nothing. Its errors are those of Export. The handle's Blob is
-// borrowed.
+// Shareable tells how other processes can have the memory: by the handle that it returns, without the descriptor that
+// may belong to it. The memory is exported for the first answer, the others cost nothing. Its errors are those of
+// Export. The handle's Blob is borrowed.
 func (s *Storage) Shareable() (driver.Handle, error) {
 	s = s.Origin()
 	if h := s.handle.Load(); h != nil {
@@ -167,18 +168,21 @@ func (s *Storage) Lent() (name string, lent bool) {
 	return s.name, s.lent
 }
 
-// Version is the number of the bytes that the storage has now. 0, which it begins with, says nothing. From the first [Storage.Touch] on it is
-// a promise: as long as the version is the same, so are the bytes, which lets the endpoint package cache what was made of them.
+// Version is the number of the bytes that the storage has now. 0, which it begins with, says nothing. From the first
+// [Storage.Touch] on it is a promise: as long as the version is the same, so are the bytes, which lets the endpoint
+// package cache what was made of them.
 func (s *Storage) Version() uint64 { return s.Origin().version.Load() }
 
-// Touch says that the bytes are others from here on, and begins with the promise that [Storage.Version] makes, if it was not made before. Who
-// makes it calls Touch whenever the bytes were written by other means than the methods of this package: through [Data] or
-// [RawData], by the device, or by another process. The methods that write do it by themselves.
+// Touch says that the bytes are others from here on, and begins with the promise that [Storage.Version] makes, if it
+// was not made before. Who makes it calls Touch whenever the bytes were written by other means than the methods of this
+// package: through [Data] or [RawData], by the device, or by another process. The methods that write do it by
+// themselves.
 func (s *Storage) Touch() { s.Origin().version.Add(1) }
 
-// Seal lets nobody write the memory any more, this process included ([driver.Sealer]): the bytes are final, and known by that to everybody
-// who gets the memory, so the endpoint package caches what is made of them for all callers. It is for memory that no other process has
-// yet. Who still writes to a slice of its elements kills the process. Memory that cannot be sealed is an [driver.UnsupportedError].
+// Seal lets nobody write the memory any more, this process included ([driver.Sealer]): the bytes are final, and known
+// by that to everybody who gets the memory, so the endpoint package caches what is made of them for all callers. It is
+// for memory that no other process has yet. Who still writes to a slice of its elements kills the process. Memory that
+// cannot be sealed is an [driver.UnsupportedError].
 func (s *Storage) Seal() error {
 	sealer, ok := s.mem.(driver.Sealer)
 	if !ok {

@@ -9,10 +9,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// Tensor is a [Spec] that was checked against a [Storage], and a reference to that storage. All but the elements' values is
-// fixed until Close. Its methods are safe for concurrent use; concurrent writes to the same elements are ordered by the
-// callers. After Close what describes the tensor (Spec, Shape, Bytes and so on) still answers, and what touches its elements
-// or makes a view fails with [os.ErrClosed].
+// Tensor is a [Spec] that was checked against a [Storage], and a reference to that storage. All but the elements'
+// values is fixed until Close. Its methods are safe for concurrent use; concurrent writes to the same elements are
+// ordered by the callers. After Close what describes the tensor (Spec, Shape, Bytes and so on) still answers, and what
+// touches its elements or makes a view fails with [os.ErrClosed].
 type Tensor struct {
 	spec     Spec // Strides is nil where contiguous
 	elements int64
@@ -21,8 +21,8 @@ type Tensor struct {
 	closed   atomic.Bool
 }
 
-// New returns an owned tensor over s. It borrows s, adds a reference of its own and copies the slices of spec. Errors are
-// those of [Spec.Validate], and [os.ErrClosed] for a closed storage.
+// New returns an owned tensor over s. It borrows s, adds a reference of its own and copies the slices of spec. Errors
+// are those of [Spec.Validate], and [os.ErrClosed] for a closed storage.
 func New(s *Storage, spec Spec) (*Tensor, error) {
 	spec = spec.Clone()
 	t := new(Tensor)
@@ -48,7 +48,8 @@ func (t *Tensor) init(s *Storage, spec *Spec) error {
 	return nil
 }
 
-// Empty returns an owned, zeroed tensor of new memory on dev, row-major. Errors are those of [Spec.Validate] and of Alloc.
+// Empty returns an owned, zeroed tensor of new memory on dev, row-major. Errors are those of [Spec.Validate] and of
+// Alloc.
 func Empty(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
 	spec := Spec{DType: dt, Shape: shape}
 	size, err := spec.ByteLen()
@@ -65,8 +66,8 @@ func Empty(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
 	return t, errors.Join(err, s.Close())
 }
 
-// Spec describes the tensor inside its storage. The slices are shared: do not change them. Strides is nil where the tensor
-// is contiguous, also when it was made with row-major strides.
+// Spec describes the tensor inside its storage. The slices are shared: do not change them. Strides is nil where the
+// tensor is contiguous, also when it was made with row-major strides.
 func (t *Tensor) Spec() Spec { return t.spec }
 
 // DType is the type of the elements.
@@ -84,11 +85,12 @@ func (t *Tensor) Rank() int { return len(t.spec.Shape) }
 // NumElements is the number of elements.
 func (t *Tensor) NumElements() int64 { return t.elements }
 
-// Bytes is the size of the elements side by side, in bytes, and what WriteTo writes. The storage may be larger, or, behind
-// an expanded view, smaller.
+// Bytes is the size of the elements side by side, in bytes, and what WriteTo writes. The storage may be larger, or,
+// behind an expanded view, smaller.
 func (t *Tensor) Bytes() int64 { return t.bytes }
 
-// Storage is the storage that the tensor is a view of, borrowed: the caller does not close it, and calls Retain to keep it.
+// Storage is the storage that the tensor is a view of, borrowed: the caller does not close it, and calls Retain to keep
+// it.
 func (t *Tensor) Storage() *Storage { return t.storage }
 
 // Device is the device that holds the elements, borrowed.
@@ -97,8 +99,8 @@ func (t *Tensor) Device() driver.Device { return t.storage.mem.Device() }
 // Contiguous reports whether the elements lie row-major without gaps.
 func (t *Tensor) Contiguous() bool { return t.spec.Strides == nil }
 
-// Clone returns another owned tensor over the same bytes, as a second holder of them. Copy makes new bytes. The clone of a
-// closed tensor is closed.
+// Clone returns another owned tensor over the same bytes, as a second holder of them. Copy makes new bytes. The clone
+// of a closed tensor is closed.
 func (t *Tensor) Clone() *Tensor {
 	c := &Tensor{spec: t.spec, elements: t.elements, bytes: t.bytes, storage: t.storage}
 	if t.closed.Load() || !t.storage.retain(1) {
@@ -107,8 +109,8 @@ func (t *Tensor) Clone() *Tensor {
 	return c
 }
 
-// Close gives the reference to the storage back; the last one closes the memory and returns its error. A second Close is
-// nil. Slices from [Data] and [RawData] must not be used after it.
+// Close gives the reference to the storage back; the last one closes the memory and returns its error. A second Close
+// is nil. Slices from [Data] and [RawData] must not be used after it.
 func (t *Tensor) Close() error {
 	if t.closed.Swap(true) {
 		return nil
@@ -119,8 +121,8 @@ func (t *Tensor) Close() error {
 // Closed reports whether Close was called.
 func (t *Tensor) Closed() bool { return t.closed.Load() }
 
-// hold keeps the memory mapped for the length of one operation, so that a Close meanwhile cannot take it away. The caller
-// calls the storage's Close after it.
+// hold keeps the memory mapped for the length of one operation, so that a Close meanwhile cannot take it away. The
+// caller calls the storage's Close after it.
 func (t *Tensor) hold() error {
 	if t.closed.Load() || !t.storage.retain(1) {
 		return fmt.Errorf("tensor %v%v: %w", t.spec.DType, t.spec.Shape, os.ErrClosed)

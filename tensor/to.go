@@ -10,11 +10,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// To returns an owned, contiguous tensor of new memory on dev with the elements of t as another data type; nil means the device of t. With
-// the same type it is Copy. Floats round to the nearest, ties to even; what a small float cannot hold becomes what its New function says, and
-// the largest for the finite ones. A float becomes an integer by cutting off its fraction, at most the largest and least the integer has, and
-// 0 for NaN; integers keep their lowest bits; Bool is whether the element is not 0. Complex numbers convert to complex ones only, else
-// the error is [ErrDType]. Other errors are those of Copy.
+// To returns an owned, contiguous tensor of new memory on dev with the elements of t as another data type; nil means
+// the device of t. With the same type it is Copy. Floats round to the nearest, ties to even; what a small float cannot
+// hold becomes what its New function says, and the largest for the finite ones. A float becomes an integer by cutting
+// off its fraction, at most the largest and least the integer has, and 0 for NaN; integers keep their lowest bits; Bool
+// is whether the element is not 0. Complex numbers convert to complex ones only, else the error is [ErrDType]. Other
+// errors are those of Copy.
 func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 	if dt == t.spec.DType {
 		return t.Copy(dev)
@@ -41,7 +42,8 @@ func (t *Tensor) To(dev driver.Device, dt DType) (*Tensor, error) {
 	return c, nil
 }
 
-// CheckConversion is nil where elements of one type convert to another, as by [Tensor.To], and [ErrDType] where they do not.
+// CheckConversion is nil where elements of one type convert to another, as by [Tensor.To], and [ErrDType] where they do
+// not.
 func CheckConversion(from, to DType) error {
 	if !from.Valid() || !to.Valid() || from.IsComplex() && !to.IsComplex() {
 		return fmt.Errorf("%w: %v does not convert to %v", ErrDType, from, to)
@@ -60,8 +62,9 @@ func (t *Tensor) convertFrom(src *Tensor) error {
 	})
 }
 
-// FillFromAs is [Tensor.FillFrom] for elements of another type, of a file or stream: it reads exactly as many bytes as they have, packed where the
-// type is, and converts them as [Tensor.To] does. Errors are [ErrDType] and those of FillFrom.
+// FillFromAs is [Tensor.FillFrom] for elements of another type, of a file or stream: it reads exactly as many bytes as
+// they have, packed where the type is, and converts them as [Tensor.To] does. Errors are [ErrDType] and those of
+// FillFrom.
 func (t *Tensor) FillFromAs(r io.Reader, dt DType) error {
 	if dt == t.spec.DType {
 		return t.FillFrom(r)
@@ -86,8 +89,8 @@ func (t *Tensor) FillFromAs(r io.Reader, dt DType) error {
 	})
 }
 
-// FillFloat32s writes values, one an element in row-major order, as a real tensor's elements, converted as by To. Another number of values is
-// [ErrShape]; other errors are [ErrDType] and those of FillFrom.
+// FillFloat32s writes values, one an element in row-major order, as a real tensor's elements, converted as by To.
+// Another number of values is [ErrShape]; other errors are [ErrDType] and those of FillFrom.
 func (t *Tensor) FillFloat32s(values []float32) error {
 	if int64(len(values)) != t.elements {
 		return fmt.Errorf("%w: %d values for shape %v", ErrShape, len(values), t.spec.Shape)
@@ -109,7 +112,8 @@ func (t *Tensor) FillFloat32s(values []float32) error {
 	})
 }
 
-// ReadFloat32s is [Float32s] into memory that is there: dst has room for exactly the elements of t, else the error is [ErrShape].
+// ReadFloat32s is [Float32s] into memory that is there: dst has room for exactly the elements of t, else the error is
+// [ErrShape].
 func ReadFloat32s(t *Tensor, dst []float32) error {
 	if !t.spec.DType.Valid() || t.spec.DType.IsComplex() {
 		return fmt.Errorf("%w: %v does not convert to float32", ErrDType, t.spec.DType)

@@ -65,7 +65,8 @@ func TestSmallFloatsRound(t *testing.T) {
 	}
 }
 
-// TestTensorsRoundAsElements fills tensors with what single elements were tested with: random numbers, ties and their neighbours.
+// TestTensorsRoundAsElements fills tensors with what single elements were tested with: random numbers, ties and their
+// neighbours.
 func TestTensorsRoundAsElements(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var values []float32
@@ -205,8 +206,9 @@ func TestScaleRounds(t *testing.T) {
 	}
 }
 
-// TestHalvesInGroups converts all bits of the 16-bit floats, and those of float32 around each of their limits, by the loops that take several at
-// a time, in rows of every length and at every place in a group, and holds the results to the functions for a single one.
+// TestHalvesInGroups converts all bits of the 16-bit floats, and those of float32 around each of their limits, by the
+// loops that take several at a time, in rows of every length and at every place in a group, and holds the results to
+// the functions for a single one.
 func TestHalvesInGroups(t *testing.T) {
 	dev := openHost(t)
 	random := rand.New(rand.NewPCG(3, 4))
@@ -260,8 +262,8 @@ func TestHalvesInGroups(t *testing.T) {
 	}
 }
 
-// BenchmarkConversion sets the conversions of the 16-bit floats beside a copy of as many bytes as they read and write together, halved: what the
-// memory allows.
+// BenchmarkConversion sets the conversions of the 16-bit floats beside a copy of as many bytes as they read and write
+// together, halved: what the memory allows.
 func BenchmarkConversion(b *testing.B) {
 	const n = 1 << 20
 	dev := openHost(b)

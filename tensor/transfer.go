@@ -12,17 +12,18 @@ import (
 const (
 	// transferPiece is how many bytes pass through the host at a time where they cannot be handed on directly.
 	transferPiece = 1 << 20
-	// directPiece is how many bytes of the memory itself a writer gets at a time: few enough that it can stop in between.
+	// directPiece is how many bytes of the memory itself a writer gets at a time: few enough that it can stop in
+	// between.
 	directPiece = 8 << 20
 )
 
-// maxRepeated is the largest expanded tensor that is copied into Go memory: its size says nothing about the storage, and may
-// come from another process.
+// maxRepeated is the largest expanded tensor that is copied into Go memory: its size says nothing about the storage,
+// and may come from another process.
 const maxRepeated = 1 << 30
 
-// WriteTo writes the elements to w in row-major order, whatever the strides, as Bytes bytes. Bits behind the last element of
-// a packed type are written as 0. Where t is contiguous in host memory w gets pieces of the memory itself, which it must not
-// change. It implements [io.WriterTo]; errors are those of w and of the memory, and [os.ErrClosed].
+// WriteTo writes the elements to w in row-major order, whatever the strides, as Bytes bytes. Bits behind the last
+// element of a packed type are written as 0. Where t is contiguous in host memory w gets pieces of the memory itself,
+// which it must not change. It implements [io.WriterTo]; errors are those of w and of the memory, and [os.ErrClosed].
 func (t *Tensor) WriteTo(w io.Writer) (n int64, err error) {
 	err = t.reading(func(a access) error {
 		n, err = a.writeTo(w)
@@ -83,8 +84,8 @@ func (t *Tensor) copyable() error {
 	return nil
 }
 
-// ReadBytes returns a copy of the elements in row-major order, as WriteTo writes them. A tensor that repeats its storage to
-// more than 1 GiB is refused with [ErrBounds].
+// ReadBytes returns a copy of the elements in row-major order, as WriteTo writes them. A tensor that repeats its
+// storage to more than 1 GiB is refused with [ErrBounds].
 func (t *Tensor) ReadBytes() ([]byte, error) {
 	if err := t.copyable(); err != nil {
 		return nil, err
@@ -105,9 +106,10 @@ func (t *Tensor) ReadBytes() ([]byte, error) {
 	return out, nil
 }
 
-// FillFrom reads exactly Bytes bytes from r and writes them as the elements in row-major order. Where r has fewer the error
-// is [io.ErrUnexpectedEOF] and the elements before stay written. Other errors are [driver.ErrReadOnly], [ErrNotContiguous]
-// for a tensor that cannot be written (expanded, or a strided view of a packed type), and [os.ErrClosed].
+// FillFrom reads exactly Bytes bytes from r and writes them as the elements in row-major order. Where r has fewer the
+// error is [io.ErrUnexpectedEOF] and the elements before stay written. Other errors are [driver.ErrReadOnly],
+// [ErrNotContiguous] for a tensor that cannot be written (expanded, or a strided view of a packed type), and
+// [os.ErrClosed].
 func (t *Tensor) FillFrom(r io.Reader) error {
 	return t.writing(func(a access) error {
 		defer t.storage.written()
@@ -154,10 +156,10 @@ func (zeros) Read(p []byte) (int, error) {
 // Zero sets all elements to the zero bits. Errors are those of FillFrom.
 func (t *Tensor) Zero() error { return t.FillFrom(zeros{}) }
 
-// CopyFrom copies the elements of src, which has the same data type and may be on another device and strided. Its shape is that of t, or
-// one that [Tensor.Expand] makes that of t: then its elements are repeated. Where
-// both overlap in one memory, also one that is mapped twice, src is copied to the host whole first. It borrows src. Errors are [ErrDType], [ErrShape] and
-// those of FillFrom.
+// CopyFrom copies the elements of src, which has the same data type and may be on another device and strided. Its shape
+// is that of t, or one that [Tensor.Expand] makes that of t: then its elements are repeated. Where both overlap in one
+// memory, also one that is mapped twice, src is copied to the host whole first. It borrows src. Errors are [ErrDType],
+// [ErrShape] and those of FillFrom.
 func (t *Tensor) CopyFrom(src *Tensor) error {
 	if t.spec.DType != src.spec.DType {
 		return fmt.Errorf("%w: a copy from %v to %v", ErrDType, src.spec.DType, t.spec.DType)
@@ -222,8 +224,8 @@ func place(t *Tensor) (driver.Place, bool) {
 	return p.Place()
 }
 
-// Copy returns an owned, contiguous tensor of new memory on dev with the same elements; nil means the device of t. Errors
-// are those of [Empty] and CopyFrom, and [ErrBounds] as for ReadBytes.
+// Copy returns an owned, contiguous tensor of new memory on dev with the same elements; nil means the device of t.
+// Errors are those of [Empty] and CopyFrom, and [ErrBounds] as for ReadBytes.
 func (t *Tensor) Copy(dev driver.Device) (*Tensor, error) {
 	if err := t.copyable(); err != nil {
 		return nil, err
@@ -244,8 +246,8 @@ func (t *Tensor) Copy(dev driver.Device) (*Tensor, error) {
 	return c, nil
 }
 
-// Equal reports whether both tensors have the same data type, shape and elements, bit for bit: a NaN equals itself, and zeros
-// of two signs differ. Devices and strides do not matter. Errors are those of the memory and [os.ErrClosed].
+// Equal reports whether both tensors have the same data type, shape and elements, bit for bit: a NaN equals itself, and
+// zeros of two signs differ. Devices and strides do not matter. Errors are those of the memory and [os.ErrClosed].
 func (t *Tensor) Equal(o *Tensor) (equal bool, err error) {
 	err = t.reading(func(a access) error {
 		return o.reading(func(b access) error {

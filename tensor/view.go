@@ -50,8 +50,8 @@ func (s *Spec) advance(elements int64) error {
 	return nil
 }
 
-// Narrow returns an owned view of the elements start to start+length-1 of one dimension. A negative dim or start counts from
-// the end. Errors are [ErrIndex], and [ErrNotView] where elements under a byte would not begin on one.
+// Narrow returns an owned view of the elements start to start+length-1 of one dimension. A negative dim or start counts
+// from the end. Errors are [ErrIndex], and [ErrNotView] where elements under a byte would not begin on one.
 func (t *Tensor) Narrow(dim int, start, length int64) (*Tensor, error) {
 	d, err := t.dim(dim)
 	if err != nil {
@@ -75,8 +75,8 @@ func (t *Tensor) Narrow(dim int, start, length int64) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Select returns an owned view with one dimension taken away, at an index of it. A negative dim or index counts from the end.
-// Errors are those of Narrow.
+// Select returns an owned view with one dimension taken away, at an index of it. A negative dim or index counts from
+// the end. Errors are those of Narrow.
 func (t *Tensor) Select(dim int, index int64) (*Tensor, error) {
 	d, err := t.dim(dim)
 	if err != nil {
@@ -116,8 +116,8 @@ func (t *Tensor) Transpose(dim0, dim1 int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Permute returns an owned view with the dimensions in another order: dimension i of the view is dimension dims[i] of t.
-// Errors are [ErrIndex], also where dims does not name each dimension once.
+// Permute returns an owned view with the dimensions in another order: dimension i of the view is dimension dims[i] of
+// t. Errors are [ErrIndex], also where dims does not name each dimension once.
 func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	s := t.own()
 	if len(dims) != len(s.Shape) {
@@ -138,8 +138,8 @@ func (t *Tensor) Permute(dims ...int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Squeeze returns an owned view without the dimensions of size 1: the named ones (those of another size stay), or all of
-// them where none is named. Errors are [ErrIndex].
+// Squeeze returns an owned view without the dimensions of size 1: the named ones (those of another size stay), or all
+// of them where none is named. Errors are [ErrIndex].
 func (t *Tensor) Squeeze(dims ...int) (*Tensor, error) {
 	drop := ^uint64(0)
 	if len(dims) > 0 {
@@ -165,8 +165,9 @@ func (t *Tensor) Squeeze(dims ...int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Unsqueeze returns an owned view with a dimension of size 1 put in before dimension dim; dim may be the rank, to put it
-// last, and negative ones count from there. Errors are [ErrIndex], and [ErrShape] for more than [MaxRank] dimensions.
+// Unsqueeze returns an owned view with a dimension of size 1 put in before dimension dim; dim may be the rank, to put
+// it last, and negative ones count from there. Errors are [ErrIndex], and [ErrShape] for more than [MaxRank]
+// dimensions.
 func (t *Tensor) Unsqueeze(dim int) (*Tensor, error) {
 	rank := t.Rank()
 	if dim < -rank-1 || dim > rank {
@@ -182,9 +183,9 @@ func (t *Tensor) Unsqueeze(dim int) (*Tensor, error) {
 	return t.derive(s)
 }
 
-// Expand returns an owned view of the given shape in which dimensions of size 1 are repeated without a copy (stride 0). The
-// shape may have more dimensions in front; -1 keeps a size. An expanded tensor cannot be written. Errors are [ErrShape] and
-// [ErrOverflow].
+// Expand returns an owned view of the given shape in which dimensions of size 1 are repeated without a copy (stride 0).
+// The shape may have more dimensions in front; -1 keeps a size. An expanded tensor cannot be written. Errors are
+// [ErrShape] and [ErrOverflow].
 func (t *Tensor) Expand(shape Shape) (*Tensor, error) {
 	front := len(shape) - t.Rank()
 	if front < 0 {

@@ -126,8 +126,8 @@ func TestViewsRefuse(t *testing.T) {
 	require.ErrorContains(t, one(y.Reshape(shape{6})), "Copy it first")
 }
 
-// Reshape of a strided tensor either has the same elements in the same order or says that it cannot. Every pair of a strided
-// source and a target is tried, and what it refuses is checked to be impossible.
+// Reshape of a strided tensor either has the same elements in the same order or says that it cannot. Every pair of a
+// strided source and a target is tried, and what it refuses is checked to be impossible.
 func TestReshapeStrided(t *testing.T) {
 	dev := openHost(t)
 	x := counting(t, dev, 4, 2, 6)
@@ -164,7 +164,8 @@ func factorizations(n int64) (all []shape) {
 	return all
 }
 
-// stridesExist reports whether values (of a counting tensor, so each is its own position) form an arithmetic grid of a shape.
+// stridesExist reports whether values (of a counting tensor, so each is its own position) form an arithmetic grid of a
+// shape.
 func stridesExist(values []int32, s shape) bool {
 	steps, block := make([]int32, len(s)), int64(1)
 	for d := len(s) - 1; d >= 0; d-- {

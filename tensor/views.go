@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Views are many tensors of few storages, each made when it is first asked for: a model has thousands, and who attaches to one may use a
-// part of them, or none before the next version. At is safe for concurrent use; Close needs the views for itself.
+// Views are many tensors of few storages, each made when it is first asked for: a model has thousands, and who attaches
+// to one may use a part of them, or none before the next version. At is safe for concurrent use; Close needs the views
+// for itself.
 type Views struct {
 	storages []*Storage
 	at       func(i int) (storage uint32, spec *Spec)
@@ -15,11 +16,11 @@ type Views struct {
 	closed   bool
 }
 
-// NewViews checks n specs against the storages that they are to be in, and makes no tensor yet. at returns the index of the storage and
-// the spec of a tensor; it is called for each in order, and again when the tensor is made, and must return the same. The specs and the
-// slices in them are borrowed for as long as the views or one of their tensors live and must not change. NewViews borrows the storages
-// and adds a reference to each. An error is a [*ViewsError] that wraps one of those of [New], or [ErrIndex] for an index without a
-// storage; then no reference was added.
+// NewViews checks n specs against the storages that they are to be in, and makes no tensor yet. at returns the index of
+// the storage and the spec of a tensor; it is called for each in order, and again when the tensor is made, and must
+// return the same. The specs and the slices in them are borrowed for as long as the views or one of their tensors live
+// and must not change. NewViews borrows the storages and adds a reference to each. An error is a [*ViewsError] that
+// wraps one of those of [New], or [ErrIndex] for an index without a storage; then no reference was added.
 func NewViews(storages []*Storage, n int, at func(i int) (storage uint32, spec *Spec)) (*Views, error) {
 	for i := range n {
 		index, spec := at(i)
@@ -67,16 +68,16 @@ func (v *Views) At(i int) *Tensor {
 	return v.made[i].Load()
 }
 
-// Take is At for tensors that are to live longer than the views: the caller closes it, and Close of the views does not. It needs the views for
-// itself, and is called once for a tensor.
+// Take is At for tensors that are to live longer than the views: the caller closes it, and Close of the views does not.
+// It needs the views for itself, and is called once for a tensor.
 func (v *Views) Take(i int) *Tensor {
 	t := v.At(i)
 	v.made[i].Store(nil)
 	return t
 }
 
-// Place is where tensor i is, without making it. The storage is borrowed, and the slices of the spec are shared. Strides is nil where the
-// tensor is contiguous.
+// Place is where tensor i is, without making it. The storage is borrowed, and the slices of the spec are shared.
+// Strides is nil where the tensor is contiguous.
 func (v *Views) Place(i int) (*Storage, Spec) {
 	index, spec := v.at(i)
 	s := *spec
@@ -86,7 +87,8 @@ func (v *Views) Place(i int) (*Storage, Spec) {
 	return v.storages[index], s
 }
 
-// Close closes the tensors that were made and gives back the references to the storages. It returns the first error. A second Close is nil.
+// Close closes the tensors that were made and gives back the references to the storages. It returns the first error. A
+// second Close is nil.
 func (v *Views) Close() error {
 	if v.closed {
 		return nil

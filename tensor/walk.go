@@ -16,8 +16,8 @@ type walker struct {
 	done           bool
 }
 
-// newWalker begins the walk of a valid spec. With single, blocks are elements: what packed types need, whose blocks may begin
-// inside a byte.
+// newWalker begins the walk of a valid spec. With single, blocks are elements: what packed types need, whose blocks may
+// begin inside a byte.
 func newWalker(s *Spec, single bool) *walker {
 	w := &walker{run: run{count: 1, block: 1}}
 	strides := s.filled()

@@ -44,8 +44,8 @@ func init() {
 	}
 }
 
-// BenchmarkPing is a round trip of 64 bytes to another process, bare, as frames, and as calls through a Receiver, in turn,
-// so that all meet the same machine. The ratios of the medians are what frames and calls cost.
+// BenchmarkPing is a round trip of 64 bytes to another process, bare, as frames, and as calls through a Receiver, in
+// turn, so that all meet the same machine. The ratios of the medians are what frames and calls cost.
 func BenchmarkPing(b *testing.B) {
 	c, _ := startRole(b, "bare echo")
 	var buf [64]byte
@@ -114,8 +114,8 @@ func BenchmarkPing(b *testing.B) {
 // body48 makes a frame of 64 bytes.
 var body48 = append([]byte{0x58, 46}, make([]byte, 46)...)
 
-// BenchmarkCallers is the throughput of round trips that many goroutines make over one connection, each waiting for its own
-// answer, and their median with one of them.
+// BenchmarkCallers is the throughput of round trips that many goroutines make over one connection, each waiting for its
+// own answer, and their median with one of them.
 func BenchmarkCallers(b *testing.B) {
 	for _, callers := range []int{1, 8, 64} {
 		b.Run(strconv.Itoa(callers), func(b *testing.B) {
@@ -172,8 +172,8 @@ func BenchmarkSendReceive(b *testing.B) {
 	}
 }
 
-// BenchmarkIdle is what a waiting connection costs its owner in memory, its receiving goroutine included and the kernel's
-// part left out.
+// BenchmarkIdle is what a waiting connection costs its owner in memory, its receiving goroutine included and the
+// kernel's part left out.
 func BenchmarkIdle(b *testing.B) {
 	const connections = 1000
 	memory := func() uint64 {

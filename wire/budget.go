@@ -5,9 +5,10 @@ import (
 	"sync"
 )
 
-// Budget bounds something that all connections of a process have together: descriptors, or bytes. Each connection has an [Account] of it. An
-// account gets at most twice of what is free after it: one alone has two thirds of the budget, two have two fifths each, and
-// something is always left for the next. Its methods are safe for concurrent use; a nil *Budget bounds and counts nothing.
+// Budget bounds something that all connections of a process have together: descriptors, or bytes. Each connection has
+// an [Account] of it. An account gets at most twice of what is free after it: one alone has two thirds of the budget,
+// two have two fifths each, and something is always left for the next. Its methods are safe for concurrent use; a nil
+// *Budget bounds and counts nothing.
 type Budget struct {
 	what        string
 	limit, each int64
@@ -20,8 +21,8 @@ type Budget struct {
 // budgetShare is how many times as much as what is free one account may have.
 const budgetShare = 2
 
-// NewBudget makes a budget of so many of what, a plural noun for errors, of which one account may have at most each; 0 stands for no other
-// bound than that of the share.
+// NewBudget makes a budget of so many of what, a plural noun for errors, of which one account may have at most each; 0
+// stands for no other bound than that of the share.
 func NewBudget(what string, limit, each int64) *Budget {
 	return &Budget{what: what, limit: limit, each: each}
 }

@@ -29,8 +29,8 @@ func budgetPair(t *testing.T, b *Budget) (here, there *Conn) {
 
 func used(b *Budget) int { return int(b.Use().Used) }
 
-// TestDescriptorBudgetLeavesRoomForOthers: what one connection has in flight never fills the budget, a message beyond it loses its descriptors and
-// is passed on all the same (D6).
+// TestDescriptorBudgetLeavesRoomForOthers: what one connection has in flight never fills the budget, a message beyond
+// it loses its descriptors and is passed on all the same (D6).
 func TestDescriptorBudgetLeavesRoomForOthers(t *testing.T) {
 	requireSameDescriptors(t)
 	b := NewBudget("descriptors", 30, 0)
@@ -70,8 +70,8 @@ func TestDescriptorBudgetLeavesRoomForOthers(t *testing.T) {
 	require.NoError(t, f.Files.Close())
 }
 
-// TestDescriptorBudgetCountsFilesFrames: descriptors that are sent ahead count from their arrival, and go back when the connection ends
-// before their frame has come (D6).
+// TestDescriptorBudgetCountsFilesFrames: descriptors that are sent ahead count from their arrival, and go back when the
+// connection ends before their frame has come (D6).
 func TestDescriptorBudgetCountsFilesFrames(t *testing.T) {
 	requireSameDescriptors(t)
 	b := NewBudget("descriptors", 600, 0)
@@ -126,8 +126,8 @@ func TestSendShared(t *testing.T) {
 	require.ErrorIs(t, a.SendShared(KindResponse, 5, make([]byte, 1), make([]byte, DefaultFrame)), ErrTooLarge)
 }
 
-// TestBodyBudget: bodies count while they come and until their receiver is done with them; one for which there is no room is read to its end
-// and forgotten, and the next frame is found (D3).
+// TestBodyBudget: bodies count while they come and until their receiver is done with them; one for which there is no
+// room is read to its end and forgotten, and the next frame is found (D3).
 func TestBodyBudget(t *testing.T) {
 	b := NewBudget("bytes", 3<<20, 0)
 	conn, raw := rawPair(t, Limits{BodyBudget: b})

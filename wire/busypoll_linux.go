@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// busyPoll decides whether a read that found nothing looks again for a while before it sleeps. To sleep and be woken costs a
-// small call more than all the rest of it, once on each side, while the answer of a peer that is awake takes a few microseconds.
+// busyPoll decides whether a read that found nothing looks again for a while before it sleeps. To sleep and be woken
+// costs a small call more than all the rest of it, once on each side, while the answer of a peer that is awake takes a
+// few microseconds.
 //
-// It must cost little where it does not help. It lasts about as long as the sleep that it saves would have cost, so at worst it
-// doubles that; after looking in vain it is left out of the next reads, of twice as many after each time in a row; and few goroutines
-// of a process do it at a time, none where there is one processor, which the peer needs.
+// It must cost little where it does not help. It lasts about as long as the sleep that it saves would have cost, so at
+// worst it doubles that; after looking in vain it is left out of the next reads, of twice as many after each time in a
+// row; and few goroutines of a process do it at a time, none where there is one processor, which the peer needs.
 type busyPoll struct {
 	limit  time.Duration
 	vain   uint8 // how often in a row nothing came, as one less than a power of two
@@ -22,8 +23,8 @@ type busyPoll struct {
 	crowd  bool  // the last read brought several frames: the next one gets more of them if it is late
 }
 
-// looksBetweenYields is how often a goroutine looks before it lets others have the processor: the peer may be waiting for that very
-// one, where the kernel likes to put it. To yield each time would cost more than a look does.
+// looksBetweenYields is how often a goroutine looks before it lets others have the processor: the peer may be waiting
+// for that very one, where the kernel likes to put it. To yield each time would cost more than a look does.
 const looksBetweenYields = 8
 
 // maxVain bounds how many reads are left out, and so how late it is noticed that a peer has become quick.
@@ -41,8 +42,8 @@ var pollers = sync.OnceValue(func() int32 {
 	return int32(max(1, n/4))
 })
 
-// until looks again and again until look is true, as long as that seems worth while, and returns what look said last. It began with
-// false. The call to yield tells the scheduler nothing, like those in recvmsg_unsafe_linux.go.
+// until looks again and again until look is true, as long as that seems worth while, and returns what look said last.
+// It began with false. The call to yield tells the scheduler nothing, like those in recvmsg_unsafe_linux.go.
 func (p *busyPoll) until(look func() bool) bool {
 	if p.passed > 0 {
 		p.passed--

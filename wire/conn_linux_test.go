@@ -367,8 +367,8 @@ func TestNewConnRefusesOtherSockets(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrInvalid)
 }
 
-// A peer that reads no more but keeps its end open is at an end all the same: what it sent before is received, and no more is waited
-// for.
+// A peer that reads no more but keeps its end open is at an end all the same: what it sent before is received, and no
+// more is waited for.
 func TestAPeerThatStopsReadingIsAtItsEnd(t *testing.T) {
 	requireSameDescriptors(t)
 	for _, later := range []bool{false, true} {

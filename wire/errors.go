@@ -12,10 +12,11 @@ var (
 	ErrProtocol = errors.New("protocol violation")
 	// ErrTooLarge is a frame or a set of descriptors beyond the [Limits].
 	ErrTooLarge = errors.New("larger than the limit")
-	// ErrBudget is a message for whose body or descriptors there was no room: a [Budget] is used up, or this process has no descriptor left.
+	// ErrBudget is a message for whose body or descriptors there was no room: a [Budget] is used up, or this process
+	// has no descriptor left.
 	ErrBudget = errors.New("no room")
-	// ErrNotSent is a frame of which nothing was sent, because the context of [Conn.SendContext] ended while the socket was full. The
-	// connection goes on.
+	// ErrNotSent is a frame of which nothing was sent, because the context of [Conn.SendContext] ended while the socket
+	// was full. The connection goes on.
 	ErrNotSent = errors.New("not sent")
 	// ErrTimeout is a peer that did not read or answer in time. It is [os.ErrDeadlineExceeded] too.
 	ErrTimeout = &timeoutError{}

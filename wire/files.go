@@ -15,8 +15,8 @@ type Files struct {
 	cleanup runtime.Cleanup
 }
 
-// Hold keeps the descriptors counted in the [Limits.FileBudget] after Close, until the charge is released: for what keeps
-// duplicates of them. It returns nil where nothing is counted.
+// Hold keeps the descriptors counted in the [Limits.FileBudget] after Close, until the charge is released: for what
+// keeps duplicates of them. It returns nil where nothing is counted.
 func (f *Files) Hold() *Charge {
 	if f == nil {
 		return nil
@@ -44,8 +44,8 @@ func newFiles(fds []int) *Files {
 	return f
 }
 
-// LentFiles are the Files of a frame that is handed over within a process: the items stand where its descriptors would. It takes
-// the items: Close closes them.
+// LentFiles are the Files of a frame that is handed over within a process: the items stand where its descriptors would.
+// It takes the items: Close closes them.
 func LentFiles(items []io.Closer) *Files {
 	f := newFiles(nil)
 	f.set.lent, f.set.items = items, len(items)
@@ -72,8 +72,8 @@ func (f *Files) Len() int {
 	return len(f.set.fd) + f.set.items
 }
 
-// Take returns descriptor i, owned by the caller. It is nil where there is no such descriptor, or it was taken or closed
-// before: an index that came from the peer needs no other check.
+// Take returns descriptor i, owned by the caller. It is nil where there is no such descriptor, or it was taken or
+// closed before: an index that came from the peer needs no other check.
 func (f *Files) Take(i int) *os.File {
 	if f == nil {
 		return nil
@@ -88,8 +88,8 @@ func (f *Files) Take(i int) *os.File {
 	return os.NewFile(uintptr(fd), "received")
 }
 
-// Size is the size of the file behind descriptor i, in bytes; 0 where there is no such descriptor, it was taken or closed before, or it
-// has no size. A peer can say less of its memory than its descriptor keeps.
+// Size is the size of the file behind descriptor i, in bytes; 0 where there is no such descriptor, it was taken or
+// closed before, or it has no size. A peer can say less of its memory than its descriptor keeps.
 func (f *Files) Size(i int) int64 {
 	if f == nil {
 		return 0

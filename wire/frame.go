@@ -24,8 +24,8 @@ const (
 	KindCancel Kind = 5
 	// KindEvent reports something to the request of the same ID, which stays open; its body is an [Event].
 	KindEvent Kind = 6
-	// KindGoodbye says that its sender asks for nothing more, or takes no more requests; only answers that it owes follow. Its body is a
-	// [Goodbye].
+	// KindGoodbye says that its sender asks for nothing more, or takes no more requests; only answers that it owes
+	// follow. Its body is a [Goodbye].
 	KindGoodbye Kind = 7
 	// KindFiles carries descriptors for the next frame, which has the same ID; it has no body. [Conn] sends and
 	// receives these frames by itself.
@@ -61,11 +61,11 @@ type Frame struct {
 	Files *Files
 	// Context is the sender's, of a frame that is handed over within a process and has one; nil for others.
 	Context context.Context
-	// Refused is why the frame's body or descriptors were given up, an [ErrBudget]; what was given up is nil. It is set on connections
-	// with a [Budget] only.
+	// Refused is why the frame's body or descriptors were given up, an [ErrBudget]; what was given up is nil. It is set
+	// on connections with a [Budget] only.
 	Refused error
-	// Charge is what the body counts in the [Limits.BodyBudget]; the receiver releases it when it is done with the body. Small bodies count
-	// nothing.
+	// Charge is what the body counts in the [Limits.BodyBudget]; the receiver releases it when it is done with the
+	// body. Small bodies count nothing.
 	Charge *Charge
 }
 

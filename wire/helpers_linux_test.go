@@ -83,8 +83,8 @@ func descriptorCount(t testing.TB) int {
 	return len(entries)
 }
 
-// requireSameDescriptors checks, when the test has closed everything, that no descriptor is left of it. It must be called
-// before anything else of the test registers its cleanup.
+// requireSameDescriptors checks, when the test has closed everything, that no descriptor is left of it. It must be
+// called before anything else of the test registers its cleanup.
 func requireSameDescriptors(t testing.TB) {
 	t.Helper()
 	warmUpPoller(t)

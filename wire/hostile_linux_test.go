@@ -101,8 +101,8 @@ func TestAllDescriptorsAhead(t *testing.T) {
 	requireMemfds(t, f.Files, 2)
 }
 
-// Descriptors that are attached not to a frame's first byte but a little behind it break the rule. The receiver sees that
-// only if two reads lie between; it must lose nothing either way.
+// Descriptors that are attached not to a frame's first byte but a little behind it break the rule. The receiver sees
+// that only if two reads lie between; it must lose nothing either way.
 func TestDescriptorsBehindTheFirstByte(t *testing.T) {
 	requireSameDescriptors(t)
 	for range 20 {
@@ -140,8 +140,8 @@ func TestCutOffAtEveryByte(t *testing.T) {
 	}
 }
 
-// sendPieces sends a stream in messages that end at the given places, with each frame's descriptors on its first byte, and
-// at least one message a frame that has some.
+// sendPieces sends a stream in messages that end at the given places, with each frame's descriptors on its first byte,
+// and at least one message a frame that has some.
 func sendPieces(t testing.TB, raw *net.UnixConn, stream []byte, files map[int][]*os.File, cuts func(left int) int) {
 	for at := 0; at < len(stream); {
 		n := cuts(len(stream) - at)
@@ -206,7 +206,8 @@ func TestSegmentation(t *testing.T) {
 }
 
 // The reader pairs descriptors with frames by what the kernel does, and this is it: a read takes segments without
-// descriptors and the one with them together, ends within or behind that one, and gives its descriptors with its first byte.
+// descriptors and the one with them together, ends within or behind that one, and gives its descriptors with its first
+// byte.
 func TestKernelEndsAReadBehindDescriptors(t *testing.T) {
 	requireSameDescriptors(t)
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// interrupt lets the end of a context interrupt reads of a connection. To register with a context costs several allocations, and
-// callers mostly make one call after the other with the same one, so it stays registered from one read to the next.
+// interrupt lets the end of a context interrupt reads of a connection. To register with a context costs several
+// allocations, and callers mostly make one call after the other with the same one, so it stays registered from one read
+// to the next.
 type interrupt struct {
 	conn *Conn
 	done <-chan struct{} // of the context
@@ -35,7 +36,8 @@ func (i *interrupt) fire() {
 	}
 }
 
-// begin lets reads be interrupted from now on. One that begins after the context has ended is not: the caller asks the context first.
+// begin lets reads be interrupted from now on. One that begins after the context has ended is not: the caller asks the
+// context first.
 func (i *interrupt) begin() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

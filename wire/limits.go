@@ -17,16 +17,17 @@ type Limits struct {
 	// HandshakeTimeout is how long [ServerHandshake] and [ClientHandshake] wait for the peer; default 5 s. Negative
 	// means no limit.
 	HandshakeTimeout time.Duration
-	// FrameTimeout is how long a frame that has begun may take until all of it has come, files frames before it included; default
-	// 30 s. However steadily it comes, Receive fails with [ErrTimeout] then, and the connection is of use only to say so. Negative
-	// means no limit.
+	// FrameTimeout is how long a frame that has begun may take until all of it has come, files frames before it
+	// included; default 30 s. However steadily it comes, Receive fails with [ErrTimeout] then, and the connection is of
+	// use only to say so. Negative means no limit.
 	FrameTimeout time.Duration
-	// FileBudget bounds the descriptors, and BodyBudget the bytes of larger bodies, that all connections which share them have received
-	// and are not done with; nil for no bound beside Files and Frame.
+	// FileBudget bounds the descriptors, and BodyBudget the bytes of larger bodies, that all connections which share
+	// them have received and are not done with; nil for no bound beside Files and Frame.
 	FileBudget, BodyBudget *Budget
-	// BusyPoll is how long a Receive that finds nothing may look again and again before it sleeps; default 30 µs. That is tried
-	// where answers came as quickly before, by few goroutines of a process at a time, and never on one processor. It makes small
-	// calls in a row several times as fast. Negative means never, for processes whose processor time is rationed.
+	// BusyPoll is how long a Receive that finds nothing may look again and again before it sleeps; default 30 µs. That
+	// is tried where answers came as quickly before, by few goroutines of a process at a time, and never on one
+	// processor. It makes small calls in a row several times as fast. Negative means never, for processes whose
+	// processor time is rationed.
 	BusyPoll time.Duration
 }
 
@@ -36,7 +37,8 @@ const (
 	DefaultFrame = 64 << 20
 	// DefaultFiles is the bound on descriptors.
 	DefaultFiles = 4096
-	// MaxHello is how many bytes a hello may have, and whatever else comes in its place: who has not introduced himself gets no more memory.
+	// MaxHello is how many bytes a hello may have, and whatever else comes in its place: who has not introduced himself
+	// gets no more memory.
 	MaxHello = 64 << 10
 )
 

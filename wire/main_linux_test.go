@@ -35,8 +35,8 @@ func runRole(role, socket string) error {
 	return roles[role](c)
 }
 
-// startRole runs this binary again in the given role and returns the connection to it. It listens on a path, as a server
-// does, so that this side's socket has a name and the other's has not.
+// startRole runs this binary again in the given role and returns the connection to it. It listens on a path, as a
+// server does, so that this side's socket has a name and the other's has not.
 func startRole(t testing.TB, role string) (*net.UnixConn, *exec.Cmd) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")

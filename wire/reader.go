@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// bufferBytes is how much one read takes at most. Frames that fit are cut out of the buffer, so that many small frames cost
-// one system call; larger bodies are read straight into their own memory.
+// bufferBytes is how much one read takes at most. Frames that fit are cut out of the buffer, so that many small frames
+// cost one system call; larger bodies are read straight into their own memory.
 const bufferBytes = 8 << 10
 
 // firstBody is how much is allocated for a large body before any of it has come. The allocation then grows by
@@ -20,8 +20,8 @@ const (
 	bodyGrowth = 4
 )
 
-// batch is the descriptors of one read, with the stretch of the stream that came with them. The kernel ends a read after
-// the segment that carried descriptors, so that segment begins inside the stretch and no other in it has any.
+// batch is the descriptors of one read, with the stretch of the stream that came with them. The kernel ends a read
+// after the segment that carried descriptors, so that segment begins inside the stretch and no other in it has any.
 // RATIONALE.md has the argument.
 type batch struct {
 	start, end uint64
@@ -49,8 +49,8 @@ type reader struct {
 	batches [2]batch
 	pending int
 
-	// ahead are the descriptors of the frame in progress, those of files frames before it included, of which announced came so far; lost is
-	// why they were given up. aheadID is the frame's ID.
+	// ahead are the descriptors of the frame in progress, those of files frames before it included, of which announced
+	// came so far; lost is why they were given up. aheadID is the frame's ID.
 	ahead     []int
 	announced int
 	lost      error
@@ -260,8 +260,8 @@ func firstError(a, b error) error {
 	return b
 }
 
-// refuseSurplus refuses descriptors that no frame can claim: those of a read that ended at or before the end of this frame,
-// where the next one begins.
+// refuseSurplus refuses descriptors that no frame can claim: those of a read that ended at or before the end of this
+// frame, where the next one begins.
 func (r *reader) refuseSurplus(frameEnd uint64) error {
 	if r.pending > 0 && r.batches[0].end <= frameEnd {
 		return fmt.Errorf("%w: descriptors came that no frame announces", ErrProtocol)
@@ -313,7 +313,8 @@ func (r *reader) body(n int) ([]byte, error) {
 // skipBytes is the size of the buffer into which a refused body is read.
 const skipBytes = 32 << 10
 
-// grow gives a large body more room, with what has come of it. Where the budget has none, the rest is read and forgotten.
+// grow gives a large body more room, with what has come of it. Where the budget has none, the rest is read and
+// forgotten.
 func (r *reader) grow(size int) {
 	if err := r.bodies.Take(int64(size) - r.taken); err != nil {
 		r.dropLarge()

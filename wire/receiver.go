@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Receiver lets those who wait for answers on a connection read it themselves. A goroutine that only reads and passes frames on
-// costs each answer a second switch, and a wake-up of another processor, which is more than all the rest of a small call.
+// Receiver lets those who wait for answers on a connection read it themselves. A goroutine that only reads and passes
+// frames on costs each answer a second switch, and a wake-up of another processor, which is more than all the rest of a
+// small call.
 //
 // One goroutine at a time has the turn to read. It hands every frame to dispatch, its own answer among them, and
 // passes the turn on when it has that. [Receiver.Run] reads while nobody waits, so that events and the end of the
@@ -28,18 +29,19 @@ type Receiver struct {
 	err  error
 }
 
-// How long nobody must have waited before Run reads again. Until then what comes right behind an answer may lie in the socket.
+// How long nobody must have waited before Run reads again. Until then what comes right behind an answer may lie in the
+// socket.
 const (
-	// quietTime is for connections from which nothing is expected but answers and their end. A shorter one makes the clock wake a
-	// processor more often than calls do.
+	// quietTime is for connections from which nothing is expected but answers and their end. A shorter one makes the
+	// clock wake a processor more often than calls do.
 	quietTime = 10 * time.Millisecond
 	// listeningTime is for those where somebody waits for events.
 	listeningTime = time.Millisecond
 )
 
 // NewReceiver receives on c, which it borrows; nobody else may call its Receive or set its read deadline from then on.
-// dispatch takes each frame, in order, and must not wait. It is called by one goroutine at a time; an error from it ends
-// the receiver.
+// dispatch takes each frame, in order, and must not wait. It is called by one goroutine at a time; an error from it
+// ends the receiver.
 func NewReceiver(c *Conn, dispatch func(Frame) error) *Receiver {
 	r := &Receiver{conn: c, dispatch: dispatch, turn: make(chan struct{}, 1), heard: make(chan struct{}, 1), done: make(chan struct{})}
 	r.turn <- struct{}{}
@@ -101,8 +103,8 @@ func (r *Receiver) quietTime() time.Duration {
 }
 
 // Wait waits until dispatch has put the caller's answer into answer, which must have room for it, or has closed it,
-// reading the connection where nobody else does. ok is false where answer was closed. The error is that of ctx. When the
-// connection ends Wait still waits for answer: whoever runs Run closes it then.
+// reading the connection where nobody else does. ok is false where answer was closed. The error is that of ctx. When
+// the connection ends Wait still waits for answer: whoever runs Run closes it then.
 func (r *Receiver) Wait(ctx context.Context, answer <-chan Frame) (f Frame, ok bool, err error) {
 	r.waits.Add(1)
 	select {
@@ -167,8 +169,8 @@ func awaitAnswer(ctx context.Context, answer <-chan Frame) (Frame, bool, error) 
 	}
 }
 
-// interruptible makes the end of ctx interrupt the reads of the caller, who has the turn, until the returned interrupt ends; nil
-// for a context that does not end.
+// interruptible makes the end of ctx interrupt the reads of the caller, who has the turn, until the returned interrupt
+// ends; nil for a context that does not end.
 func (r *Receiver) interruptible(ctx context.Context) *interrupt {
 	done := ctx.Done()
 	if done == nil {

@@ -213,8 +213,8 @@ func TestReceiverEnds(t *testing.T) {
 	})
 }
 
-// Where the answer and the turn are there at the same time, the answer must win: a waiter that reads although its answer has been
-// dispatched waits for a frame that may never come.
+// Where the answer and the turn are there at the same time, the answer must win: a waiter that reads although its
+// answer has been dispatched waits for a frame that may never come.
 func TestReceiverPrefersAnAnswerToTheTurn(t *testing.T) {
 	for range 200 {
 		a, b, err := Pipe(Limits{})

@@ -39,8 +39,9 @@ func (w *sink) init(conn *net.UnixConn, raw syscall.RawConn, timeout time.Durati
 	w.ready = w.writeReady
 }
 
-// write sends out and tail with the descriptors on the first byte. started reports whether any of it was sent. The end of ctx while the
-// socket is full is errInterrupted; then the caller takes the rest, while out and tail are still as they were.
+// write sends out and tail with the descriptors on the first byte. started reports whether any of it was sent. The end
+// of ctx while the socket is full is errInterrupted; then the caller takes the rest, while out and tail are still as
+// they were.
 func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (started bool, err error) {
 	w.out, w.tail, w.control, w.started, w.bounded, w.err = out, tail, nil, false, false, nil
 	w.ctx = ctx
@@ -114,8 +115,8 @@ func (w *sink) sendmsg(fd int) (int, error) {
 	return unix.SendmsgBuffers(fd, [][]byte{w.out, w.tail}, w.control, nil, flags)
 }
 
-// sendError says what a refused message means. Descriptors that are sent and not yet received count against the sender's
-// own limit of open files; too many of them, or no memory, is no reason to give up the connection.
+// sendError says what a refused message means. Descriptors that are sent and not yet received count against the
+// sender's own limit of open files; too many of them, or no memory, is no reason to give up the connection.
 func sendError(err error, files bool) error {
 	e := os.NewSyscallError("sendmsg", err)
 	switch {
@@ -127,8 +128,8 @@ func sendError(err error, files bool) error {
 	return e
 }
 
-// bound sets the deadline of a write, and lets the end of its context interrupt it, when it must wait for the first time: a socket that
-// takes everything at once costs neither.
+// bound sets the deadline of a write, and lets the end of its context interrupt it, when it must wait for the first
+// time: a socket that takes everything at once costs neither.
 func (w *sink) bound() {
 	if w.bounded {
 		return

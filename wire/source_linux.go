@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// controlBytes is room for the descriptors of one message: the kernel sends no more than MaxFilesPerFrame at a time, and
-// asks for nothing else in the control data of a socket without further options.
+// controlBytes is room for the descriptors of one message: the kernel sends no more than MaxFilesPerFrame at a time,
+// and asks for nothing else in the control data of a socket without further options.
 var controlBytes = unix.CmsgSpace(MaxFilesPerFrame * 4)
 
 // buffer is what reading needs, borrowed from a pool while there is something to read.
@@ -55,8 +55,8 @@ func (s *source) init(conn *net.UnixConn, raw syscall.RawConn, limits *Limits) {
 }
 
 // read waits until there are bytes and returns how many went to dst, or to buf.data if dst is nil, and the descriptors,
-// owned, that came with them. within tells that a frame has begun, crowd that the last read brought several frames. The end of the stream
-// is io.EOF. Descriptors are returned also with an error.
+// owned, that came with them. within tells that a frame has begun, crowd that the last read brought several frames. The
+// end of the stream is io.EOF. Descriptors are returned also with an error.
 func (s *source) read(dst []byte, within, crowd bool) (n int, fds []int, err error) {
 	s.dst, s.within, s.poll.crowd = dst, within, crowd
 	err = s.raw.Read(s.ready)
@@ -163,8 +163,9 @@ func appendDescriptors(fds []int, data []byte) []int {
 	return fds
 }
 
-// explainTruncation finds out why the kernel dropped descriptors, since the flag says only that it did: there is room for
-// all that one message can carry, so mostly this process has no free descriptor. Those that came must still be open.
+// explainTruncation finds out why the kernel dropped descriptors, since the flag says only that it did: there is room
+// for all that one message can carry, so mostly this process has no free descriptor. Those that came must still be
+// open.
 func explainTruncation(got int) error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err == nil {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// stall ends the reading of a connection whose peer has begun a frame and does not complete it in time, however steadily it sends. Its timer
-// is set when a read must wait within a frame, so a frame that comes as a whole costs none. It is not the socket's read deadline: that is the
-// receiver's, to interrupt itself.
+// stall ends the reading of a connection whose peer has begun a frame and does not complete it in time, however
+// steadily it sends. Its timer is set when a read must wait within a frame, so a frame that comes as a whole costs
+// none. It is not the socket's read deadline: that is the receiver's, to interrupt itself.
 type stall struct {
 	conn  *net.UnixConn
 	limit time.Duration // 0 or less for none

@@ -54,7 +54,8 @@ func TestAFrameThatDoesNotGoOnEndsTheReading(t *testing.T) {
 	})
 }
 
-// TestFrameThatDripsIsCutOff: a peer that sends a byte now and then pins its descriptors for no longer than the limit (D6).
+// TestFrameThatDripsIsCutOff: a peer that sends a byte now and then pins its descriptors for no longer than the limit
+// (D6).
 func TestFrameThatDripsIsCutOff(t *testing.T) {
 	requireSameDescriptors(t)
 	conn, raw := rawPair(t, Limits{FrameTimeout: 200 * time.Millisecond})

@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// copyBytes is the largest body that is copied behind its header, into the queue; a larger one is gathered from where it
-// is. queueBytes is how much may wait in the queue before Send waits too.
+// copyBytes is the largest body that is copied behind its header, into the queue; a larger one is gathered from where
+// it is. queueBytes is how much may wait in the queue before Send waits too.
 const (
 	copyBytes  = 8 << 10
 	queueBytes = 32 << 10
@@ -20,9 +20,9 @@ const (
 
 var queues = sync.Pool{New: func() any { b := make([]byte, 0, 1024); return &b }}
 
-// writer sends frames. Whoever finds nobody writing writes; the frames of others queue meanwhile and go out together in the
-// writer's next system call, without their senders waiting. So one busy connection costs few system calls, an idle one
-// holds no buffer, and no goroutine exists only to write.
+// writer sends frames. Whoever finds nobody writing writes; the frames of others queue meanwhile and go out together in
+// the writer's next system call, without their senders waiting. So one busy connection costs few system calls, an idle
+// one holds no buffer, and no goroutine exists only to write.
 type writer struct {
 	mu      sync.Mutex
 	free    sync.Cond // writing has become false
@@ -37,9 +37,9 @@ type writer struct {
 }
 
 // send sends one message. If now is false, it may stay in the queue until the next send or flush. A message without
-// descriptors that fits goes through the queue; others, and goodbyes, wait for their turn and are with the kernel
-// when send returns. fatal tells that the connection is of no use any more. When ctx ends while the socket is full, the message is
-// either not sent, which is [ErrNotSent], or left to a goroutine.
+// descriptors that fits goes through the queue; others, and goodbyes, wait for their turn and are with the kernel when
+// send returns. fatal tells that the connection is of no use any more. When ctx ends while the socket is full, the
+// message is either not sent, which is [ErrNotSent], or left to a goroutine.
 func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []byte, files []*os.File, now bool) (fatal bool, err error) {
 	if len(files) == 0 && len(tail) == 0 && len(body) <= copyBytes && kind != KindGoodbye {
 		return w.sendQueued(ctx, header{length: uint32(len(body)), kind: kind, id: id}, body, now)
@@ -178,8 +178,8 @@ func (w *writer) flush() (fatal bool, err error) {
 	return w.endTurnLocked(context.Background())
 }
 
-// flushLocked writes the queue until it stays empty. The caller has set writing; mu is released while it writes. An error
-// is fatal. When ctx ends before that, the queue and the turn are left to a goroutine.
+// flushLocked writes the queue until it stays empty. The caller has set writing; mu is released while it writes. An
+// error is fatal. When ctx ends before that, the queue and the turn are left to a goroutine.
 func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 	for w.queued > 0 {
 		q := w.queue
@@ -229,8 +229,8 @@ func (w *writer) done() {
 }
 
 // sendParts writes a message that does not go through the queue: files frames for the descriptors that one frame cannot
-// carry, then the frame. The caller has set writing and does not hold mu. The end of ctx interrupts it until descriptors are on their
-// way in a frame of their own: the others are the caller's only until it returns.
+// carry, then the frame. The caller has set writing and does not hold mu. The end of ctx interrupts it until
+// descriptors are on their way in a frame of their own: the others are the caller's only until it returns.
 func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail []byte, fds []int) (started bool, err error) {
 	for len(fds) > MaxFilesPerFrame {
 		var head [HeaderBytes]byte
@@ -267,7 +267,8 @@ func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail
 // errRefused marks a write that the kernel refused before it took anything, for a reason that passes.
 var errRefused = errors.New("the system refused the message")
 
-// errInterrupted marks a write whose context ended while the socket was full. What was not written is in the sink's rest.
+// errInterrupted marks a write whose context ended while the socket was full. What was not written is in the sink's
+// rest.
 var errInterrupted = errors.New("interrupted")
 
 // close wakes those who wait. Writes in progress end with the socket.

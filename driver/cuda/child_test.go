@@ -13,8 +13,9 @@ import (
 
 const childVariable = "SHAREDTENSOR_TEST_CHILD"
 
-// child runs the calling test a second time in a process of its own with additional environment variables, and reports that it did. In
-// that process it returns false. It is for tests that lose the context, or need another library than the other tests.
+// child runs the calling test a second time in a process of its own with additional environment variables, and reports
+// that it did. In that process it returns false. It is for tests that lose the context, or need another library than
+// the other tests.
 func child(t *testing.T, name string, env ...string) bool {
 	t.Helper()
 	if os.Getenv(childVariable) == name {
@@ -37,7 +38,8 @@ func childWith(t *testing.T, name string, o cudatest.Options) bool {
 	return child(t, name, o.Env(t)...)
 }
 
-// selfCommand starts this test binary again. SHAREDTENSOR_TEST_EXEC is what has to be put before it, such as an emulator.
+// selfCommand starts this test binary again. SHAREDTENSOR_TEST_EXEC is what has to be put before it, such as an
+// emulator.
 func selfCommand(args ...string) *exec.Cmd {
 	words := append(strings.Fields(os.Getenv("SHAREDTENSOR_TEST_EXEC")), os.Args[0])
 	return exec.Command(words[0], append(words[1:], args...)...)

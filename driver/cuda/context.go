@@ -18,8 +18,8 @@ type primary struct {
 	ctx    cu.Context
 
 	name string // of the device
-	// forgotten are the objects that the garbage collector found unclosed. Giving them back may wait for the device's work, which must
-	// stall nothing but the objects of this device.
+	// forgotten are the objects that the garbage collector found unclosed. Giving them back may wait for the device's
+	// work, which must stall nothing but the objects of this device.
 	forgotten reaper.Queue
 
 	mu   sync.Mutex
@@ -57,8 +57,8 @@ func (p *primary) put() error {
 	return check("cuDevicePrimaryCtxRelease", cu.DevicePrimaryCtxRelease(p.device))
 }
 
-// enter locks the goroutine to its thread and makes the context current on it. Where it succeeds, leave must follow. The
-// context that was current before is not restored: threads of a Go program have none of their own.
+// enter locks the goroutine to its thread and makes the context current on it. Where it succeeds, leave must follow.
+// The context that was current before is not restored: threads of a Go program have none of their own.
 func (p *primary) enter() error {
 	runtime.LockOSThread()
 	if r := cu.CtxSetCurrent(p.ctx); r != cu.SUCCESS {
@@ -79,8 +79,8 @@ func (p *primary) do(fn func() error) error {
 	return fn()
 }
 
-// errNotReleased marks an error that came before anything was given back: the object is as it was, and Close can be tried
-// again.
+// errNotReleased marks an error that came before anything was given back: the object is as it was, and Close can be
+// tried again.
 type errNotReleased struct{ error }
 
 func (e errNotReleased) Unwrap() error { return e.error }
@@ -95,9 +95,9 @@ type resource struct {
 	cleanup runtime.Cleanup
 }
 
-// own makes r responsible for what release gives back, and takes a reference to the context. Where it fails, it has called
-// release. release runs with the context current. It must not refer to the object that r is part of, or the cleanup would keep that
-// alive. kind and bytes say what it is.
+// own makes r responsible for what release gives back, and takes a reference to the context. Where it fails, it has
+// called release. release runs with the context current. It must not refer to the object that r is part of, or the
+// cleanup would keep that alive. kind and bytes say what it is.
 func (r *resource) own(p *primary, kind string, bytes int64, release func() error) error {
 	if err := p.get(); err != nil {
 		return errors.Join(err, p.do(release))

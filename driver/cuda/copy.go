@@ -15,14 +15,14 @@ func (m *HostMemory) hostRange(off, n int64) ([]byte, error) {
 	return m.data[off : off+n], nil
 }
 
-// CopyToDevice queues a copy of n bytes of pinned memory at srcOff to device memory at dstOff. src must not be changed before the
-// copy is done. It borrows both.
+// CopyToDevice queues a copy of n bytes of pinned memory at srcOff to device memory at dstOff. src must not be changed
+// before the copy is done. It borrows both.
 func (s *Stream) CopyToDevice(dst *Memory, dstOff int64, src *HostMemory, srcOff, n int64) error {
 	return s.dev.opError("copy to device", s.copyHost(dst, dstOff, src, srcOff, n, true))
 }
 
-// CopyToHost queues a copy of n bytes of device memory at srcOff to pinned memory at dstOff, where they are when the stream got
-// there. It borrows both.
+// CopyToHost queues a copy of n bytes of device memory at srcOff to pinned memory at dstOff, where they are when the
+// stream got there. It borrows both.
 func (s *Stream) CopyToHost(dst *HostMemory, dstOff int64, src *Memory, srcOff, n int64) error {
 	return s.dev.opError("copy to host", s.copyHost(src, srcOff, dst, dstOff, n, false))
 }

@@ -11,8 +11,8 @@ func copyFromDevice(p []byte, src cu.DevicePtr) error {
 	return check("cuMemcpyDtoH", cu.MemcpyDtoH(unsafe.Pointer(unsafe.SliceData(p)), src, uint64(len(p))))
 }
 
-// copyToDevice copies from host memory, with the context current. It returns when p can be changed, which for pageable memory
-// is before the device has the bytes.
+// copyToDevice copies from host memory, with the context current. It returns when p can be changed, which for pageable
+// memory is before the device has the bytes.
 func copyToDevice(dst cu.DevicePtr, p []byte) error {
 	return check("cuMemcpyHtoD", cu.MemcpyHtoD(dst, unsafe.Pointer(unsafe.SliceData(p)), uint64(len(p))))
 }

@@ -33,8 +33,8 @@ type options struct {
 // Option changes how a device is opened.
 type Option func(*options) error
 
-// WithHandleKind says how memory of [Device.Alloc] is shared: [driver.CUDAFD], which is the default; [driver.CUDAIPC], for
-// peers that know nothing else; or [driver.CUDAFabric]. Import takes all kinds whatever is chosen here.
+// WithHandleKind says how memory of [Device.Alloc] is shared: [driver.CUDAFD], which is the default; [driver.CUDAIPC],
+// for peers that know nothing else; or [driver.CUDAFabric]. Import takes all kinds whatever is chosen here.
 func WithHandleKind(kind driver.HandleKind) Option {
 	return func(o *options) error {
 		switch kind {
@@ -46,8 +46,9 @@ func WithHandleKind(kind driver.HandleKind) Option {
 	}
 }
 
-// WithStaging says through how many pinned buffers of how many bytes [Memory.LoadAt] copies; reading and copying overlap
-// with two or more. They are allocated at the first load and kept until Close. The default is 4 buffers of 8 MiB.
+// WithStaging says through how many pinned buffers of how many bytes [Memory.LoadAt] copies; reading and copying
+// overlap with two or more. They are allocated at the first load and kept until Close. The default is 4 buffers of 8
+// MiB.
 func WithStaging(buffers int, bytes int64) Option {
 	return func(o *options) error {
 		if buffers < 1 || buffers > 64 || bytes < 4096 || bytes > 1<<30 {
@@ -58,8 +59,9 @@ func WithStaging(buffers int, bytes int64) Option {
 	}
 }
 
-// Open opens a device by its ordinal in this process and returns it owned. Where there is no driver, no device, or the build
-// is without CUDA, the error is a [*driver.UnsupportedError]; an ordinal that no device has is [driver.ErrInvalid].
+// Open opens a device by its ordinal in this process and returns it owned. Where there is no driver, no device, or the
+// build is without CUDA, the error is a [*driver.UnsupportedError]; an ordinal that no device has is
+// [driver.ErrInvalid].
 func Open(ordinal int, opts ...Option) (*Device, error) {
 	n, err := count()
 	if err != nil {
@@ -111,8 +113,8 @@ func open(ordinal int, o options) (_ *Device, err error) {
 	return d, nil
 }
 
-// Devices describes the devices that this process sees, in the order of their ordinals, and opens none. Errors are those of
-// [Open].
+// Devices describes the devices that this process sees, in the order of their ordinals, and opens none. Errors are
+// those of [Open].
 func Devices() ([]driver.Info, error) {
 	n, err := count()
 	if err != nil {
@@ -156,7 +158,8 @@ func count() (int, error) {
 	return int(n), nil
 }
 
-// DriverVersion is the CUDA version that the driver supports. Without a driver the error is a [*driver.UnsupportedError].
+// DriverVersion is the CUDA version that the driver supports. Without a driver the error is a
+// [*driver.UnsupportedError].
 func DriverVersion() (cu.Version, error) {
 	var v int32
 	err := check("cuDriverGetVersion", cu.DriverGetVersion(&v))
@@ -175,8 +178,8 @@ func (d *Device) Handle() cu.Device { return d.handle }
 // Context is the primary context for calls of package cu. It stays the device's.
 func (d *Device) Context() cu.Context { return d.p.ctx }
 
-// Do locks the goroutine to its thread, makes the device's context current on it and runs fn. Calls of package cu belong
-// inside. fn must leave the context current.
+// Do locks the goroutine to its thread, makes the device's context current on it and runs fn. Calls of package cu
+// belong inside. fn must leave the context current.
 func (d *Device) Do(fn func() error) error {
 	if err := d.hold(); err != nil {
 		return err
@@ -202,9 +205,9 @@ func (d *Device) Synchronize() error {
 	return d.opError("synchronize", d.do(func() error { return check("cuCtxSynchronize", cu.CtxSynchronize()) }))
 }
 
-// Close gives the staging buffers back and releases the device's reference to the primary context; the context goes when the
-// last memory, stream and so on is closed. A second Close is nil, unless the first could not give back everything: then it tries
-// again.
+// Close gives the staging buffers back and releases the device's reference to the primary context; the context goes
+// when the last memory, stream and so on is closed. A second Close is nil, unless the first could not give back
+// everything: then it tries again.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	first := !d.closed

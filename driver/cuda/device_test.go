@@ -109,7 +109,8 @@ func TestStubLibrary(t *testing.T) {
 	require.ErrorContains(t, err, "stub")
 }
 
-// TestFabricWithoutChannel has devices that say they have a fabric, and a driver that does not let this user have it. (D33)
+// TestFabricWithoutChannel has devices that say they have a fabric, and a driver that does not let this user have it.
+// (D33)
 func TestFabricWithoutChannel(t *testing.T) {
 	if childWith(t, "noimex", cudatest.Options{NoIMEX: true}) {
 		return

@@ -15,8 +15,9 @@ var (
 	ErrContext = errors.New("invalid CUDA context")
 	// ErrPeerGone is a handle whose owner is gone or has freed what it named.
 	ErrPeerGone = errors.New("the owner of the handle is gone")
-	// ErrFault is a fault on the device, such as a write to read-only memory, or of what it depends on (memory, NVLink, the MPS server). The context is lost: every call in it fails
-	// from then on, and the process has to start again to use the device.
+	// ErrFault is a fault on the device, such as a write to read-only memory, or of what it depends on (memory, NVLink,
+	// the MPS server). The context is lost: every call in it fails from then on, and the process has to start again to
+	// use the device.
 	ErrFault = errors.New("fault on the CUDA device")
 )
 

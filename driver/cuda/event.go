@@ -10,7 +10,8 @@ import (
 type EventOptions struct {
 	// Timing makes [Event.Since] work; it costs a little at each record.
 	Timing bool
-	// Interprocess makes the event one that other processes can open. It excludes Timing. There are about 22,000 of them.
+	// Interprocess makes the event one that other processes can open. It excludes Timing. There are about 22,000 of
+	// them.
 	Interprocess bool
 	// BlockingSync makes [Event.Synchronize] sleep rather than spin.
 	BlockingSync bool
@@ -45,8 +46,8 @@ func (d *Device) NewEvent(opts EventOptions) (*Event, error) {
 	return e, nil
 }
 
-// OpenEvent returns an owned event that another process made with Interprocess and named by [Event.IPCHandle]. Both processes
-// need the same /dev/shm. An event of this process is refused with [driver.ErrHandle].
+// OpenEvent returns an owned event that another process made with Interprocess and named by [Event.IPCHandle]. Both
+// processes need the same /dev/shm. An event of this process is refused with [driver.ErrHandle].
 func (d *Device) OpenEvent(handle [64]byte) (*Event, error) {
 	e, err := d.makeEvent(func(h *cu.Event) error {
 		return check("cuIpcOpenEventHandle", cu.IpcOpenEventHandle(h, cu.IpcEventHandle{Reserved: handle}))
@@ -133,8 +134,8 @@ func (e *Event) elapsed(start *Event, ms *float32) error {
 	})
 }
 
-// IPCHandle returns 64 bytes with which another process opens the event, which was made with Interprocess. The event has to
-// stay open until it did.
+// IPCHandle returns 64 bytes with which another process opens the event, which was made with Interprocess. The event
+// has to stay open until it did.
 func (e *Event) IPCHandle() ([64]byte, error) {
 	var h cu.IpcEventHandle
 	err := e.call(func() error { return check("cuIpcGetEventHandle", cu.IpcGetEventHandle(&h, e.handle)) })

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exportedFile makes a file of a descriptor that the driver made. Whether the driver made it close-on-exec is its secret, so it is
-// set here, with fork held off: no program started meanwhile inherits it.
+// exportedFile makes a file of a descriptor that the driver made. Whether the driver made it close-on-exec is its
+// secret, so it is set here, with fork held off: no program started meanwhile inherits it.
 func exportedFile(export func(fd *int32) error) (*os.File, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

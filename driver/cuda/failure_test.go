@@ -178,8 +178,8 @@ func newFixture(t *testing.T, d *cuda.Device) *fixture {
 	return x
 }
 
-// TestEveryCallFails makes call k of each operation fail, for every k, and finds everything undone: the driver's objects, the
-// descriptors and the mappings. The error comes out as what the driver said.
+// TestEveryCallFails makes call k of each operation fail, for every k, and finds everything undone: the driver's
+// objects, the descriptors and the mappings. The error comes out as what the driver said.
 func TestEveryCallFails(t *testing.T) {
 	fake := startFake(t)
 	d := openDevice(t, 0)
@@ -213,8 +213,8 @@ func TestEveryCallFails(t *testing.T) {
 	}
 }
 
-// ignored are calls whose answer is not the operation's business: waiting before something is given back, questions about features
-// that older drivers do not know, and, of closing what a load made on the way, everything.
+// ignored are calls whose answer is not the operation's business: waiting before something is given back, questions
+// about features that older drivers do not know, and, of closing what a load made on the way, everything.
 var ignored = []string{"cuCtxSynchronize", "cuStreamSynchronize", "cuStreamDestroy_v2", "cuMemFreeHost",
 	"cuDevicePrimaryCtxRelease_v2", "cuCtxSetCurrent", "cuMemRelease"}
 

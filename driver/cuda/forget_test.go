@@ -13,7 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cudatest"
 )
 
-// TestHandedOutIsNotCollected keeps a slice, an address and a handle of objects that nobody closed: what they name stays. (D1)
+// TestHandedOutIsNotCollected keeps a slice, an address and a handle of objects that nobody closed: what they name
+// stays. (D1)
 func TestHandedOutIsNotCollected(t *testing.T) {
 	if childWith(t, "forget", cudatest.Options{}) {
 		return
@@ -95,7 +96,8 @@ func TestHandedOutIsNotCollected(t *testing.T) {
 	require.Equal(t, before.Kept, driver.Leaks().Kept)
 }
 
-// TestForgottenObjectsStallNobody forgets memory of a device whose work waits: the cleanups of the rest of the process go on. (D35)
+// TestForgottenObjectsStallNobody forgets memory of a device whose work waits: the cleanups of the rest of the process
+// go on. (D35)
 func TestForgottenObjectsStallNobody(t *testing.T) {
 	d := openDevice(t, 0)
 	s := newStream(t, d)

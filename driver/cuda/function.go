@@ -21,8 +21,8 @@ type param struct{ offset, bytes uint64 }
 // maxParams is more than a kernel can have: 32,764 bytes of arguments are the limit.
 const maxParams = 32764
 
-// Function returns the kernel of the name, which for C++ is the mangled one unless the kernel is extern "C". A name that there is
-// not is [ErrNoSymbol].
+// Function returns the kernel of the name, which for C++ is the mangled one unless the kernel is extern "C". A name
+// that there is not is [ErrNoSymbol].
 func (m *Module) Function(name string) (*Function, error) {
 	f := &Function{mod: m, name: name}
 	err := m.lookup(name, func(c *byte) (string, cu.Result) {
@@ -77,8 +77,8 @@ func (f *Function) Attribute(a cu.Function_attribute) (int, error) {
 	return int(v), f.mod.dev.opError("attribute of "+f.name, err)
 }
 
-// SetSharedBytes lets the kernel be launched with up to the given number of bytes of dynamic shared memory; without it there are 48
-// KiB.
+// SetSharedBytes lets the kernel be launched with up to the given number of bytes of dynamic shared memory; without it
+// there are 48 KiB.
 func (f *Function) SetSharedBytes(bytes uint32) error {
 	return f.mod.dev.opError("shared memory of "+f.name, f.mod.call(func() error {
 		return check("cuFuncSetAttribute",
@@ -86,8 +86,8 @@ func (f *Function) SetSharedBytes(bytes uint32) error {
 	}))
 }
 
-// MaxActiveBlocks is how many blocks of the given number of threads and bytes of dynamic shared memory run on one multiprocessor at a
-// time.
+// MaxActiveBlocks is how many blocks of the given number of threads and bytes of dynamic shared memory run on one
+// multiprocessor at a time.
 func (f *Function) MaxActiveBlocks(threads int, sharedBytes uint64) (int, error) {
 	var n int32
 	err := f.mod.call(func() error {
@@ -97,8 +97,8 @@ func (f *Function) MaxActiveBlocks(threads int, sharedBytes uint64) (int, error)
 	return int(n), f.mod.dev.opError("occupancy of "+f.name, err)
 }
 
-// SuggestBlock is the number of threads of a block that keeps the device busiest, not above limit unless that is 0, and the least
-// number of blocks that does so.
+// SuggestBlock is the number of threads of a block that keeps the device busiest, not above limit unless that is 0, and
+// the least number of blocks that does so.
 func (f *Function) SuggestBlock(sharedBytes uint64, limit int) (threads, blocks int, err error) {
 	var grid, block int32
 	err = f.mod.call(func() error {

@@ -14,9 +14,9 @@ type Graph struct {
 	handle cu.Graph
 }
 
-// Capture records what record queues in the stream, and in streams that wait for events recorded there, and returns it as an
-// owned graph. Nothing of it is done. Calls that wait for the device, such as Synchronize, ReadAt and Close, fail while a stream
-// captures and spoil the capture. The error of record is returned, and the capture given up.
+// Capture records what record queues in the stream, and in streams that wait for events recorded there, and returns it
+// as an owned graph. Nothing of it is done. Calls that wait for the device, such as Synchronize, ReadAt and Close, fail
+// while a stream captures and spoil the capture. The error of record is returned, and the capture given up.
 func (s *Stream) Capture(record func() error) (_ *Graph, err error) {
 	// The mode is for this thread: other goroutines may allocate meanwhile, and the end has to come from where the
 	// beginning was.
@@ -54,8 +54,8 @@ func (s *Stream) Capture(record func() error) (_ *Graph, err error) {
 	return g, nil
 }
 
-// endCapture ends the capture also where the context cannot be made current: it is still current on this thread, to which the
-// goroutine is locked, unless record has worked with another device, and a stream must not stay capturing.
+// endCapture ends the capture also where the context cannot be made current: it is still current on this thread, to
+// which the goroutine is locked, unless record has worked with another device, and a stream must not stay capturing.
 func (s *Stream) endCapture(out *cu.Graph) error {
 	if err := s.use(); err != nil {
 		return err

@@ -26,14 +26,15 @@ func (h *holding) release() error {
 	return h.free()
 }
 
-// kept are the exposed holdings whose objects were forgotten. They stay reachable: what they hold has cleanups of its own.
+// kept are the exposed holdings whose objects were forgotten. They stay reachable: what they hold has cleanups of its
+// own.
 var kept struct {
 	mu  sync.Mutex
 	all []*holding
 }
 
-// reap gives back what a forgotten object stood for. An address that was handed out must never become another memory's, and a handle is an
-// address to the driver: those stay until the process ends, and are counted.
+// reap gives back what a forgotten object stood for. An address that was handed out must never become another memory's,
+// and a handle is an address to the driver: those stay until the process ends, and are counted.
 func (h *holding) reap() {
 	exposed := h.exposed.Load()
 	if exposed {

@@ -53,8 +53,8 @@ func (d *Device) pinnedHost(bytes int64) (*HostMemory, error) {
 	return m, nil
 }
 
-// RegisterHost pins memory that there is, such as a mapped file, until Close. It borrows data, which must stay mapped until then;
-// memory of the Go heap stays because the result refers to it. The driver pins whole pages.
+// RegisterHost pins memory that there is, such as a mapped file, until Close. It borrows data, which must stay mapped
+// until then; memory of the Go heap stays because the result refers to it. The driver pins whole pages.
 func (d *Device) RegisterHost(data []byte) (*HostMemory, error) {
 	m, err := d.registerHost(data, false)
 	if err != nil {
@@ -63,8 +63,9 @@ func (d *Device) RegisterHost(data []byte) (*HostMemory, error) {
 	return m, nil
 }
 
-// RegisterHostReadOnly is RegisterHost for memory that is mapped read-only, such as an imported slab: [Device.RegisterHost] fails for that.
-// What copies to it is refused with [driver.ErrReadOnly]. A device without the feature is an [*driver.UnsupportedError].
+// RegisterHostReadOnly is RegisterHost for memory that is mapped read-only, such as an imported slab:
+// [Device.RegisterHost] fails for that. What copies to it is refused with [driver.ErrReadOnly]. A device without the
+// feature is an [*driver.UnsupportedError].
 func (d *Device) RegisterHostReadOnly(data []byte) (*HostMemory, error) {
 	m, err := d.registerHost(data, true)
 	if err != nil {
@@ -108,8 +109,8 @@ func (d *Device) registerHost(data []byte, readOnly bool) (*HostMemory, error) {
 	return m, nil
 }
 
-// Data is the memory itself, valid until Close; nil after it. Where the HostMemory is forgotten instead, memory of [Device.AllocHost] stays
-// until the process ends ([driver.Leaks]): a slice of it may be in use.
+// Data is the memory itself, valid until Close; nil after it. Where the HostMemory is forgotten instead, memory of
+// [Device.AllocHost] stays until the process ends ([driver.Leaks]): a slice of it may be in use.
 func (m *HostMemory) Data() []byte {
 	if m.use() != nil {
 		return nil

@@ -22,11 +22,12 @@ func (a *Allocation) exporter(types HandleTypes, offset int64) func() (driver.Ha
 	}
 }
 
-// Import maps memory that another process exported, read-only unless opts asks otherwise. It borrows h. The driver's word counts,
-// not the handle's: the object has to be memory of this device, and at least as large as the handle says. What does not hold is
-// refused with [driver.ErrHandle].
+// Import maps memory that another process exported, read-only unless opts asks otherwise. It borrows h. The driver's
+// word counts, not the handle's: the object has to be memory of this device, and at least as large as the handle says.
+// What does not hold is refused with [driver.ErrHandle].
 //
-// Legacy memory (cuda-ipc) cannot be mapped read-only; there, read-only means that the methods of Memory refuse to write.
+// Legacy memory (cuda-ipc) cannot be mapped read-only; there, read-only means that the methods of Memory refuse to
+// write.
 func (d *Device) Import(h driver.Handle, opts driver.ImportOptions) (driver.Memory, error) {
 	m, err := d.importMemory(h, opts)
 	if err != nil {
@@ -96,8 +97,8 @@ func (d *Device) importShared(h driver.Handle, opts driver.ImportOptions) (*Memo
 	return m, nil
 }
 
-// handleError says that a handle did not hold where that is what the driver's answer means: on import its arguments are the
-// peer's.
+// handleError says that a handle did not hold where that is what the driver's answer means: on import its arguments are
+// the peer's.
 func handleError(err error) error {
 	var e *Error
 	if !errors.As(err, &e) || errors.Is(err, driver.ErrHandle) {

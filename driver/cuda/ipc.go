@@ -8,9 +8,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// AllocLegacy returns owned memory of cuMemAlloc, not zeroed, which is shared by cuda-ipc handles only. Sizes that are no
-// multiple of 2 MiB may share a block with other allocations of this process, and whoever opens the handle can reach the whole
-// block: [Device.Alloc] with [WithHandleKind] rounds up for that reason.
+// AllocLegacy returns owned memory of cuMemAlloc, not zeroed, which is shared by cuda-ipc handles only. Sizes that are
+// no multiple of 2 MiB may share a block with other allocations of this process, and whoever opens the handle can reach
+// the whole block: [Device.Alloc] with [WithHandleKind] rounds up for that reason.
 func (d *Device) AllocLegacy(bytes int64) (*Memory, error) {
 	if bytes <= 0 {
 		return nil, d.opError("alloc", invalid("%d bytes", bytes))
@@ -61,8 +61,8 @@ func (p *primary) ipcHandle(ptr cu.DevicePtr) (blob [64]byte, offset int64, err 
 	return h.Reserved, offset, err
 }
 
-// IPCHandle returns the legacy handle of the allocation around an address of this process, which anyone made with cuMemAlloc in
-// this device's primary context, and the address's offset in bytes from the allocation's beginning.
+// IPCHandle returns the legacy handle of the allocation around an address of this process, which anyone made with
+// cuMemAlloc in this device's primary context, and the address's offset in bytes from the allocation's beginning.
 func (d *Device) IPCHandle(ptr cu.DevicePtr) (handle [64]byte, offset int64, err error) {
 	if err := d.hold(); err != nil {
 		return handle, 0, d.opError("export", err)
@@ -72,8 +72,8 @@ func (d *Device) IPCHandle(ptr cu.DevicePtr) (handle [64]byte, offset int64, err
 	return handle, offset, d.opError("export", err)
 }
 
-// opened are the legacy handles that this process has open, each once: the driver refuses a second time, or counts in its own way.
-// The key is the whole handle; parts of it repeat when addresses are used again.
+// opened are the legacy handles that this process has open, each once: the driver refuses a second time, or counts in
+// its own way. The key is the whole handle; parts of it repeat when addresses are used again.
 var opened = struct {
 	mu sync.Mutex
 	m  map[ipcKey]*ipcMapping
@@ -131,9 +131,10 @@ func closeIPC(key ipcKey) error {
 	return check("cuIpcCloseMemHandle", cu.IpcCloseMemHandle(m.base))
 }
 
-// OpenIPC returns owned, writable memory over the whole allocation that a legacy handle of another process names; Bytes is what
-// the driver says its size is. A handle that is open already is opened once and counted. The allocation must be on this
-// device. A handle of this process is refused with [driver.ErrHandle], one whose owner is gone with [ErrPeerGone].
+// OpenIPC returns owned, writable memory over the whole allocation that a legacy handle of another process names; Bytes
+// is what the driver says its size is. A handle that is open already is opened once and counted. The allocation must be
+// on this device. A handle of this process is refused with [driver.ErrHandle], one whose owner is gone with
+// [ErrPeerGone].
 //
 // What happens to the mapping when the owner frees the memory is undefined.
 func (d *Device) OpenIPC(handle [64]byte) (*Memory, error) {

@@ -34,9 +34,9 @@ type LaunchConfig struct {
 //   - int and uint, for a number of the size that the kernel takes, if the value fits;
 //   - arrays and structs of numbers, for a struct with the same layout in C.
 //
-// Their number and sizes are checked against what the kernel takes, where the driver tells (CUDA 12.4 and newer), and a mismatch is
-// refused with [driver.ErrInvalid] before anything is queued. Whether four bytes are a float or an int nobody can check.
-// What goes wrong while the kernel runs is reported by a later call.
+// Their number and sizes are checked against what the kernel takes, where the driver tells (CUDA 12.4 and newer), and a
+// mismatch is refused with [driver.ErrInvalid] before anything is queued. Whether four bytes are a float or an int
+// nobody can check. What goes wrong while the kernel runs is reported by a later call.
 func (f *Function) Launch(cfg LaunchConfig, args ...any) error {
 	return f.mod.dev.opError("launch "+f.name, f.launch(cfg, args))
 }
@@ -67,8 +67,8 @@ func (f *Function) launch(cfg LaunchConfig, args []any) error {
 	})
 }
 
-// withAll runs fn with all objects kept from being closed. Each is locked once: a lock for reading taken twice would wait for ever
-// behind a Close.
+// withAll runs fn with all objects kept from being closed. Each is locked once: a lock for reading taken twice would
+// wait for ever behind a Close.
 func withAll(used []*resource, fn func() error) error {
 	for i, r := range used {
 		if slices.Contains(used[:i], r) {

@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// staging are the pinned buffers through which files are loaded, each with a stream of its own: while one is read into, others are
-// copied to the device. They are made at the first load and kept until the device is closed.
+// staging are the pinned buffers through which files are loaded, each with a stream of its own: while one is read into,
+// others are copied to the device. They are made at the first load and kept until the device is closed.
 type staging struct {
 	all  []*stage
 	free chan *stage // those that no load has
@@ -64,7 +64,8 @@ func (d *Device) makeStaging() (_ *staging, err error) {
 	return s, nil
 }
 
-// close waits for loads that have a buffer and gives the buffers back; loads that wait for one fail. It can be tried again.
+// close waits for loads that have a buffer and gives the buffers back; loads that wait for one fail. It can be tried
+// again.
 func (s *staging) close() error {
 	if s == nil {
 		return nil
@@ -82,11 +83,11 @@ func (s *staging) close() error {
 	return joinErrors(errs)
 }
 
-// LoadAt copies n bytes of src from offset srcOff to the memory at dstOff and returns when they are on the device. Reading and
-// copying overlap; src must allow concurrent reads, as [io.ReaderAt] says. See [driver.Loader].
+// LoadAt copies n bytes of src from offset srcOff to the memory at dstOff and returns when they are on the device.
+// Reading and copying overlap; src must allow concurrent reads, as [io.ReaderAt] says. See [driver.Loader].
 func (m *Memory) LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(bytes int64)) error {
-	// The memory is kept from being closed for one piece at a time: a Close does not wait for the whole file, and progress may
-	// close it.
+	// The memory is kept from being closed for one piece at a time: a Close does not wait for the whole file, and
+	// progress may close it.
 	if err := m.use(); err != nil {
 		return m.dev.opError("load", err)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Memory is memory of a device with an address, wherever it came from: [Device.Alloc], [Device.Import], [Device.AllocLegacy],
-// [Device.OpenIPC] or [Stream.Alloc]. It implements [driver.Addressable] and [driver.Loader]. It is no [driver.Freezer]: whether
-// a mapping can be written is each importer's own choice on CUDA.
+// Memory is memory of a device with an address, wherever it came from: [Device.Alloc], [Device.Import],
+// [Device.AllocLegacy], [Device.OpenIPC] or [Stream.Alloc]. It implements [driver.Addressable] and [driver.Loader]. It
+// is no [driver.Freezer]: whether a mapping can be written is each importer's own choice on CUDA.
 //
 // ReadAt and WriteAt are ordered behind all work of the default stream and of streams that synchronise with it; work of
 // other streams has to be waited for. They are done when they return, also for other processes.
@@ -42,8 +42,8 @@ var (
 	_ driver.Prober      = (*Device)(nil)
 )
 
-// Alloc returns owned, zeroed memory of the given number of bytes, which another process can import by the kind of handle that
-// the device was opened with. The allocation behind it is rounded up to the device's granularity.
+// Alloc returns owned, zeroed memory of the given number of bytes, which another process can import by the kind of
+// handle that the device was opened with. The allocation behind it is rounded up to the device's granularity.
 func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	m, err := d.AllocMemory(bytes)
 	for err != nil && d.Again(bytes, err) {
@@ -153,8 +153,9 @@ func (m *Memory) Pointer() cu.DevicePtr {
 	return m.ptr
 }
 
-// Place implements [driver.Placed]: the range of addresses on the device. A legacy handle is opened once in a process, so its memory is
-// always in one place; memory by the other kinds of handle has another address each time it is imported.
+// Place implements [driver.Placed]: the range of addresses on the device. A legacy handle is opened once in a process,
+// so its memory is always in one place; memory by the other kinds of handle has another address each time it is
+// imported.
 func (m *Memory) Place() (place driver.Place, ok bool) {
 	if m.use() != nil {
 		return driver.Place{}, false
@@ -188,8 +189,8 @@ func (m *Memory) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// WriteAt copies bytes from host memory, with the contract of [io.WriterAt]. A write past the end fails with [driver.ErrRange] and
-// writes nothing. Read-only memory refuses it with [driver.ErrReadOnly].
+// WriteAt copies bytes from host memory, with the contract of [io.WriterAt]. A write past the end fails with
+// [driver.ErrRange] and writes nothing. Read-only memory refuses it with [driver.ErrReadOnly].
 func (m *Memory) WriteAt(p []byte, off int64) (int, error) {
 	if err := m.use(); err != nil {
 		return 0, m.dev.opError("write", err)
@@ -245,8 +246,8 @@ func (m *Memory) Fill(off, n int64, value byte) error {
 	}))
 }
 
-// Export returns an owned handle with which another process can import the memory. Work that still writes it is the caller's to
-// finish first.
+// Export returns an owned handle with which another process can import the memory. Work that still writes it is the
+// caller's to finish first.
 func (m *Memory) Export() (driver.Handle, error) {
 	if err := m.use(); err != nil {
 		return driver.Handle{}, m.dev.opError("export", err)
@@ -264,8 +265,8 @@ func (m *Memory) Export() (driver.Handle, error) {
 	return h, nil
 }
 
-// Close waits for all work of the context and gives the memory back. The bytes live on while anyone else has them mapped or
-// holds a handle of kind cuda-fd or cuda-fabric. A second Close is nil.
+// Close waits for all work of the context and gives the memory back. The bytes live on while anyone else has them
+// mapped or holds a handle of kind cuda-fd or cuda-fabric. A second Close is nil.
 func (m *Memory) Close() error { return m.dev.opError("close memory", m.close()) }
 
 // roundUp is n rounded up to a multiple of to; ok is false where that does not fit.
@@ -276,7 +277,8 @@ func roundUp(n, to int64) (int64, bool) {
 	return (n + to - 1) / to * to, true
 }
 
-// useBoth is use of two objects, which may be the same: a lock for reading taken twice would wait for ever behind a Close.
+// useBoth is use of two objects, which may be the same: a lock for reading taken twice would wait for ever behind a
+// Close.
 func useBoth(a, b *resource) (done func(), err error) {
 	if err := a.use(); err != nil {
 		return nil, err

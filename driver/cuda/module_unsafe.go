@@ -26,9 +26,9 @@ const fatbinMagic = 0xba55ed50
 // emCUDA is the machine of a cubin, in ELF's numbers.
 const emCUDA = 190
 
-// LoadModule returns an owned module of PTX text, a cubin or a fatbin; it borrows image. PTX is compiled for the device, which
-// takes time; what the compiler complains about is in the error. An image that is none of these, or is cut off, is refused
-// before the driver sees it.
+// LoadModule returns an owned module of PTX text, a cubin or a fatbin; it borrows image. PTX is compiled for the
+// device, which takes time; what the compiler complains about is in the error. An image that is none of these, or is
+// cut off, is refused before the driver sees it.
 func (d *Device) LoadModule(image []byte) (*Module, error) {
 	m, err := d.loadModule(image)
 	if err != nil {
@@ -129,8 +129,8 @@ func cName(name string) (*byte, error) {
 // ErrNoSymbol is a function or variable that the module does not have.
 var ErrNoSymbol = errors.New("the module has no such symbol")
 
-// Global returns the address and size in bytes of a variable of the module, valid until the module is closed. A name that there is
-// not is [ErrNoSymbol].
+// Global returns the address and size in bytes of a variable of the module, valid until the module is closed. A name
+// that there is not is [ErrNoSymbol].
 func (m *Module) Global(name string) (cu.DevicePtr, int64, error) {
 	var p cu.DevicePtr
 	var size uint64
@@ -155,5 +155,6 @@ func (m *Module) lookup(name string, get func(c *byte) (string, cu.Result)) erro
 	})
 }
 
-// Close waits for all work of the context and unloads the module; its functions are of no use then. A second Close is nil.
+// Close waits for all work of the context and unloads the module; its functions are of no use then. A second Close is
+// nil.
 func (m *Module) Close() error { return m.dev.opError("close module", m.close()) }

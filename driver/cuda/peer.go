@@ -14,8 +14,9 @@ func (d *Device) CanAccess(other *Device) (bool, error) {
 	return can != 0, d.opError("peer access", err)
 }
 
-// EnablePeer lets kernels of d reach memory that the other device's primary context has with cuMemAlloc. Virtual memory has its own
-// rule: [AddressRange.SetAccess]. Doing it twice is nil. Where the devices cannot, the error is an [*driver.UnsupportedError].
+// EnablePeer lets kernels of d reach memory that the other device's primary context has with cuMemAlloc. Virtual memory
+// has its own rule: [AddressRange.SetAccess]. Doing it twice is nil. Where the devices cannot, the error is an
+// [*driver.UnsupportedError].
 func (d *Device) EnablePeer(other *Device) error {
 	can, err := d.CanAccess(other)
 	if err != nil {
@@ -34,8 +35,8 @@ func (d *Device) EnablePeer(other *Device) error {
 	}))
 }
 
-// reachFrom gives a device access to virtual memory of another one, once. Copies of other memory go by themselves between all devices. The
-// caller keeps m from being closed.
+// reachFrom gives a device access to virtual memory of another one, once. Copies of other memory go by themselves
+// between all devices. The caller keeps m from being closed.
 func (m *Memory) reachFrom(d *Device) error {
 	if m.pages == nil || m.dev.handle == d.handle {
 		return nil

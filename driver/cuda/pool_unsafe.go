@@ -6,8 +6,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// Pool is memory that the driver keeps for allocations in stream order. Nothing of it can be shared with other processes: what has
-// to travel comes from [Device.Alloc].
+// Pool is memory that the driver keeps for allocations in stream order. Nothing of it can be shared with other
+// processes: what has to travel comes from [Device.Alloc].
 type Pool struct {
 	resource
 	dev    *Device
@@ -80,7 +80,8 @@ func (p *Pool) Usage() (PoolUsage, error) {
 	return u, p.dev.opError("pool usage", err)
 }
 
-// SetReleaseThreshold says how many unused bytes the pool keeps when the device is synchronised; the driver's choice is 0.
+// SetReleaseThreshold says how many unused bytes the pool keeps when the device is synchronised; the driver's choice is
+// 0.
 func (p *Pool) SetReleaseThreshold(bytes uint64) error {
 	return p.dev.opError("pool threshold", p.call(func() error {
 		return check("cuMemPoolSetAttribute",
@@ -98,8 +99,8 @@ func (p *Pool) Trim(keep uint64) error {
 // Close gives the pool back; memory from it must be closed before. A second Close is nil.
 func (p *Pool) Close() error { return p.dev.opError("close pool", p.close()) }
 
-// Alloc returns owned memory from the pool, not zeroed, which work queued in the stream from now on can use. Close frees it at once
-// and waits for the device; [Stream.Free] frees it in stream order.
+// Alloc returns owned memory from the pool, not zeroed, which work queued in the stream from now on can use. Close
+// frees it at once and waits for the device; [Stream.Free] frees it in stream order.
 func (s *Stream) Alloc(pool *Pool, bytes int64) (*Memory, error) {
 	if bytes <= 0 {
 		return nil, s.dev.opError("alloc from pool", invalid("%d bytes", bytes))
@@ -122,7 +123,8 @@ func (s *Stream) Alloc(pool *Pool, bytes int64) (*Memory, error) {
 	return m, nil
 }
 
-// Free takes m, memory from a pool, and frees it when the stream gets there. Where it fails before that, m stays as it is.
+// Free takes m, memory from a pool, and frees it when the stream gets there. Where it fails before that, m stays as it
+// is.
 func (s *Stream) Free(m *Memory) error {
 	if !m.pooled {
 		return s.dev.opError("free", invalid("the memory is not from a pool"))

@@ -11,9 +11,9 @@ import (
 // kinds are the kinds of handle that a CUDA device knows, the preferred one first.
 var kinds = []driver.HandleKind{driver.CUDAFD, driver.CUDAIPC, driver.CUDAFabric}
 
-// Probe tries each kind of handle that the device knows: it makes a piece of memory, exports it, and where the driver lets the
-// same process do that, imports it. Legacy handles (cuda-ipc) cannot be opened by the process that made them, so of those only
-// the export is tried.
+// Probe tries each kind of handle that the device knows: it makes a piece of memory, exports it, and where the driver
+// lets the same process do that, imports it. Legacy handles (cuda-ipc) cannot be opened by the process that made them,
+// so of those only the export is tried.
 func (d *Device) Probe() []driver.Support {
 	var out []driver.Support
 	for _, k := range kinds {
@@ -55,8 +55,8 @@ func (d *Device) has(a cu.Device_attribute) (bool, error) {
 	return v != 0, err
 }
 
-// explain says why making memory failed, where the reason is that the device cannot do what it was opened for. It asks only after a
-// failure.
+// explain says why making memory failed, where the reason is that the device cannot do what it was opened for. It asks
+// only after a failure.
 func (d *Device) explain(err error) error {
 	if errors.Is(err, driver.ErrOutOfMemory) {
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu"
 )
 
-// legacyGranularity is what cuMemAlloc takes memory from the system in; what describes allocations of a device without virtual
-// memory management.
+// legacyGranularity is what cuMemAlloc takes memory from the system in; what describes allocations of a device without
+// virtual memory management.
 const legacyGranularity = 2 << 20
 
 // describe asks the driver about a device whose memory is to be shared by handles of a kind.
@@ -102,8 +102,8 @@ type Properties struct {
 	TotalBytes int64
 	// CopyEngines is how many copies run beside each other and beside kernels.
 	CopyEngines int
-	// VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory and EventIPC tell which ways of having and sharing
-	// memory the device has.
+	// VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory and EventIPC tell which ways of having and
+	// sharing memory the device has.
 	VirtualMemory, FileHandles, FabricHandles, Pools, ManagedMemory, EventIPC bool
 	// Integrated tells a device that shares the host's memory.
 	Integrated bool

@@ -10,8 +10,8 @@ import (
 type StreamOptions struct {
 	// Blocking makes the stream wait for work of the default stream and the other way round.
 	Blocking bool
-	// Priority: lower numbers go first; the device says how far it goes ([Device.PriorityRange]), and what is outside is
-	// taken to its edge.
+	// Priority: lower numbers go first; the device says how far it goes ([Device.PriorityRange]), and what is outside
+	// is taken to its edge.
 	Priority int
 }
 
@@ -83,7 +83,8 @@ func (s *Stream) Handle() cu.Stream {
 	return s.handle
 }
 
-// Synchronize returns when all work queued so far is done. It holds a thread while it waits. Errors of the work are reported here.
+// Synchronize returns when all work queued so far is done. It holds a thread while it waits. Errors of the work are
+// reported here.
 func (s *Stream) Synchronize() error {
 	return s.dev.opError("synchronize stream", s.call(func() error {
 		return check("cuStreamSynchronize", cu.StreamSynchronize(s.handle))
@@ -104,8 +105,8 @@ func (s *Stream) Idle() (bool, error) {
 	return idle, s.dev.opError("query stream", err)
 }
 
-// Wait makes work that is queued from now on wait for the event, as it was last recorded. It borrows e, which may be of another
-// device or process.
+// Wait makes work that is queued from now on wait for the event, as it was last recorded. It borrows e, which may be of
+// another device or process.
 func (s *Stream) Wait(e *Event) error {
 	return s.dev.opError("wait", s.with(&e.resource, func() error {
 		return check("cuStreamWaitEvent", cu.StreamWaitEvent(s.handle, e.handle, 0))
@@ -135,8 +136,8 @@ func (s *Stream) WriteValue64(m *Memory, off int64, value uint64) error {
 	}))
 }
 
-// WaitValue64 makes work queued from now on wait until the 8 bytes at off, a multiple of 8, are at least value, as numbers that wrap
-// around. Whoever is to write it may die: the stream waits for ever then.
+// WaitValue64 makes work queued from now on wait until the 8 bytes at off, a multiple of 8, are at least value, as
+// numbers that wrap around. Whoever is to write it may die: the stream waits for ever then.
 func (s *Stream) WaitValue64(m *Memory, off int64, value uint64) error {
 	if err := errors.Join(m.inRange(off, 8), aligned(off, 8)); err != nil {
 		return s.dev.opError("wait value", err)

@@ -39,8 +39,8 @@ func allocationProp(h cu.Device, types HandleTypes) cu.MemAllocationProp {
 	return p
 }
 
-// Allocation is memory of a device without an address: map it with an [AddressRange]. The bytes live while anyone, in any process,
-// has them mapped or holds a handle.
+// Allocation is memory of a device without an address: map it with an [AddressRange]. The bytes live while anyone, in
+// any process, has them mapped or holds a handle.
 type Allocation struct {
 	resource
 	dev    *Device
@@ -48,8 +48,8 @@ type Allocation struct {
 	bytes  int64 // 0 where it is not known: an import
 }
 
-// Granularity is what sizes of allocations, and addresses and sizes of mappings, are multiples of, in bytes. recommended asks
-// for what is best for speed rather than for the least.
+// Granularity is what sizes of allocations, and addresses and sizes of mappings, are multiples of, in bytes.
+// recommended asks for what is best for speed rather than for the least.
 func (d *Device) Granularity(types HandleTypes, recommended bool) (int64, error) {
 	option := cu.MEM_ALLOC_GRANULARITY_MINIMUM
 	if recommended {
@@ -78,8 +78,8 @@ func handleTypes(kind driver.HandleKind) HandleTypes {
 	return 0
 }
 
-// fabricError says what is missing where the driver refuses fabric handles on a device that says it has them: without an IMEX channel that
-// this user may open it answers "not permitted", and without a fabric "not supported".
+// fabricError says what is missing where the driver refuses fabric handles on a device that says it has them: without
+// an IMEX channel that this user may open it answers "not permitted", and without a fabric "not supported".
 func fabricError(types HandleTypes, err error) error {
 	var e *Error
 	if types&FabricHandle == 0 || !errors.As(err, &e) || e.Code != cu.ERROR_NOT_PERMITTED && e.Code != cu.ERROR_NOT_SUPPORTED {
@@ -89,8 +89,8 @@ func fabricError(types HandleTypes, err error) error {
 		Reason: err.Error(), Requires: "an NVLink fabric, and an IMEX channel that this user may open (/dev/nvidia-caps-imex-channels)"}
 }
 
-// CreateAllocation returns an owned allocation of the given size, a multiple of [Device.Granularity]. Its bytes are whatever
-// was there before.
+// CreateAllocation returns an owned allocation of the given size, a multiple of [Device.Granularity]. Its bytes are
+// whatever was there before.
 func (d *Device) CreateAllocation(bytes int64, types HandleTypes) (*Allocation, error) {
 	a, err := d.createAllocation(bytes, types)
 	return a, d.opError("create allocation", err)
@@ -124,8 +124,9 @@ func (d *Device) makeAllocation(a *Allocation, create func() error) error {
 	return a.own(d.p, "allocation", a.bytes, func() error { return check("cuMemRelease", cu.MemRelease(h)) })
 }
 
-// ImportFile returns an owned allocation that another process exported as a descriptor. It borrows f. What f is, is checked: it
-// must be memory of this device. The size of the allocation cannot be asked for; mapping more of it than there is fails.
+// ImportFile returns an owned allocation that another process exported as a descriptor. It borrows f. What f is, is
+// checked: it must be memory of this device. The size of the allocation cannot be asked for; mapping more of it than
+// there is fails.
 func (d *Device) ImportFile(f *os.File) (*Allocation, error) {
 	a, err := d.importFile(f)
 	return a, d.opError("import", err)
@@ -195,8 +196,8 @@ type mappings struct {
 
 type span struct{ offset, bytes int64 }
 
-// ReserveAddresses returns an owned range of the given size, a multiple of [Device.Granularity], at an address that is a
-// multiple of align, a power of two or 0.
+// ReserveAddresses returns an owned range of the given size, a multiple of [Device.Granularity], at an address that is
+// a multiple of align, a power of two or 0.
 func (d *Device) ReserveAddresses(bytes, align int64) (*AddressRange, error) {
 	r, err := d.reserve(bytes, align)
 	return r, d.opError("reserve addresses", err)
@@ -226,8 +227,8 @@ func (d *Device) reserve(bytes, align int64) (*AddressRange, error) {
 	return r, nil
 }
 
-// free unmaps everything and gives the addresses back. Unmapping does not wait for work that uses the memory, so this does;
-// what the wait reports concerns that work and not the range.
+// free unmaps everything and gives the addresses back. Unmapping does not wait for work that uses the memory, so this
+// does; what the wait reports concerns that work and not the range.
 func (m *mappings) free(bytes int64) error {
 	if len(m.spans) > 0 {
 		cu.CtxSynchronize()
@@ -255,8 +256,8 @@ func (r *AddressRange) Base() cu.DevicePtr {
 func (r *AddressRange) Bytes() int64 { return r.bytes }
 
 // Map puts the first bytes of the allocation, which it borrows, at offset in the range. Nobody may access them before
-// [AddressRange.SetAccess]. offset and bytes are multiples of [Device.Granularity]; nothing may be mapped there yet. More
-// bytes than the allocation has are refused.
+// [AddressRange.SetAccess]. offset and bytes are multiples of [Device.Granularity]; nothing may be mapped there yet.
+// More bytes than the allocation has are refused.
 func (r *AddressRange) Map(offset int64, a *Allocation, bytes int64) error {
 	return r.dev.opError("map", r.mapAllocation(offset, a, bytes))
 }
@@ -302,8 +303,8 @@ func (r *AddressRange) Unmap(offset int64) error {
 	}))
 }
 
-// SetAccess says what device dev may do with the bytes at offset, which whole mappings make up. It is this process's own choice: an
-// exporter has no say in how an importer maps.
+// SetAccess says what device dev may do with the bytes at offset, which whole mappings make up. It is this process's
+// own choice: an exporter has no say in how an importer maps.
 func (r *AddressRange) SetAccess(dev *Device, offset, bytes int64, access Access) error {
 	return r.dev.opError("set access", r.setAccess(dev, offset, bytes, access))
 }

@@ -1,9 +1,9 @@
-// Package drivertest is the conformance suite that every [driver.Device] passes, and the counters of leaks that the tests
-// of all packages use.
+// Package drivertest is the conformance suite that every [driver.Device] passes, and the counters of leaks that the
+// tests of all packages use.
 //
-// [TestDevice] runs the suite. Sharing is tested between real processes: the suite starts the test binary a second time, as a
-// peer, and passes handles to and from it over a Unix socket. A package that calls TestDevice therefore hands its main
-// test function to [Main]:
+// [TestDevice] runs the suite. Sharing is tested between real processes: the suite starts the test binary a second
+// time, as a peer, and passes handles to and from it over a Unix socket. A package that calls TestDevice therefore
+// hands its main test function to [Main]:
 //
 //	func TestMain(m *testing.M) { drivertest.Main(m, open) }
 //

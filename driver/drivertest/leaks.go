@@ -17,13 +17,14 @@ import (
 // settle is how long what a test left running may take to end. It is waited for only where something is still there.
 const settle = 5 * time.Second
 
-// Leaks records the descriptors, shared mappings and goroutines of this process and compares at the end of the test, after all
-// cleanups that the test registers later. What is new by then and does not go within a few seconds fails the test and is
-// listed: descriptors with what they point to, mappings with their line of /proc/self/maps, goroutines with their
-// stack. Call it first in a test. It counts the whole process, so neither the test nor one beside it may be parallel.
+// Leaks records the descriptors, shared mappings and goroutines of this process and compares at the end of the test,
+// after all cleanups that the test registers later. What is new by then and does not go within a few seconds fails the
+// test and is listed: descriptors with what they point to, mappings with their line of /proc/self/maps, goroutines with
+// their stack. Call it first in a test. It counts the whole process, so neither the test nor one beside it may be
+// parallel.
 //
-// Descriptors and mappings are counted where there is a /proc (Linux), goroutines everywhere. Entries that contain one of
-// the ignore strings are not counted.
+// Descriptors and mappings are counted where there is a /proc (Linux), goroutines everywhere. Entries that contain one
+// of the ignore strings are not counted.
 func Leaks(tb testing.TB, ignore ...string) {
 	tb.Helper()
 	before := TakeSnapshot(ignore...)
@@ -116,7 +117,8 @@ func capture(ignore []string) *Snapshot {
 	return s
 }
 
-// startPoller makes the runtime open its epoll and event descriptors, which it keeps, before they could be taken for a leak.
+// startPoller makes the runtime open its epoll and event descriptors, which it keeps, before they could be taken for a
+// leak.
 func startPoller() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()

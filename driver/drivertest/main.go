@@ -17,9 +17,9 @@ const (
 	peerSocket   = 3 // the first of exec.Cmd's ExtraFiles
 )
 
-// Main is the TestMain of a package that calls [TestDevice]. It runs the tests, or, where the suite started this binary as the second
-// process, serves the suite with a device from open, and exits. open returns the device owned; it may look at the environment,
-// which is the test's own besides what [PeerEnv] added.
+// Main is the TestMain of a package that calls [TestDevice]. It runs the tests, or, where the suite started this binary
+// as the second process, serves the suite with a device from open, and exits. open returns the device owned; it may
+// look at the environment, which is the test's own besides what [PeerEnv] added.
 func Main(m *testing.M, open func() (driver.Device, error)) {
 	if os.Getenv(peerVariable) == "" {
 		os.Exit(m.Run())

@@ -130,7 +130,8 @@ func (p *peer) alloc(bytes int64) (memory, error) {
 	return p.made(p.call(request{Op: "alloc", Bytes: bytes}, nil))
 }
 
-// forget makes the peer forget memory while a slice or address of it is in use: memory of its own, or of h, which it borrows.
+// forget makes the peer forget memory while a slice or address of it is in use: memory of its own, or of h, which it
+// borrows.
 func (p *peer) forget(bytes int64, h *driver.Handle, opts driver.ImportOptions) error {
 	q := request{Op: "forget", Bytes: bytes, Writable: opts.Writable}
 	var file *os.File

@@ -17,12 +17,12 @@ type options struct {
 	peerEnv   []string
 }
 
-// ImportElsewhere is for a device that does not import what the same process exported. Imports are then tested in a second
-// process only.
+// ImportElsewhere is for a device that does not import what the same process exported. Imports are then tested in a
+// second process only.
 func ImportElsewhere() Option { return func(o *options) { o.elsewhere = true } }
 
-// IgnoreLeaks does not count descriptors, mappings and goroutines whose description contains one of the parts, which may not
-// contain blanks: what a vendor's library keeps for itself.
+// IgnoreLeaks does not count descriptors, mappings and goroutines whose description contains one of the parts, which
+// may not contain blanks: what a vendor's library keeps for itself.
 func IgnoreLeaks(parts ...string) Option {
 	return func(o *options) { o.ignore = append(o.ignore, parts...) }
 }
@@ -32,9 +32,9 @@ func PeerEnv(variables ...string) Option {
 	return func(o *options) { o.peerEnv = append(o.peerEnv, variables...) }
 }
 
-// TestDevice runs the conformance suite. open returns a device owned by the suite, which closes it, and is called once for
-// each subtest; it may skip the test where there is no such device. The package's TestMain must call [Main]. Each subtest
-// counts descriptors, shared mappings and goroutines of both processes before and after.
+// TestDevice runs the conformance suite. open returns a device owned by the suite, which closes it, and is called once
+// for each subtest; it may skip the test where there is no such device. The package's TestMain must call [Main]. Each
+// subtest counts descriptors, shared mappings and goroutines of both processes before and after.
 func TestDevice(t *testing.T, open func(testing.TB) driver.Device, opts ...Option) {
 	var o options
 	for _, opt := range opts {

@@ -16,8 +16,8 @@ import (
 // collectLimit is how long the garbage collector may take to find what nobody refers to.
 const collectLimit = 20 * time.Second
 
-// testSliceOutlivesCollection drops memory of which a slice, or an address, is still in use, and makes other memory of the same size. It
-// runs in a process of its own: what is kept there, is kept until that ends. (D1)
+// testSliceOutlivesCollection drops memory of which a slice, or an address, is still in use, and makes other memory of
+// the same size. It runs in a process of its own: what is kept there, is kept until that ends. (D1)
 func testSliceOutlivesCollection(t *testing.T, e *env) {
 	size := 2*e.Info().Granularity + 100
 	p := startPeer(t, e.options)
@@ -36,7 +36,8 @@ func testSliceOutlivesCollection(t *testing.T, e *env) {
 	}
 }
 
-// testForgottenMemory drops memory that nobody can have a slice of: it is given back, which the count of mappings shows.
+// testForgottenMemory drops memory that nobody can have a slice of: it is given back, which the count of mappings
+// shows.
 func testForgottenMemory(t *testing.T, e *env) {
 	before := driver.Leaks()
 	func() {

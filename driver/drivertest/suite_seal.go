@@ -62,8 +62,8 @@ func testSealDuringLoad(t *testing.T, e *env) {
 	}
 }
 
-// testSealDuringWrites seals memory that is written by every way there is. The writers go on until they are refused, the seal until it is
-// granted. (D2)
+// testSealDuringWrites seals memory that is written by every way there is. The writers go on until they are refused,
+// the seal until it is granted. (D2)
 func testSealDuringWrites(t *testing.T, e *env) {
 	const size = 5 << 20
 	s := e.sealer(t, size)

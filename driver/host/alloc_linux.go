@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// reservePiece bounds one call that takes pages. Older kernels give up such a call when a signal arrives and undo all of
-	// it, so a large one might never finish in a program that has a profiler or a preempting scheduler.
+	// reservePiece bounds one call that takes pages. Older kernels give up such a call when a signal arrives and undo
+	// all of it, so a large one might never finish in a program that has a profiler or a preempting scheduler.
 	reservePiece = 64 << 20
 	// checkedBytes is the size from which an allocation is compared with the memory that the system has. Below it the
 	// comparison costs more than it protects.
@@ -62,7 +62,8 @@ func (d *Device) alloc(bytes int64) (_ *memory, err error) {
 	return newMemory(d, b, span{bytes: bytes}, true), nil
 }
 
-// checkSize returns the size of the memfd behind an allocation, or why it cannot be had. It looks before anything is made.
+// checkSize returns the size of the memfd behind an allocation, or why it cannot be had. It looks before anything is
+// made.
 func (d *Device) checkSize(bytes int64) (int64, error) {
 	if bytes < 0 {
 		return 0, fmt.Errorf("%w: %d bytes", driver.ErrInvalid, bytes)
@@ -116,7 +117,8 @@ func memfdCreate() (int, error) {
 // reserve takes the pages of a new memfd.
 func (d *Device) reserve(fd int, mapping []byte) error {
 	if d.huge == hugeAdvise && len(mapping) >= hugePageBytes {
-		// The advice stands on the mapping, and fallocate does not see it: only a touch of the mapping gets a huge page.
+		// The advice stands on the mapping, and fallocate does not see it: only a touch of the mapping gets a huge
+		// page.
 		err := populate(mapping)
 		if !errors.Is(err, unix.EINVAL) { // before Linux 5.14
 			return err

@@ -21,16 +21,18 @@ type backing struct {
 	exposed atomic.Bool
 	// complete: there is a page behind every byte, and nobody can take one away.
 	complete atomic.Bool
-	// fresh is where the bytes begin that nobody has written by a descriptor. Whether somebody has by the mapping does not matter.
+	// fresh is where the bytes begin that nobody has written by a descriptor. Whether somebody has by the mapping does
+	// not matter.
 	fresh atomic.Int64
 }
 
 // freshPiece is the least that is written to a fresh page by descriptor.
 const freshPiece = 512
 
-// writeFresh writes bytes that lie behind all that were written before by descriptor, and returns how many it has written: 0 where the mapping has
-// to do it. The kernel does not clear a page that it overwrites, and does not map it: that takes a fifth of the time of a copy to pages that are
-// not there yet. Where they are there a copy is faster, so that bytes are written this way once.
+// writeFresh writes bytes that lie behind all that were written before by descriptor, and returns how many it has
+// written: 0 where the mapping has to do it. The kernel does not clear a page that it overwrites, and does not map it:
+// that takes a fifth of the time of a copy to pages that are not there yet. Where they are there a copy is faster, so
+// that bytes are written this way once.
 func (b *backing) writeFresh(p []byte, off int64) (written int, err error) {
 	end := off + int64(len(p))
 	if len(p) < freshPiece || off < b.fresh.Load() || fileSizeLimit() < end { // which is answered with SIGXFSZ
@@ -76,8 +78,9 @@ func (b *backing) closeFile() error {
 // forgotten are the memories that the garbage collector found unclosed. Unmapping many pages takes its time.
 var forgotten reaper.Queue
 
-// reap gives back what a forgotten memory owned. An address that was handed out must never become another memory's: slices of it would
-// read and write that. So an exposed mapping stays, with its pages, and is counted; only the descriptor goes.
+// reap gives back what a forgotten memory owned. An address that was handed out must never become another memory's:
+// slices of it would read and write that. So an exposed mapping stays, with its pages, and is counted; only the
+// descriptor goes.
 func (b *backing) reap() {
 	kept := b.exposed.Load()
 	if kept {
@@ -127,8 +130,8 @@ func (m *memory) Allocated() (allocated, size int64, err error) {
 	return allocated, size, nil
 }
 
-// hasHoles reports whether pages of the memfd are missing, which a touch would make. m.mu is read-locked. Memory that others can write may
-// lose pages again; frozen memory cannot.
+// hasHoles reports whether pages of the memfd are missing, which a touch would make. m.mu is read-locked. Memory that
+// others can write may lose pages again; frozen memory cannot.
 func (m *memory) hasHoles() bool {
 	if m.backing.complete.Load() {
 		return false

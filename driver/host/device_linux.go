@@ -17,8 +17,8 @@ const (
 )
 
 // Device is the memory of this host. It implements [driver.Device] and [driver.Prober]; its memory implements
-// [driver.Mapped], [driver.Freezer] and [driver.Loader]. Devices hold no resources of their own, and every Device of a host is
-// the same one to other processes: they have the same UUID.
+// [driver.Mapped], [driver.Freezer] and [driver.Loader]. Devices hold no resources of their own, and every Device of a
+// host is the same one to other processes: they have the same UUID.
 type Device struct {
 	info    driver.Info
 	options options
@@ -33,8 +33,8 @@ var (
 	_ driver.Prober = (*Device)(nil)
 )
 
-// Open returns the host's device, owned by the caller. Its UUID is the kernel's boot id, so that a handle from another host, or from
-// before a restart, is recognised as foreign. It fails where /proc is not there to tell it.
+// Open returns the host's device, owned by the caller. Its UUID is the kernel's boot id, so that a handle from another
+// host, or from before a restart, is recognised as foreign. It fails where /proc is not there to tell it.
 func Open(opts ...Option) (*Device, error) {
 	id, err := os.ReadFile(bootIDPath)
 	if err != nil {
@@ -71,8 +71,8 @@ func (d *Device) Close() error {
 }
 
 // Alloc returns owned, zeroed memory: a new memfd, sealed against shrinking and growing and mapped. Size 0 has one page
-// behind it. Memory that the system does not have, or that a limit of this process forbids, is [driver.ErrOutOfMemory] with the reason;
-// no descriptor left is [syscall.EMFILE] or [syscall.ENFILE]. On failure nothing is left behind.
+// behind it. Memory that the system does not have, or that a limit of this process forbids, is [driver.ErrOutOfMemory]
+// with the reason; no descriptor left is [syscall.EMFILE] or [syscall.ENFILE]. On failure nothing is left behind.
 func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	m, err := d.alloc(bytes)
 	for err != nil && d.Again(bytes, err) {
@@ -84,11 +84,11 @@ func (d *Device) Alloc(bytes int64) (driver.Memory, error) {
 	return m, nil
 }
 
-// Import maps a memfd of another process, or of this one, without copying or touching its bytes. It checks what the kernel says
-// of the descriptor, not what the handle claims: a descriptor that is no memfd, is not sealed against shrinking and growing, or is
-// smaller than the handle says is refused with [driver.ErrHandle], as is a handle of another host. Frozen memory, and a
-// descriptor opened read-only, refuse a writable mapping with [driver.ErrReadOnly]. The memory keeps a descriptor of its
-// own, so that it can be exported again.
+// Import maps a memfd of another process, or of this one, without copying or touching its bytes. It checks what the
+// kernel says of the descriptor, not what the handle claims: a descriptor that is no memfd, is not sealed against
+// shrinking and growing, or is smaller than the handle says is refused with [driver.ErrHandle], as is a handle of
+// another host. Frozen memory, and a descriptor opened read-only, refuse a writable mapping with [driver.ErrReadOnly].
+// The memory keeps a descriptor of its own, so that it can be exported again.
 func (d *Device) Import(h driver.Handle, opts driver.ImportOptions) (driver.Memory, error) {
 	m, err := d.importHandle(h, opts)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 )
 
-// TestWritesOfFreshMemory writes pieces of all sizes in order, out of order and over each other, some by the mapping, to memory with and without its
-// pages, before and after it was frozen and imported.
+// TestWritesOfFreshMemory writes pieces of all sizes in order, out of order and over each other, some by the mapping,
+// to memory with and without its pages, before and after it was frozen and imported.
 func TestWritesOfFreshMemory(t *testing.T) {
 	for name, options := range map[string][]host.Option{"reserved": nil, "lazy": {host.Lazy()}} {
 		t.Run(name, func(t *testing.T) {

@@ -75,7 +75,8 @@ func (d *Device) importFile(fd int, h driver.Handle, writable bool) (*memory, er
 	return newMemory(d, b, s, writable), nil
 }
 
-// mapRange maps the pages that hold the handle's bytes and duplicates the descriptor. What it returns is owned by the caller.
+// mapRange maps the pages that hold the handle's bytes and duplicates the descriptor. What it returns is owned by the
+// caller.
 func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool) (*backing, span, error) {
 	// Of hugetlbfs the block size is the size of its pages, and only whole ones map.
 	page := int64(os.Getpagesize())
@@ -101,8 +102,8 @@ func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool
 	}
 	mapping, err := unix.Mmap(own, start, int(length), prot, unix.MAP_SHARED)
 	if err == unix.EPERM && seals&unix.F_SEAL_WRITE != 0 && !writable {
-		// Before Linux 6.7. Nobody writes these bytes any more, so private is the same memory. A debugger could still change what this
-		// process sees of it, not what others see.
+		// Before Linux 6.7. Nobody writes these bytes any more, so private is the same memory. A debugger could still
+		// change what this process sees of it, not what others see.
 		mapping, err = unix.Mmap(own, start, int(length), prot, unix.MAP_PRIVATE)
 	}
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 
 var _ driver.Bounded = (*Device)(nil)
 
-// MemoryLimit implements [driver.Bounded]: the memory of this machine, or the smallest limit of the control groups that this process is in.
+// MemoryLimit implements [driver.Bounded]: the memory of this machine, or the smallest limit of the control groups that
+// this process is in.
 func (d *Device) MemoryLimit() (bytes int64, why string) {
 	return d.system.limit(d.info.TotalBytes)
 }

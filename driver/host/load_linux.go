@@ -18,9 +18,10 @@ const loadPiece = 4 << 20
 
 // LoadAt implements [driver.Loader]. A source that ends early is [io.ErrUnexpectedEOF]; what was copied by then stays.
 //
-// Bytes of a regular file are copied inside the kernel, from the page cache into the memfd. That beats a read into the mapping because
-// no page has to be cleared before it is overwritten and none faults; it even beats a read into fresh private memory. It is one
-// goroutine's work: the kernel lets one writer at a time into a file, and a second one only waits.
+// Bytes of a regular file are copied inside the kernel, from the page cache into the memfd. That beats a read into the
+// mapping because no page has to be cleared before it is overwritten and none faults; it even beats a read into fresh
+// private memory. It is one goroutine's work: the kernel lets one writer at a time into a file, and a second one only
+// waits.
 func (m *memory) LoadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(bytes int64)) error {
 	if err := m.loadAt(src, srcOff, dstOff, n, progress); err != nil {
 		return m.device.opError("load", err)
@@ -38,7 +39,8 @@ func (m *memory) loadAt(src io.ReaderAt, srcOff, dstOff, n int64, progress func(
 	if srcOff < 0 || srcOff > math.MaxInt64-n {
 		return fmt.Errorf("%w: %d bytes of the source at offset %d", driver.ErrInvalid, n, srcOff)
 	}
-	// The source is somebody else's code and may take its time, or use this memory itself: no lock is held while it runs.
+	// The source is somebody else's code and may take its time, or use this memory itself: no lock is held while it
+	// runs.
 	if err := m.pin(true); err != nil {
 		return err
 	}
@@ -85,8 +87,8 @@ type kernelCopier struct {
 	dst     *os.File
 }
 
-// kernelCopier returns nil where the kernel cannot do the copy: the source is no regular file, the memory is closed against writes by
-// descriptor, or such a write could meet a limit that ends the process.
+// kernelCopier returns nil where the kernel cannot do the copy: the source is no regular file, the memory is closed
+// against writes by descriptor, or such a write could meet a limit that ends the process.
 func (m *memory) kernelCopier(src io.ReaderAt, end int64) *kernelCopier {
 	k := &kernelCopier{m: m, srcEnd: math.MaxInt64}
 	if section, ok := src.(*io.SectionReader); ok {
@@ -156,7 +158,8 @@ func (k *kernelCopier) copyPiece(srcOff, dstOff int64, n int) (int, error) {
 	return done, nil
 }
 
-// send moves up to n bytes of the file from offset off to the position of the memfd. Fewer without an error is the file's end.
+// send moves up to n bytes of the file from offset off to the position of the memfd. Fewer without an error is the
+// file's end.
 func (k *kernelCopier) send(off int64, n int) (done int, err error) {
 	conn, err := k.src.SyscallConn()
 	if err != nil {

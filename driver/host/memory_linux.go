@@ -27,9 +27,9 @@ type memory struct {
 	cleanup runtime.Cleanup
 	place   atomic.Pointer[driver.Place] // once it was asked for
 
-	// mu is read-locked while the mapping or the descriptor is in use for a short time, so that Close and Seal wait. Pins are for what
-	// may take long: Close leaves the mapping to the last of them, and Seal refuses while one of them writes. They are counted
-	// with mu read-locked, so that whoever has it locked sees all of them.
+	// mu is read-locked while the mapping or the descriptor is in use for a short time, so that Close and Seal wait.
+	// Pins are for what may take long: Close leaves the mapping to the last of them, and Seal refuses while one of them
+	// writes. They are counted with mu read-locked, so that whoever has it locked sees all of them.
 	mu       sync.RWMutex
 	closed   bool
 	writable bool
@@ -196,8 +196,8 @@ func (m *memory) Export() (driver.Handle, error) {
 	}, nil
 }
 
-// Freeze implements [driver.Freezer]. Memory that is itself mapped read-only cannot be frozen: that is its owner's decision. Before
-// Linux 5.1 it fails with an error that answers for [errors.ErrUnsupported].
+// Freeze implements [driver.Freezer]. Memory that is itself mapped read-only cannot be frozen: that is its owner's
+// decision. Before Linux 5.1 it fails with an error that answers for [errors.ErrUnsupported].
 func (m *memory) Freeze() error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -245,8 +245,8 @@ func freeze(fd int, writable bool) error {
 	return os.NewSyscallError("fcntl F_ADD_SEALS", err)
 }
 
-// Close implements [driver.Memory]. It waits for short copies that are under way. What is pinned stays mapped until it is unpinned,
-// and a load stops at its next piece.
+// Close implements [driver.Memory]. It waits for short copies that are under way. What is pinned stays mapped until it
+// is unpinned, and a load stops at its next piece.
 func (m *memory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -120,8 +120,8 @@ func TestImportForeignMemfd(t *testing.T) {
 	}
 }
 
-// TestIdentityIsOfFinalBytesOnly asks for the name of memory under each of the seals: only what nobody can write any more has one, and it is
-// the same in every mapping of the same bytes and in no other.
+// TestIdentityIsOfFinalBytesOnly asks for the name of memory under each of the seals: only what nobody can write any
+// more has one, and it is the same in every mapping of the same bytes and in no other.
 func TestIdentityIsOfFinalBytesOnly(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
@@ -320,7 +320,8 @@ func TestLoadFromPipe(t *testing.T) {
 	require.Error(t, alloc(t, open(t).(*Device), 10).LoadAt(r, 0, 0, 10, nil))
 }
 
-// TestReadingHolesMakesNoMemory reads a large memfd of which no page exists, as a hostile publisher may hand it over. (D17)
+// TestReadingHolesMakesNoMemory reads a large memfd of which no page exists, as a hostile publisher may hand it over.
+// (D17)
 func TestReadingHolesMakesNoMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)
@@ -357,8 +358,8 @@ func TestReadingHolesMakesNoMemory(t *testing.T) {
 	require.Equal(t, whole, allocated)
 }
 
-// TestDebuggerCannotWriteSealedMemory writes through /proc/self/mem, which goes past the protection of private mappings and of shared ones
-// that could become writable. (D16)
+// TestDebuggerCannotWriteSealedMemory writes through /proc/self/mem, which goes past the protection of private mappings
+// and of shared ones that could become writable. (D16)
 func TestDebuggerCannotWriteSealedMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	d := open(t).(*Device)

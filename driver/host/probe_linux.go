@@ -34,8 +34,8 @@ func (d *Device) tryShare() error {
 	return peer.Close()
 }
 
-// Features reports on what sharing host memory builds on, for people who ask why it does not work or is slow here. It makes one
-// page of memory and gives it back.
+// Features reports on what sharing host memory builds on, for people who ask why it does not work or is slow here. It
+// makes one page of memory and gives it back.
 func (d *Device) Features() []Feature {
 	return append([]Feature{memfdFeature()}, d.system.features()...)
 }

@@ -13,8 +13,8 @@ import (
 
 var _ driver.Sealer = (*memory)(nil)
 
-// Seal implements [driver.Sealer]. The kernel grants the seal only while no shared mapping of the memfd can be written, so this one makes way
-// for a private one of the same pages, at the same place, before it asks.
+// Seal implements [driver.Sealer]. The kernel grants the seal only while no shared mapping of the memfd can be written,
+// so this one makes way for a private one of the same pages, at the same place, before it asks.
 func (m *memory) Seal() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -47,8 +47,8 @@ func (m *memory) sealLocked() error {
 	_, err = unix.FcntlInt(uintptr(m.backing.fd), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SEAL)
 	if err == nil {
 		m.writable = false
-		// A shared mapping that can never be written is out of reach of debuggers too. Before Linux 6.7 it is refused, and the private
-		// one stays.
+		// A shared mapping that can never be written is out of reach of debuggers too. Before Linux 6.7 it is refused,
+		// and the private one stays.
 		_ = m.remapLocked(unix.PROT_READ, unix.MAP_SHARED)
 		return nil
 	}

@@ -48,8 +48,8 @@ func (s system) hugePolicy() hugePolicy {
 	return hugeNever
 }
 
-// available is how much memory can be taken before something has to be killed, and whose bound it is. It is an estimate: other
-// processes take memory too. Where the kernel tells nothing it is the largest number.
+// available is how much memory can be taken before something has to be killed, and whose bound it is. It is an
+// estimate: other processes take memory too. Where the kernel tells nothing it is the largest number.
 func (s system) available() (bytes int64, source string) {
 	bytes, source = math.MaxInt64, "unknown"
 	if mem := table(s.read("proc/meminfo")); mem["MemAvailable"] > 0 {
@@ -100,7 +100,8 @@ func (s system) memoryGroups() []memoryGroup {
 	return groups
 }
 
-// room is what the group may still take. The page cache that it is charged with is counted as free: it is given up first.
+// room is what the group may still take. The page cache that it is charged with is counted as free: it is given up
+// first.
 func (g memoryGroup) room() (int64, bool) {
 	limit, ok := g.number(g.limitName)
 	if !ok {

@@ -1,11 +1,12 @@
-// Command auto is one program in three roles. It calls a function; whether that runs in this process or in another one, the owner's, is
-// said by the environment, and the code is the same:
+// Command auto is one program in three roles. It calls a function; whether that runs in this process or in another one,
+// the owner's, is said by the environment, and the code is the same:
 //
 //	go run ./examples/auto                                                     # alone: the function runs here
 //	SHARED_TENSOR_ENABLED=1 SHARED_TENSOR_ROLE=server go run ./examples/auto   # the owner: calls it once, and serves it to others
 //	SHARED_TENSOR_ENABLED=1 go run ./examples/auto                             # a client: has the owner run it
 //
-// Owner and client print the same numbers, and the second one who asks does not wait: the weights are the owner's, in place.
+// Owner and client print the same numbers, and the second one who asks does not wait: the weights are the owner's, in
+// place.
 package main
 
 import (

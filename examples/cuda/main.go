@@ -1,5 +1,6 @@
-// Command cuda uses the CUDA binding by itself: it lists the GPUs, copies numbers to one, runs a kernel on them and copies the result
-// back. It is built without a C compiler and without the CUDA toolkit; it needs the driver when it runs.
+// Command cuda uses the CUDA binding by itself: it lists the GPUs, copies numbers to one, runs a kernel on them and
+// copies the result back. It is built without a C compiler and without the CUDA toolkit; it needs the driver when it
+// runs.
 //
 //	go run ./examples/cuda
 package main

@@ -1,5 +1,6 @@
-// Command kernel runs a kernel of its own on weights that another process owns: it attaches a model, multiplies each matrix in it by a
-// vector of ones, on the GPU and in the owner's memory, and prints what comes out. No weight is copied.
+// Command kernel runs a kernel of its own on weights that another process owns: it attaches a model, multiplies each
+// matrix in it by a vector of ones, on the GPU and in the owner's memory, and prints what comes out. No weight is
+// copied.
 //
 //	sharedtensor serve --device cuda:0 m=model.safetensors
 //	go run ./examples/kernel m

@@ -1,6 +1,7 @@
-// Package service is a small inference service in three programs. The owner has functions that other processes call: it builds models,
-// transforms tensors, and streams what it computes. The client calls them. Tensors cross in neither direction: both sides use the
-// same memory. The third, web, answers HTTP requests with four workers on the newest version of the owner's model.
+// Package service is a small inference service in three programs. The owner has functions that other processes call: it
+// builds models, transforms tensors, and streams what it computes. The client calls them. Tensors cross in neither
+// direction: both sides use the same memory. The third, web, answers HTTP requests with four workers on the newest
+// version of the owner's model.
 //
 // This package has the types of arguments and results, and the names of the endpoints.
 package service
@@ -9,13 +10,14 @@ import "github.com/sharedtensor/sharedtensor/tensor"
 
 // The endpoints of the owner.
 const (
-	// BuildModel makes a model: [BuildArgs] to a state dict. It runs as a task that reports its progress. The model is a managed
-	// object: it lives as long as a client has a reference to it, and is the same one for all who ask for the same hidden size.
+	// BuildModel makes a model: [BuildArgs] to a state dict. It runs as a task that reports its progress. The model is
+	// a managed object: it lives as long as a client has a reference to it, and is the same one for all who ask for the
+	// same hidden size.
 	BuildModel = "build_model"
 	// Transform is y = scale * x + shift: [TransformArgs] to a tensor.
 	Transform = "transform"
-	// SpectralNorm computes how much a matrix stretches a vector at most, by power iteration, and streams its estimates:
-	// [NormArgs] to [Estimate].
+	// SpectralNorm computes how much a matrix stretches a vector at most, by power iteration, and streams its
+	// estimates: [NormArgs] to [Estimate].
 	SpectralNorm = "spectral_norm"
 )
 

@@ -36,8 +36,8 @@ func withAttached(ctx context.Context, socket, name string, use func(*module.Sta
 	return nil
 }
 
-// withOwner starts an owner of the weights in the file on a socket of its own, attaches to it as any client would, and lends the
-// weights to use. Owner and socket are gone when it returns.
+// withOwner starts an owner of the weights in the file on a socket of its own, attaches to it as any client would, and
+// lends the weights to use. Owner and socket are gone when it returns.
 func withOwner(ctx context.Context, weights string, use func(*module.StateDict) error) (err error) {
 	dev, err := host.Open()
 	if err != nil {

@@ -27,7 +27,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// The test binary is the owner process too: with this variable set to a socket it serves the file in its first argument.
+// The test binary is the owner process too: with this variable set to a socket it serves the file in its first
+// argument.
 const ownerVariable = "VAD_TEST_OWNER"
 
 func TestMain(m *testing.M) {

@@ -25,7 +25,8 @@ var (
 	ErrClosed = errors.New("catalog is closed")
 )
 
-// NameError says what was tried with which name. It unwraps to the cause. Whoever names both by other means passes on Err alone.
+// NameError says what was tried with which name. It unwraps to the cause. Whoever names both by other means passes on
+// Err alone.
 type NameError struct {
 	// Op is what was tried, such as "acquire".
 	Op string
@@ -50,16 +51,17 @@ func (e *NameError) Unwrap() error { return e.Err }
 
 // Options say how a catalog keeps its books. The zero value is useful.
 type Options struct {
-	// Retain is how many old versions of a name are kept although nobody holds them, the newest first. A held version does
-	// not count. 0 frees an old version as soon as nobody holds it. Withdrawn versions are never retained.
+	// Retain is how many old versions of a name are kept although nobody holds them, the newest first. A held version
+	// does not count. 0 frees an old version as soon as nobody holds it. Withdrawn versions are never retained.
 	Retain int
 	// PendingNames bounds what a watcher that does not look may have waiting, in names; 0 means [DefaultPendingNames].
 	// Past it the watcher's events are dropped for one of kind [Overflow].
 	PendingNames int
 	// Now is the clock for times in infos and leases; nil means [time.Now].
 	Now func() time.Time
-	// Freed, if not nil, is told of each version whose state dict was closed, with the closed state dict and the error of
-	// closing it. It is called outside the lock by whichever goroutine freed the version, so it may call the catalog.
+	// Freed, if not nil, is told of each version whose state dict was closed, with the closed state dict and the error
+	// of closing it. It is called outside the lock by whichever goroutine freed the version, so it may call the
+	// catalog.
 	Freed func(name string, version uint64, sd *module.StateDict, err error)
 }
 
@@ -111,8 +113,8 @@ func New(opts Options) *Catalog {
 
 // Publish makes sd the newest version of name and returns the version's number. It takes sd, also when it fails: the
 // catalog closes it when nobody can reach it any more. The same state dict must not be published twice; publish a
-// clone. Numbers count from 1 and never repeat for a name, also not after [Catalog.Withdraw]; they start higher for a new
-// name once more than a thousand withdrawn names were forgotten.
+// clone. Numbers count from 1 and never repeat for a name, also not after [Catalog.Withdraw]; they start higher for a
+// new name once more than a thousand withdrawn names were forgotten.
 //
 // Errors are [ErrName], [ErrNoStateDict] and [ErrClosed].
 func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uint64, error) {

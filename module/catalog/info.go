@@ -154,9 +154,9 @@ func addBytes(a, b int64) int64 {
 	return a + b
 }
 
-// Page yields versions in the order of their names, the newest of a name first, from behind the given one on: an empty name stands for the
-// beginning. take is given a name, its current version (0 for none) and one of its versions, and returns false to end the page. It
-// runs under the catalog's lock: it must return at once and not call the catalog.
+// Page yields versions in the order of their names, the newest of a name first, from behind the given one on: an empty
+// name stands for the beginning. take is given a name, its current version (0 for none) and one of its versions, and
+// returns false to end the page. It runs under the catalog's lock: it must return at once and not call the catalog.
 func (c *Catalog) Page(name string, version uint64, take func(name string, current uint64, v VersionInfo) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -35,8 +35,8 @@ type Lease struct {
 	version *version
 }
 
-// StateDict returns the state dict under lease. It is borrowed: valid until the lease is released, never to be closed by
-// the caller. A caller that needs it longer takes a clone before.
+// StateDict returns the state dict under lease. It is borrowed: valid until the lease is released, never to be closed
+// by the caller. A caller that needs it longer takes a clone before.
 func (l *Lease) StateDict() *module.StateDict { return l.version.sd }
 
 // Acquire takes a lease on a version of name for h; version 0 means the newest. An old version can be acquired while it
@@ -95,8 +95,8 @@ func (e *entry) find(number uint64) (*version, error) {
 	return nil, fmt.Errorf("%w: it is no longer kept", ErrNoVersion)
 }
 
-// Release gives back the lease of that holder. The version is freed if it is old and this was its last lease. Errors are
-// [ErrNotFound] for a lease that does not exist or was given back before, [ErrNotHolder] for one that belongs to
+// Release gives back the lease of that holder. The version is freed if it is old and this was its last lease. Errors
+// are [ErrNotFound] for a lease that does not exist or was given back before, [ErrNotHolder] for one that belongs to
 // another holder, and [ErrClosed].
 func (c *Catalog) Release(leaseID, holder uint64) error {
 	freed, err := c.release(leaseID, holder)

@@ -241,8 +241,8 @@ func (r *run) step() {
 	r.check()
 }
 
-// TestRandomSequencesAgainstAModel plays random sequences on the catalog and on a model of it, and holds the two against
-// each other after each step: what is closed, how often, what can be acquired, what a watcher is told.
+// TestRandomSequencesAgainstAModel plays random sequences on the catalog and on a model of it, and holds the two
+// against each other after each step: what is closed, how often, what can be acquired, what a watcher is told.
 func TestRandomSequencesAgainstAModel(t *testing.T) {
 	for seed := range uint64(60) {
 		retain := int(seed % 4)

@@ -14,8 +14,9 @@ const (
 	nearestBytes = 128
 )
 
-// Nearest returns the one of names that was probably meant by name: one that differs by a few letters or in upper and lower case, or that
-// begins with it. It is "" where none is like it. Of more than 1024 names it looks at the first 1024, and at none of more than 128 bytes.
+// Nearest returns the one of names that was probably meant by name: one that differs by a few letters or in upper and
+// lower case, or that begins with it. It is "" where none is like it. Of more than 1024 names it looks at the first
+// 1024, and at none of more than 128 bytes.
 func Nearest(name string, names iter.Seq[string]) string {
 	if len(name) > nearestBytes || !utf8.ValidString(name) {
 		return ""
@@ -39,8 +40,8 @@ func Nearest(name string, names iter.Seq[string]) string {
 	return nearest
 }
 
-// likeness is the number of letters by which the names differ, if that is limit at most; limit+1 where other begins with name, and more
-// where the names are not alike.
+// likeness is the number of letters by which the names differ, if that is limit at most; limit+1 where other begins
+// with name, and more where the names are not alike.
 func likeness(name, other []rune, limit int) int {
 	if d := editDistance(name, other, limit); d <= limit {
 		return d
@@ -51,7 +52,8 @@ func likeness(name, other []rune, limit int) int {
 	return limit + 2
 }
 
-// editDistance is how many letters have to be put in, left out or changed to make b of a; limit+1 where it is more than limit.
+// editDistance is how many letters have to be put in, left out or changed to make b of a; limit+1 where it is more than
+// limit.
 func editDistance(a, b []rune, limit int) int {
 	if len(a)-len(b) > limit || len(b)-len(a) > limit {
 		return limit + 1

@@ -31,8 +31,8 @@ type version struct {
 }
 
 // settleLocked takes the versions of e that nobody can reach any more off the books and returns them: unheld ones that
-// are withdrawn, and unheld old ones beyond the retention. It is called after every change, and the caller frees what it
-// returns outside the lock.
+// are withdrawn, and unheld old ones beyond the retention. It is called after every change, and the caller frees what
+// it returns outside the lock.
 func (c *Catalog) settleLocked(name string, e *entry) []*version {
 	retain := c.opts.Retain
 	var freed []*version

@@ -34,8 +34,8 @@ func (k EventKind) String() string {
 
 // Event is something that happened to a name.
 type Event struct {
-	// Seq numbers all events of the catalog from 1, whether or not anybody watches. A watcher sees rising numbers with gaps:
-	// events of other names, and events that newer ones replaced.
+	// Seq numbers all events of the catalog from 1, whether or not anybody watches. A watcher sees rising numbers with
+	// gaps: events of other names, and events that newer ones replaced.
 	Seq uint64
 	// Kind says what happened.
 	Kind EventKind
@@ -86,9 +86,9 @@ func (w watchers) count() int {
 
 // Subscribe starts to collect events of the given names, which need not exist; nil means all names, and an empty list
 // none. wake, if not nil, is called when events are waiting and is not called again until [Watcher.Next] has been: it
-// runs outside the lock, on the goroutine that published or withdrew, so it must return at once. A send on a
-// buffered channel that gives up when the channel is full is the usual one. Two calls may overlap, and one may come late,
-// after Next has taken the events or after Close.
+// runs outside the lock, on the goroutine that published or withdrew, so it must return at once. A send on a buffered
+// channel that gives up when the channel is full is the usual one. Two calls may overlap, and one may come late, after
+// Next has taken the events or after Close.
 //
 // Only events from now on are collected. Subscribe first and list afterwards: then nothing falls between the two. The
 // caller owns the watcher and closes it. A watcher of a closed catalog stays empty.

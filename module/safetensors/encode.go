@@ -13,10 +13,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// NewHeader makes the header of a new file. Begin and End of the tensors are ignored and set anew: the order in the file is
-// that of the reference implementation, widest alignment first and then by name, whatever the order given. It borrows the
-// slice, and shares the shapes and the metadata. Everything that [ReadHeader] would refuse is refused here, with the
-// same errors.
+// NewHeader makes the header of a new file. Begin and End of the tensors are ignored and set anew: the order in the
+// file is that of the reference implementation, widest alignment first and then by name, whatever the order given. It
+// borrows the slice, and shares the shapes and the metadata. Everything that [ReadHeader] would refuse is refused here,
+// with the same errors.
 func NewHeader(tensors []TensorInfo, metadata map[string]string) (*Header, error) {
 	infos := slices.Clone(tensors)
 	slices.SortStableFunc(infos, byRank)
@@ -78,9 +78,9 @@ func checkInfo(t *TensorInfo) (int64, error) {
 	return byteLen(t.DType, t.Shape)
 }
 
-// Encode returns the beginning of the file: the length, the JSON, and spaces up to the next multiple of 8 bytes. Of a header
-// from [NewHeader] it is exactly DataOffset bytes long; one that was read may have been written with other spacing. Keys of
-// the metadata are sorted, so equal headers give equal bytes.
+// Encode returns the beginning of the file: the length, the JSON, and spaces up to the next multiple of 8 bytes. Of a
+// header from [NewHeader] it is exactly DataOffset bytes long; one that was read may have been written with other
+// spacing. Keys of the metadata are sorted, so equal headers give equal bytes.
 func (h *Header) Encode() ([]byte, error) {
 	b := make([]byte, prefixBytes, prefixBytes+64+len(h.Tensors)*96)
 	b = append(b, '{')

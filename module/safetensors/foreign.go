@@ -14,8 +14,8 @@ import (
 // ErrForeignFormat is what a [FormatError] answers to.
 var ErrForeignFormat = errors.New("not a safetensors file")
 
-// FormatError is a file of another format, recognised by its first bytes. It answers errors.Is for [ErrForeignFormat] and for the rule of the
-// format that the file broke.
+// FormatError is a file of another format, recognised by its first bytes. It answers errors.Is for [ErrForeignFormat]
+// and for the rule of the format that the file broke.
 type FormatError struct {
 	// Format is what the file is, such as "GGUF".
 	Format string
@@ -69,8 +69,8 @@ var magics = []struct{ prefix, format, advice string }{
 // sniffBytes is how much of a file is looked at.
 const sniffBytes = 512
 
-// sniff recognises a file of size bytes that is no safetensors file, which broke a rule. It returns the rule's error where it does not know
-// the format.
+// sniff recognises a file of size bytes that is no safetensors file, which broke a rule. It returns the rule's error
+// where it does not know the format.
 func sniff(r io.ReaderAt, size int64, broken error) error {
 	head := make([]byte, max(0, min(sniffBytes, size)))
 	if n, err := r.ReadAt(head, 0); n < len(head) && err != nil {
@@ -152,7 +152,8 @@ func text(head []byte) (format, advice string) {
 	return "", ""
 }
 
-// foreignIn looks for a known file of another format in a directory that has no safetensors files. It is nil where there is none.
+// foreignIn looks for a known file of another format in a directory that has no safetensors files. It is nil where
+// there is none.
 func foreignIn(dir string, entries []fs.DirEntry) error {
 	looked := 0
 	for _, entry := range entries {

@@ -29,7 +29,8 @@ func FuzzReadHeader(f *testing.F) {
 	})
 }
 
-// FuzzParseIndex holds the index reader to: an error, or an index whose entries name shards that exist and stay in place.
+// FuzzParseIndex holds the index reader to: an error, or an index whose entries name shards that exist and stay in
+// place.
 func FuzzParseIndex(f *testing.F) {
 	f.Add([]byte(`{"metadata":{"total_size":8.0},"weight_map":{"b":"y.safetensors","a":"x.safetensors"}}`))
 	f.Add([]byte(`{"weight_map":{},"other":[1,{"deep":[true,null,"x"]}]}`))

@@ -57,7 +57,8 @@ func (h *Header) DataBytes() int64 { return h.FileBytes - h.DataOffset }
 
 // ReadHeader reads and checks the header of a file of size bytes. It borrows r and reads nothing behind the header. The
 // header's length is checked before memory is taken for it. What is not valid fails with the error of the rule that it
-// breaks, such as [ErrHole], and a file of another format with a [*FormatError] that says what it is; errors of r come wrapped.
+// breaks, such as [ErrHole], and a file of another format with a [*FormatError] that says what it is; errors of r come
+// wrapped.
 func ReadHeader(r io.ReaderAt, size int64) (*Header, error) {
 	h, err := readHeader(r, size)
 	if err != nil {
@@ -131,8 +132,8 @@ func (h *Header) check() error {
 }
 
 // sortByPlace puts tensors into the order of their bytes. One without elements comes before the one it shares its
-// beginning with, or it would seem to overlap it; several of those come in the order in which the reference implementation writes
-// them.
+// beginning with, or it would seem to overlap it; several of those come in the order in which the reference
+// implementation writes them.
 func sortByPlace(tensors []TensorInfo) {
 	slices.SortFunc(tensors, func(a, b TensorInfo) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), byRank(a, b))

@@ -203,8 +203,8 @@ func TestPackedLengths(t *testing.T) {
 	}
 }
 
-// TestOrderOfEmptyTensors writes the header in the order of the reference implementation: among tensors that begin at the same byte too,
-// the widest alignment comes first, and then the name decides. (D31)
+// TestOrderOfEmptyTensors writes the header in the order of the reference implementation: among tensors that begin at
+// the same byte too, the widest alignment comes first, and then the name decides. (D31)
 func TestOrderOfEmptyTensors(t *testing.T) {
 	none := tensor.Shape{0}
 	h, err := NewHeader([]TensorInfo{

@@ -21,8 +21,8 @@ type Index struct {
 	Shards []string
 	// Tensors are all tensors, sorted by name.
 	Tensors []IndexEntry
-	// TotalSize is metadata.total_size, which should be the length of all tensors in bytes, and -1 where it is missing. It is a
-	// claim: tools that write it differ over tied tensors, so it is not held against the shards.
+	// TotalSize is metadata.total_size, which should be the length of all tensors in bytes, and -1 where it is missing.
+	// It is a claim: tools that write it differ over tied tensors, so it is not held against the shards.
 	TotalSize int64
 }
 
@@ -34,8 +34,8 @@ type IndexEntry struct {
 	Shard int
 }
 
-// ParseIndex reads an index. weight_map must map strings to plain file names, and no name may occur twice; a shard with a
-// path fails with [ErrShardName]. Keys besides weight_map and metadata are skipped.
+// ParseIndex reads an index. weight_map must map strings to plain file names, and no name may occur twice; a shard with
+// a path fails with [ErrShardName]. Keys besides weight_map and metadata are skipped.
 func ParseIndex(text []byte) (*Index, error) {
 	if len(text) > MaxHeaderBytes {
 		return nil, fmt.Errorf("%w: %d bytes; the limit is %d", ErrIndexTooLarge, len(text), MaxHeaderBytes)

@@ -29,7 +29,8 @@ type Model struct {
 	Metadata map[string]string
 	// Index is the index, nil for a model of one file.
 	Index *Index
-	// Ties are the names that have a stored tensor's bytes, sorted by name, as recorded in the metadata under [TiedKey].
+	// Ties are the names that have a stored tensor's bytes, sorted by name, as recorded in the metadata under
+	// [TiedKey].
 	Ties []Tie
 
 	byName map[string]int
@@ -57,8 +58,9 @@ type File struct {
 // Source is what the file is read from, borrowed: an [os.File] where the model was opened by a path.
 func (f *File) Source() io.ReaderAt { return f.source }
 
-// NewModel is [Open] for one file of size bytes that r reads, such as a [bytes.Reader]. It borrows r, which must be readable until the last use
-// of the model. path is what errors call it. Errors are those of [ReadHeader], and [ErrTies].
+// NewModel is [Open] for one file of size bytes that r reads, such as a [bytes.Reader]. It borrows r, which must be
+// readable until the last use of the model. path is what errors call it. Errors are those of [ReadHeader], and
+// [ErrTies].
 func NewModel(path string, r io.ReaderAt, size int64) (*Model, error) {
 	h, err := ReadHeader(r, size)
 	if err != nil {
@@ -74,11 +76,11 @@ func NewModel(path string, r io.ReaderAt, size int64) (*Model, error) {
 	return m, nil
 }
 
-// Open opens a model: a safetensors file, an index (a name that ends in .json), or a directory with one of the two. Of a
-// directory with both model.safetensors and an index the former is taken, as Transformers does. All headers are read and
-// checked, and held against the index. The caller closes the model. Errors name the file and the tensor, and are those of
-// [ReadHeader], [ParseIndex], [ErrNoModel], [ErrAmbiguous], [ErrNoIndex], [ErrMissingShards], [ErrNotRegular], [ErrNotInShard],
-// [ErrNotInIndex], [ErrTies] and [ErrDuplicateName].
+// Open opens a model: a safetensors file, an index (a name that ends in .json), or a directory with one of the two. Of
+// a directory with both model.safetensors and an index the former is taken, as Transformers does. All headers are read
+// and checked, and held against the index. The caller closes the model. Errors name the file and the tensor, and are
+// those of [ReadHeader], [ParseIndex], [ErrNoModel], [ErrAmbiguous], [ErrNoIndex], [ErrMissingShards], [ErrNotRegular],
+// [ErrNotInShard], [ErrNotInIndex], [ErrTies] and [ErrDuplicateName].
 func Open(path string) (*Model, error) {
 	file, err := resolve(path)
 	if err != nil {

@@ -2,12 +2,13 @@ package safetensors
 
 import "golang.org/x/sys/unix"
 
-// readAheadCall is how much one call asks for: the kernel reads no more for one than the device takes in one request, and leaves the
-// rest out without a word.
+// readAheadCall is how much one call asks for: the kernel reads no more for one than the device takes in one request,
+// and leaves the rest out without a word.
 const readAheadCall = 256 << 10
 
-// ReadAhead asks the kernel to bring n bytes at offset off of the file into the page cache, and does not wait for them. It is advice:
-// a source that is no file, or a file system that cannot, ignores it. It must not be called during or after Close of the model.
+// ReadAhead asks the kernel to bring n bytes at offset off of the file into the page cache, and does not wait for them.
+// It is advice: a source that is no file, or a file system that cannot, ignores it. It must not be called during or
+// after Close of the model.
 func (f *File) ReadAhead(off, n int64) {
 	if f.f == nil {
 		return

@@ -14,7 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestReadAhead has bytes of a file brought into the page cache before anybody reads them: those that were asked for, and not the rest.
+// TestReadAhead has bytes of a file brought into the page cache before anybody reads them: those that were asked for,
+// and not the rest.
 func TestReadAhead(t *testing.T) {
 	const size = 16 << 20
 	path := filepath.Join(t.TempDir(), "m.safetensors")

@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// scanner walks JSON text (RFC 8259) once, from left to right, and never recurses deeper than maxDepth. It exists because
-// encoding/json keeps the last of two equal keys, in silence. The text must be valid UTF-8. Strings without escapes are
-// returned as parts of it, so the text lives as long as they do.
+// scanner walks JSON text (RFC 8259) once, from left to right, and never recurses deeper than maxDepth. It exists
+// because encoding/json keeps the last of two equal keys, in silence. The text must be valid UTF-8. Strings without
+// escapes are returned as parts of it, so the text lives as long as they do.
 type scanner struct {
 	text     string
 	pos      int

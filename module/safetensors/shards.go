@@ -14,7 +14,8 @@ import (
 // shardName is how Transformers names shards: model-00001-of-00005.safetensors.
 var shardName = regexp.MustCompile(`^(.+)-(\d{1,9})-of-(\d{1,9})\.safetensors$`)
 
-// shardsWithoutIndex refuses a directory in which one of the names is a shard of several: its files are not a model each.
+// shardsWithoutIndex refuses a directory in which one of the names is a shard of several: its files are not a model
+// each.
 func shardsWithoutIndex(names []string) error {
 	for _, name := range names {
 		parts := shardName.FindStringSubmatch(name)

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// Encode is the text of the index, which [ParseIndex] reads. A negative TotalSize is left out. Errors are [ErrShardName], and [ErrNotInShard] for an
-// entry whose shard is none of the index.
+// Encode is the text of the index, which [ParseIndex] reads. A negative TotalSize is left out. Errors are
+// [ErrShardName], and [ErrNotInShard] for an entry whose shard is none of the index.
 func (x *Index) Encode() ([]byte, error) {
 	type metadata struct {
 		TotalSize int64 `json:"total_size"`
@@ -37,9 +37,10 @@ func (x *Index) Encode() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// WriteShards writes a model of several files, one a header, into a directory that holds none yet, and is made where it is not there:
-// model-00001-of-00003.safetensors and so on, each as [WriteFile] does, and then model.safetensors.index.json. So whoever finds the index finds a
-// whole model. On any error what was written is removed. A directory with a model or an index fails with [fs.ErrExist], a tensor in two headers with
+// WriteShards writes a model of several files, one a header, into a directory that holds none yet, and is made where it
+// is not there: model-00001-of-00003.safetensors and so on, each as [WriteFile] does, and then
+// model.safetensors.index.json. So whoever finds the index finds a whole model. On any error what was written is
+// removed. A directory with a model or an index fails with [fs.ErrExist], a tensor in two headers with
 // [ErrDuplicateName]; errors name the path.
 func WriteShards(dir string, shards []*Header, source Source) (err error) {
 	index, err := newIndex(shards)

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// TiedKey is the metadata key under which a file records tied names: a JSON object in text from each name that is not stored to the
-// stored name whose bytes it has, such as {"lm_head.weight":"model.embed_tokens.weight"}. Metadata without it ties nothing.
+// TiedKey is the metadata key under which a file records tied names: a JSON object in text from each name that is not
+// stored to the stored name whose bytes it has, such as {"lm_head.weight":"model.embed_tokens.weight"}. Metadata
+// without it ties nothing.
 const TiedKey = "sharedtensor.tied"
 
 // ErrTies is a record of tied names that does not hold.
@@ -23,8 +24,8 @@ type Tie struct {
 	Kept string
 }
 
-// EncodeTies is the value of [TiedKey] for ties, a map from names that are not stored to stored ones. Equal maps give equal text. Names are
-// UTF-8.
+// EncodeTies is the value of [TiedKey] for ties, a map from names that are not stored to stored ones. Equal maps give
+// equal text. Names are UTF-8.
 func EncodeTies(ties map[string]string) string {
 	b := []byte{'{'}
 	for i, name := range slices.Sorted(maps.Keys(ties)) {
@@ -111,8 +112,8 @@ func (m *Model) addTie(t Tie) error {
 	return nil
 }
 
-// TieByMetadata also takes the [Model.PossibleTies] for ties, and returns how many there were. It is for files that are known to be written
-// by the Python library's save_model.
+// TieByMetadata also takes the [Model.PossibleTies] for ties, and returns how many there were. It is for files that are
+// known to be written by the Python library's save_model.
 func (m *Model) TieByMetadata() int {
 	ties := m.PossibleTies()
 	for _, t := range ties {
@@ -122,8 +123,9 @@ func (m *Model) TieByMetadata() int {
 	return len(ties)
 }
 
-// PossibleTies are the metadata entries from a name that is not stored to a name that is, sorted, without those that are Ties already. That is
-// how the Python library's save_model notes what it dropped, but nothing in a file tells such entries from others.
+// PossibleTies are the metadata entries from a name that is not stored to a name that is, sorted, without those that
+// are Ties already. That is how the Python library's save_model notes what it dropped, but nothing in a file tells such
+// entries from others.
 func (m *Model) PossibleTies() []Tie {
 	var ties []Tie
 	for name, kept := range m.Metadata {

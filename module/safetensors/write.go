@@ -15,8 +15,8 @@ import (
 // writeBuffer gathers the header and small tensors into larger writes; what is larger goes past it.
 const writeBuffer = 256 << 10
 
-// Source writes the bytes of one tensor, little-endian and row-major, exactly t.Bytes of them. It is called once a tensor, in
-// the order of the file, from one goroutine.
+// Source writes the bytes of one tensor, little-endian and row-major, exactly t.Bytes of them. It is called once a
+// tensor, in the order of the file, from one goroutine.
 type Source func(w io.Writer, t TensorInfo) error
 
 // Write writes a file to w: h, which comes from [NewHeader], and then what source writes for each tensor. It borrows w.
@@ -68,10 +68,11 @@ func (e *exactWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteFile writes a file as [Write] does, so that path is either the whole new file or what it was before. The bytes go to a
-// temporary file beside it, are synced, and take the name by a rename: a process that has the old file mapped keeps its bytes.
-// A symbolic link to a regular file, or to nothing, is replaced, not followed. A path that is something else, or a link to something else, such as
-// /dev/stdout, fails with [ErrNotRegular]. On any error, a full disk among them, the temporary file is removed. Errors name the path.
+// WriteFile writes a file as [Write] does, so that path is either the whole new file or what it was before. The bytes
+// go to a temporary file beside it, are synced, and take the name by a rename: a process that has the old file mapped
+// keeps its bytes. A symbolic link to a regular file, or to nothing, is replaced, not followed. A path that is
+// something else, or a link to something else, such as /dev/stdout, fails with [ErrNotRegular]. On any error, a full
+// disk among them, the temporary file is removed. Errors name the path.
 func WriteFile(path string, h *Header, source Source) (err error) {
 	defer func() {
 		if err != nil {
@@ -96,7 +97,8 @@ func WriteFile(path string, h *Header, source Source) (err error) {
 	return replace(path, mode, keep, func(w io.Writer) error { return Write(w, h, source) })
 }
 
-// replace puts a file with what write writes in the place of path. With keep it gets just that mode, whatever the umask.
+// replace puts a file with what write writes in the place of path. With keep it gets just that mode, whatever the
+// umask.
 func replace(path string, mode fs.FileMode, keep bool, write func(w io.Writer) error) (err error) {
 	f, err := createSibling(path, mode)
 	if err != nil {
@@ -131,8 +133,8 @@ func replace(path string, mode fs.FileMode, keep bool, write func(w io.Writer) e
 	return syncDir(filepath.Dir(path))
 }
 
-// createSibling makes a new file in path's directory, where a rename to path is atomic. The umask applies to mode, which
-// os.CreateTemp would not give.
+// createSibling makes a new file in path's directory, where a rename to path is atomic. The umask applies to mode,
+// which os.CreateTemp would not give.
 func createSibling(path string, mode fs.FileMode) (*os.File, error) {
 	dir, base := filepath.Split(path)
 	// The name has to fit the file system's 255 bytes whatever the base is.

@@ -1,5 +1,5 @@
-// Package panics is what becomes of a function that does not return: of its panic, and of the end of its goroutine. Whoever runs functions of
-// others gives their callers these errors.
+// Package panics is what becomes of a function that does not return: of its panic, and of the end of its goroutine.
+// Whoever runs functions of others gives their callers these errors.
 package panics
 
 import (

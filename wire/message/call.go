@@ -1,7 +1,7 @@
 package message
 
-// Call asks for an endpoint's work: the body of [OpCall], [OpSubmit], [OpStream] and [OpInvalidateCall]. Its frame carries the
-// descriptors that Handles name.
+// Call asks for an endpoint's work: the body of [OpCall], [OpSubmit], [OpStream] and [OpInvalidateCall]. Its frame
+// carries the descriptors that Handles name.
 type Call struct {
 	// Endpoint is the endpoint's name.
 	Endpoint string `cbor:"1,keyasint"`
@@ -29,8 +29,8 @@ type ObjectRef struct {
 	ID string `cbor:"1,keyasint"`
 	// Server is the server that has it.
 	Server string `cbor:"2,keyasint"`
-	// Token is the reference that the session got with the answer: another one for each, within the server's life. 0 from a server
-	// that does not tell its references apart.
+	// Token is the reference that the session got with the answer: another one for each, within the server's life. 0
+	// from a server that does not tell its references apart.
 	Token uint64 `cbor:"3,keyasint,omitempty"`
 }
 

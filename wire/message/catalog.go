@@ -77,7 +77,8 @@ type Withdrawn struct{}
 
 // List asks what is published. An answer has as many versions as fit; where there are more, it says how to go on.
 type List struct {
-	// After is the name behind which the list begins, or where it goes on: the Next of the answer before. Empty for the beginning.
+	// After is the name behind which the list begins, or where it goes on: the Next of the answer before. Empty for the
+	// beginning.
 	After string `cbor:"1,keyasint,omitempty"`
 	// AfterVersion is the NextVersion of the answer before: versions of that name are listed from behind it on.
 	AfterVersion uint64 `cbor:"2,keyasint,omitempty"`
@@ -87,11 +88,11 @@ type List struct {
 type Listed struct {
 	// Models are the names, sorted.
 	Models []ModelInfo `cbor:"1,keyasint"`
-	// Loading are the names that the server loads a version of, or failed to, sorted. They need not be among Models. They stand in the first
-	// answer of a list.
+	// Loading are the names that the server loads a version of, or failed to, sorted. They need not be among Models.
+	// They stand in the first answer of a list.
 	Loading []Loading `cbor:"2,keyasint,omitempty"`
-	// Next and NextVersion are the name and the version that came last, where there are more; empty at the end. The next answer may begin with
-	// more versions of the same name.
+	// Next and NextVersion are the name and the version that came last, where there are more; empty at the end. The
+	// next answer may begin with more versions of the same name.
 	Next        string `cbor:"3,keyasint,omitempty"`
 	NextVersion uint64 `cbor:"4,keyasint,omitempty"`
 }
@@ -224,8 +225,8 @@ type Holder struct {
 	Since int64 `cbor:"6,keyasint,omitempty"`
 }
 
-// Watch asks for an event for each change of the names, or of all where there are none. The events' frames have the ID of
-// this request. The current version of each name is reported first.
+// Watch asks for an event for each change of the names, or of all where there are none. The events' frames have the ID
+// of this request. The current version of each name is reported first.
 type Watch struct {
 	// Names are the names to watch; they need not exist yet.
 	Names []string `cbor:"1,keyasint,omitempty"`

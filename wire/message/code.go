@@ -47,7 +47,8 @@ const (
 	CodeOutOfMemory Code = 25
 	// CodeClosed is a thing that was closed before.
 	CodeClosed Code = 26
-	// CodeApplication is an error of the program's own: its type is the program's word for it, its data an [ApplicationError].
+	// CodeApplication is an error of the program's own: its type is the program's word for it, its data an
+	// [ApplicationError].
 	CodeApplication Code = 27
 )
 

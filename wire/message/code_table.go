@@ -18,12 +18,13 @@ type CodeRow struct {
 	Type string
 	// Err is the sentinel on both sides.
 	Err error
-	// Class makes the row stand for received errors of the code whose type no row has. At most one row of a code has it.
+	// Class makes the row stand for received errors of the code whose type no row has. At most one row of a code has
+	// it.
 	Class bool
 }
 
-// CodeTable translates between errors and codes. Of several rows that an error answers to the first is its class, and the others are
-// sent along. It is immutable.
+// CodeTable translates between errors and codes. Of several rows that an error answers to the first is its class, and
+// the others are sent along. It is immutable.
 type CodeTable struct{ rows []CodeRow }
 
 // NewCodeTable makes a table of the given rows, followed by those for the errors of this package and of the standard
@@ -51,10 +52,11 @@ func (t *CodeTable) Named(name string) []error {
 // Encode is [CodeTable.EncodeWith] without details.
 func (t *CodeTable) Encode(err error) *Error { return t.EncodeWith(err, ErrorDetails{}) }
 
-// EncodeWith returns err as it is sent. An *Error in its chain that came from another process, or was made by the program, keeps its
-// code, type and data, and a Code in its chain is its code; else the first row that it answers to decides, and an error that no row
-// knows is [CodeInternal] with its Go type. The message is the text of the whole chain, cut at [MaxErrorMessage]. The details go
-// along, with the other rows that err answers to. EncodeWith of nil is nil.
+// EncodeWith returns err as it is sent. An *Error in its chain that came from another process, or was made by the
+// program, keeps its code, type and data, and a Code in its chain is its code; else the first row that it answers to
+// decides, and an error that no row knows is [CodeInternal] with its Go type. The message is the text of the whole
+// chain, cut at [MaxErrorMessage]. The details go along, with the other rows that err answers to. EncodeWith of nil is
+// nil.
 func (t *CodeTable) EncodeWith(err error, details ErrorDetails) *Error {
 	if err == nil {
 		return nil
@@ -242,7 +244,8 @@ func bounded(e *Error, causes int) *Error {
 	return out
 }
 
-// dataDecMode bounds how deep the program's own data of an error is: in the last cause of a task of a list there must be room for it.
+// dataDecMode bounds how deep the program's own data of an error is: in the last cause of a task of a list there must
+// be room for it.
 var dataDecMode = mustDataDecMode()
 
 func mustDataDecMode() cbor.DecMode {
@@ -255,8 +258,8 @@ func mustDataDecMode() cbor.DecMode {
 	return m
 }
 
-// Decode returns a received error as one that answers errors.Is for the sentinels of its class and of those in its details, and for
-// those of more, and errors.As for *Error. Its text is the peer's message. Decode of nil is nil.
+// Decode returns a received error as one that answers errors.Is for the sentinels of its class and of those in its
+// details, and for those of more, and errors.As for *Error. Its text is the peer's message. Decode of nil is nil.
 func (t *CodeTable) Decode(e *Error, more ...error) error {
 	if e == nil {
 		return nil
@@ -300,8 +303,8 @@ func (r *remoteError) Error() string { return r.err.Error() }
 
 func (r *remoteError) Unwrap() []error { return append([]error{r.err}, r.also...) }
 
-// CutText is a text of at most max bytes, which must be 8 or more: a longer one is cut and, where max is 64 or more, says how much
-// was left out. The result is UTF-8 whatever the text was.
+// CutText is a text of at most max bytes, which must be 8 or more: a longer one is cut and, where max is 64 or more,
+// says how much was left out. The result is UTF-8 whatever the text was.
 func CutText(text string, max int) string {
 	if len(text) <= max && utf8.ValidString(text) {
 		return text

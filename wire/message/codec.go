@@ -56,8 +56,8 @@ func mustDecMode() cbor.DecMode {
 	return m
 }
 
-// Marshal encodes a message deterministically: equal values give equal bytes. Errors are [ErrEncoding], and [ErrType] for what has no
-// encoding.
+// Marshal encodes a message deterministically: equal values give equal bytes. Errors are [ErrEncoding], and [ErrType]
+// for what has no encoding.
 func Marshal(v any) ([]byte, error) {
 	b, err := encMode.Marshal(v)
 	if err != nil {
@@ -102,7 +102,8 @@ func decodingError(err error) error {
 	return fmt.Errorf("%w: %w", ErrEncoding, err)
 }
 
-// misfit says which item does not fit where. The types of Go that the codec speaks of mean nothing to a peer in another language.
+// misfit says which item does not fit where. The types of Go that the codec speaks of mean nothing to a peer in another
+// language.
 func misfit(e *cbor.UnmarshalTypeError) string {
 	text := "an item of type " + e.CBORType
 	if i := strings.LastIndexByte(e.StructFieldName, '.'); i >= 0 {

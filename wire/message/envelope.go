@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A request's envelope is written and read by hand, for speed: it is in the way of every call, and the general codec takes
-// most of a microsecond and four allocations for it. The bytes are the same, and so is what is refused; a fuzz test
-// holds both against each other. Tags are let through inside the body: which of them an operation allows is for
+// A request's envelope is written and read by hand, for speed: it is in the way of every call, and the general codec
+// takes most of a microsecond and four allocations for it. The bytes are the same, and so is what is refused; a fuzz
+// test holds both against each other. Tags are let through inside the body: which of them an operation allows is for
 // whoever decodes it.
 
 // AppendRequest appends r to b, as [Marshal] would encode it, and returns the extended slice. r.Body must be nil or one
@@ -51,8 +51,8 @@ func MarshalRequest(op Op, timeout time.Duration, v any) ([]byte, error) {
 	return AppendRequest(make([]byte, 0, 24+len(r.Body)), r), nil
 }
 
-// ParseRequest decodes the body of a request frame, with the checks of [UnmarshalPayload]. The request's Body is a part of
-// data, which must stay as it is while that is in use; it is well-formed, and checked further by whoever decodes it.
+// ParseRequest decodes the body of a request frame, with the checks of [UnmarshalPayload]. The request's Body is a part
+// of data, which must stay as it is while that is in use; it is well-formed, and checked further by whoever decodes it.
 // Errors are [ErrEncoding], and [ErrBounds] where the envelope is one and what stands in it is beyond the bounds.
 func ParseRequest(data []byte) (Request, error) {
 	if r, ok := parsePlainRequest(data); ok {
@@ -76,7 +76,8 @@ func definiteMap(data []byte) bool {
 	return len(data) > 0 && data[0] > cborMap<<5 && data[0] < cborMap<<5|24
 }
 
-// parsePlainRequest reads a request as AppendRequest writes it. Whatever else it is, valid or not, is for UnmarshalPayload.
+// parsePlainRequest reads a request as AppendRequest writes it. Whatever else it is, valid or not, is for
+// UnmarshalPayload.
 func parsePlainRequest(data []byte) (r Request, ok bool) {
 	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|3 || data[1] != 1 {
 		return Request{}, false

@@ -1,10 +1,10 @@
 package message
 
-// Readers of a version differ in their lease alone. What is large, the manifest and the handles, is encoded once, and sent to each behind a
-// head of its own ([Conn.SendShared]).
+// Readers of a version differ in their lease alone. What is large, the manifest and the handles, is encoded once, and
+// sent to each behind a head of its own ([Conn.SendShared]).
 
-// MarshalAcquiredTail encodes what follows the head of an [Acquired]: the manifest and the handles. manifest is the part of it that is the
-// manifest. Errors are those of [Marshal].
+// MarshalAcquiredTail encodes what follows the head of an [Acquired]: the manifest and the handles. manifest is the
+// part of it that is the manifest. Errors are those of [Marshal].
 func MarshalAcquiredTail(m *Manifest, handles []Handle) (tail []byte, manifest RawMessage, err error) {
 	columns, err := Marshal(m)
 	if err != nil {
@@ -20,7 +20,8 @@ func MarshalAcquiredTail(m *Manifest, handles []Handle) (tail []byte, manifest R
 	return tail, tail[1 : 1+len(columns) : 1+len(columns)], nil
 }
 
-// AppendAcquiredHead appends the head of an [Acquired]: with a tail behind it, it is what [Marshal] would make. The name must be valid UTF-8.
+// AppendAcquiredHead appends the head of an [Acquired]: with a tail behind it, it is what [Marshal] would make. The
+// name must be valid UTF-8.
 func AppendAcquiredHead(b []byte, lease uint64, name string, version uint64) []byte {
 	b = appendHead(append(b, cborMap<<5|5, 1), cborUnsigned, lease)
 	b = append(appendHead(append(b, 2), cborText, uint64(len(name))), name...)

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// Calls and their answers are written and read by hand for the same reason as a request's envelope, and held against the general codec
-// by a fuzz test too. What stands in them is left to whoever decodes it.
+// Calls and their answers are written and read by hand for the same reason as a request's envelope, and held against
+// the general codec by a fuzz test too. What stands in them is left to whoever decodes it.
 
 // CallParts is a [Call] as it stands in a message.
 type CallParts struct {
@@ -19,8 +19,8 @@ type CallParts struct {
 	Handles []Handle
 }
 
-// ParseCall decodes a [Call] as [UnmarshalPayload] would, but for what is inside of the arguments. Endpoint and Args are parts of
-// data, which must stay as it is while they are in use. Errors are [ErrEncoding].
+// ParseCall decodes a [Call] as [UnmarshalPayload] would, but for what is inside of the arguments. Endpoint and Args
+// are parts of data, which must stay as it is while they are in use. Errors are [ErrEncoding].
 func ParseCall(data []byte) (CallParts, error) {
 	if p, ok := parsePlainCall(data); ok {
 		return p, nil
@@ -58,8 +58,8 @@ func parsePlainCall(data []byte) (p CallParts, ok bool) {
 	return p, pairs == 0 && len(rest) == 0
 }
 
-// AppendCallRequest appends a request whose body is the call, as [MarshalPayload] would encode the two, and returns the extended slice.
-// r.Body is not used; c.Args must be nil or one encoded item. Errors are [ErrEncoding].
+// AppendCallRequest appends a request whose body is the call, as [MarshalPayload] would encode the two, and returns the
+// extended slice. r.Body is not used; c.Args must be nil or one encoded item. Errors are [ErrEncoding].
 func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
 	if !utf8.ValidString(c.Endpoint) {
 		return b, fmt.Errorf("%w: the endpoint's name is not valid UTF-8", ErrEncoding)
@@ -95,8 +95,8 @@ func appendHandles(b []byte, key byte, handles []Handle) ([]byte, error) {
 	return append(append(b, key), item...), nil
 }
 
-// AppendReturned appends r, as [MarshalPayload] would encode it, and returns the extended slice. r.Value must be nil or one encoded
-// item. Errors are [ErrEncoding].
+// AppendReturned appends r, as [MarshalPayload] would encode it, and returns the extended slice. r.Value must be nil or
+// one encoded item. Errors are [ErrEncoding].
 func AppendReturned(b []byte, r *Returned) ([]byte, error) {
 	var pairs byte
 	for _, there := range [...]bool{len(r.Value) > 0, len(r.Handles) > 0, r.Object != nil, r.Cached} {
@@ -125,8 +125,8 @@ func AppendReturned(b []byte, r *Returned) ([]byte, error) {
 	return b, nil
 }
 
-// ParseReturned decodes a [Returned] as [UnmarshalPayload] would, but for what is inside of the value. That is a part of data,
-// which must stay as it is while it is in use. Errors are [ErrEncoding].
+// ParseReturned decodes a [Returned] as [UnmarshalPayload] would, but for what is inside of the value. That is a part
+// of data, which must stay as it is while it is in use. Errors are [ErrEncoding].
 func ParseReturned(data []byte) (Returned, error) {
 	if r, ok := parsePlainReturned(data); ok {
 		return r, nil

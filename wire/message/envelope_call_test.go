@@ -64,9 +64,9 @@ func TestAnswersAreWrittenAndReadAsByTheCodec(t *testing.T) {
 	}
 }
 
-// FuzzCall holds the hand-written reading of calls and answers against the general codec. What the first accepts the second does
-// too, with the same value, unless something inside of the argument is not valid; and what the first leaves alone is none of
-// its business.
+// FuzzCall holds the hand-written reading of calls and answers against the general codec. What the first accepts the
+// second does too, with the same value, unless something inside of the argument is not valid; and what the first leaves
+// alone is none of its business.
 func FuzzCall(f *testing.F) {
 	for _, c := range someCalls() {
 		body, _ := MarshalPayload(c)
@@ -104,8 +104,8 @@ func FuzzCall(f *testing.F) {
 	})
 }
 
-// refusedWithin holds that the general codec refuses something inside of an argument or value, such as a tag of its own around what
-// does not belong there: whoever decodes that will be told.
+// refusedWithin holds that the general codec refuses something inside of an argument or value, such as a tag of its own
+// around what does not belong there: whoever decodes that will be told.
 func refusedWithin(t *testing.T, raw RawMessage) {
 	t.Helper()
 	require.Error(t, UnmarshalPayload(raw, new(any)))

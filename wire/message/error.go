@@ -1,6 +1,7 @@
 package message
 
-// Bounds of what an error says, so that an error can be sent whatever it is about. What is beyond them is left out by the sender.
+// Bounds of what an error says, so that an error can be sent whatever it is about. What is beyond them is left out by
+// the sender.
 const (
 	// MaxErrorMessage is how many bytes the message of an error has.
 	MaxErrorMessage = 4096
@@ -18,8 +19,8 @@ type Error struct {
 	Code Code `cbor:"1,keyasint"`
 	// Message is one sentence for people.
 	Message string `cbor:"2,keyasint"`
-	// Type tells errors of one code apart: a word of the table in PROTOCOL.md, or for what that does not have the sender's own name of
-	// it, such as a Go type. It may be empty.
+	// Type tells errors of one code apart: a word of the table in PROTOCOL.md, or for what that does not have the
+	// sender's own name of it, such as a Go type. It may be empty.
 	Type string `cbor:"3,keyasint,omitempty"`
 	// Data is one CBOR item with more about it, mostly an [ErrorDetails]; it may be nil.
 	Data RawMessage `cbor:"4,keyasint,omitempty"`
@@ -63,7 +64,8 @@ type ApplicationError struct {
 
 // ErrorDetails are what there is to say of an error beside its class and its message.
 type ErrorDetails struct {
-	// Classes are what else the error is: one that says that memory cannot be shared may also say that the device is not supported.
+	// Classes are what else the error is: one that says that memory cannot be shared may also say that the device is
+	// not supported.
 	Classes []ErrorClass `cbor:"1,keyasint,omitempty"`
 	// Cause is why a task failed or was cancelled; nil for other errors.
 	Cause *Error `cbor:"2,keyasint,omitempty"`

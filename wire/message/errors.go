@@ -13,8 +13,8 @@ import (
 var (
 	// ErrEncoding is a body that is not one strictly encoded CBOR item of the expected type.
 	ErrEncoding = errors.New("bad encoding")
-	// ErrBounds is an item beyond what a message may hold ([MaxDepth], [MaxPayloadDepth], [MaxElements], [MaxPairs]), or one of indefinite
-	// length. It is [ErrEncoding] too.
+	// ErrBounds is an item beyond what a message may hold ([MaxDepth], [MaxPayloadDepth], [MaxElements], [MaxPairs]),
+	// or one of indefinite length. It is [ErrEncoding] too.
 	ErrBounds = errors.New("beyond the bounds of a message")
 	// ErrType is a value of a type that has no encoding, such as a channel. It is [ErrEncoding] too.
 	ErrType = errors.New("a value of this type cannot cross to another process")

@@ -13,7 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// fields is what fields.json has: the tables of PROTOCOL.md and the maps of protocol.cddl, for programs in other languages.
+// fields is what fields.json has: the tables of PROTOCOL.md and the maps of protocol.cddl, for programs in other
+// languages.
 type fields struct {
 	Protocol   int                       `json:"protocol"`
 	Frames     map[string]int            `json:"frames"`
@@ -51,7 +52,8 @@ var (
 	operationRow = regexp.MustCompile(`(?m)^\| (\d+) \| ([a-z ]+) \|([a-z -]*)\|([a-z, -]*)\|[^|]*\|$`)
 )
 
-// TestFieldsAreThoseOfTheSchema keeps fields.json equal to the schema and the prose. `go test ./wire/message -run TestFields -update` writes it.
+// TestFieldsAreThoseOfTheSchema keeps fields.json equal to the schema and the prose. `go test ./wire/message -run
+// TestFields -update` writes it.
 func TestFieldsAreThoseOfTheSchema(t *testing.T) {
 	schema, err := os.ReadFile("../protocol.cddl")
 	require.NoError(t, err)

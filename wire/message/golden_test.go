@@ -117,8 +117,8 @@ type vector struct {
 	Bytes   int    `json:"bytes"`
 }
 
-// Golden vectors hold every other implementation to these bytes, and this one too: a change of theirs is a change of the
-// protocol. `go test -run Golden -update ./wire/message` writes them anew.
+// Golden vectors hold every other implementation to these bytes, and this one too: a change of theirs is a change of
+// the protocol. `go test -run Golden -update ./wire/message` writes them anew.
 func TestGolden(t *testing.T) {
 	var index []vector
 	for _, s := range samples() {

@@ -23,8 +23,9 @@ type Agreement struct {
 // Has reports whether both sides have the feature.
 func (a *Agreement) Has(feature string) bool { return slices.Contains(a.Features, feature) }
 
-// ClientHandshake sends mine and waits for the server's hello. Zero Protocol and Oldest mean this package's. If the server
-// refuses, the error is its *[Error]; if it says goodbye instead, one with [CodeUnavailable]. The caller closes c on an error.
+// ClientHandshake sends mine and waits for the server's hello. Zero Protocol and Oldest mean this package's. If the
+// server refuses, the error is its *[Error]; if it says goodbye instead, one with [CodeUnavailable]. The caller closes
+// c on an error.
 func ClientHandshake(c *wire.Conn, mine Hello) (*Agreement, error) {
 	mine = mine.withDefaults()
 	if err := sendHello(c, mine); err != nil {
@@ -41,9 +42,9 @@ func ClientHandshake(c *wire.Conn, mine Hello) (*Agreement, error) {
 }
 
 // ServerHandshake waits for the client's hello and answers with mine. Zero Protocol and Oldest mean this package's. A
-// client that sends anything else first, or speaks no common version, is told so and is an error. check, if not nil, may
-// refuse the client: its error is sent as it is if it is an *[Error], else as [CodePermissionDenied]. The caller closes c
-// on an error.
+// client that sends anything else first, or speaks no common version, is told so and is an error. check, if not nil,
+// may refuse the client: its error is sent as it is if it is an *[Error], else as [CodePermissionDenied]. The caller
+// closes c on an error.
 func ServerHandshake(c *wire.Conn, mine Hello, check func(*Hello) error) (*Agreement, error) {
 	mine = mine.withDefaults()
 	theirs, err := receiveHello(c)

@@ -38,8 +38,8 @@ func numberedFiles(t testing.TB, n int) []*os.File {
 	return files
 }
 
-// checkDescriptors checks, when the test has closed everything, that no descriptor is left of it. It must be called before anything else
-// of the test registers its cleanup.
+// checkDescriptors checks, when the test has closed everything, that no descriptor is left of it. It must be called
+// before anything else of the test registers its cleanup.
 func checkDescriptors(t testing.TB) {
 	t.Helper()
 	a, b, err := wire.Pipe(wire.Limits{}) // the runtime opens the descriptors of its own that it keeps

@@ -1,8 +1,8 @@
 package message
 
-// Manifest lists the tensors of a state dict in columns: one column a property, so that ten thousand tensors are a handful
-// of CBOR items. All numbers in byte strings are little-endian. [NewManifest] fills it, [Manifest.Decode] checks it and
-// reads it; nothing in it may be used before that.
+// Manifest lists the tensors of a state dict in columns: one column a property, so that ten thousand tensors are a
+// handful of CBOR items. All numbers in byte strings are little-endian. [NewManifest] fills it, [Manifest.Decode]
+// checks it and reads it; nothing in it may be used before that.
 type Manifest struct {
 	// Names are all tensors' names, one after the other.
 	Names string `cbor:"1,keyasint"`

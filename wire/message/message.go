@@ -100,18 +100,19 @@ type Handle struct {
 	Blob []byte `cbor:"5,keyasint,omitempty"`
 	// File is the index of the descriptor among those of the frame, or -1 for kinds without one.
 	File int32 `cbor:"6,keyasint"`
-	// Name is what the owner calls memory that it lends and that nobody writes any more, at most [MaxHandleName] bytes; empty for other
-	// memory. Nobody can guess it. A client that passes the memory to the same owner sends it along.
+	// Name is what the owner calls memory that it lends and that nobody writes any more, at most [MaxHandleName] bytes;
+	// empty for other memory. Nobody can guess it. A client that passes the memory to the same owner sends it along.
 	Name string `cbor:"7,keyasint,omitempty"`
-	// Storage is what a client calls memory of its own, if Version is not 0 or [FeatureKeep] was agreed. It means nothing to others than this
-	// client.
+	// Storage is what a client calls memory of its own, if Version is not 0 or [FeatureKeep] was agreed. It means
+	// nothing to others than this client.
 	Storage uint64 `cbor:"8,keyasint,omitempty"`
-	// Version numbers the bytes of that memory: the client promises that they are the same as long as it is. 0 promises nothing.
+	// Version numbers the bytes of that memory: the client promises that they are the same as long as it is. 0 promises
+	// nothing.
 	Version uint64 `cbor:"9,keyasint,omitempty"`
 }
 
-// FeatureKeep is the feature of servers that keep memory of arguments mapped: a handle in a call with a Storage asks for that, and a later one with
-// the same Storage and neither File nor Blob names what is kept ([Handle.Kept]).
+// FeatureKeep is the feature of servers that keep memory of arguments mapped: a handle in a call with a Storage asks
+// for that, and a later one with the same Storage and neither File nor Blob names what is kept ([Handle.Kept]).
 const FeatureKeep = "keep"
 
 // Kept reports whether the handle names memory that the receiver is to have kept, by its number alone.
@@ -136,8 +137,8 @@ func (h Handle) Validate(files int) error {
 	return nil
 }
 
-// ValidateHandles checks every handle by itself, and that each of the message's descriptors is named by one of them and no more. Errors are
-// [ErrProtocol].
+// ValidateHandles checks every handle by itself, and that each of the message's descriptors is named by one of them and
+// no more. Errors are [ErrProtocol].
 func ValidateHandles(handles []Handle, files int) error {
 	used := make([]bool, files)
 	for i, h := range handles {

@@ -28,7 +28,8 @@ type ObjectInfo struct {
 	AccessedAt int64 `cbor:"9,keyasint"`
 	// Token is the reference that [OpObjectRefer] gave; 0 in other answers.
 	Token uint64 `cbor:"10,keyasint,omitempty"`
-	// Holders are the sessions that have references, those that have had them longest first; of very many the first ones.
+	// Holders are the sessions that have references, those that have had them longest first; of very many the first
+	// ones.
 	Holders []ObjectHolder `cbor:"11,keyasint,omitempty"`
 	// Sessions is how many sessions have references.
 	Sessions uint64 `cbor:"12,keyasint,omitempty"`
@@ -77,8 +78,8 @@ const MaxReleases = 4096
 type ReleaseObjects struct {
 	// IDs are the objects.
 	IDs []string `cbor:"1,keyasint"`
-	// Tokens, if there are any, are as many as IDs: which reference is meant, 0 for the oldest that the session has. A reference
-	// that was given back before is not there any more, so asking twice is the same as asking once.
+	// Tokens, if there are any, are as many as IDs: which reference is meant, 0 for the oldest that the session has. A
+	// reference that was given back before is not there any more, so asking twice is the same as asking once.
 	Tokens []uint64 `cbor:"2,keyasint,omitempty"`
 }
 
@@ -92,7 +93,8 @@ type ObjectsReleased struct {
 type ObjectReleased struct {
 	// ID is the object.
 	ID string `cbor:"1,keyasint"`
-	// Released tells that a reference was given back; false for an object that is gone or of which the session has none.
+	// Released tells that a reference was given back; false for an object that is gone or of which the session has
+	// none.
 	Released bool `cbor:"2,keyasint,omitempty"`
 	// Destroyed tells that it was the last one.
 	Destroyed bool `cbor:"3,keyasint,omitempty"`
@@ -100,8 +102,8 @@ type ObjectReleased struct {
 	Refs uint64 `cbor:"4,keyasint,omitempty"`
 	// Token is the reference that was given back.
 	Token uint64 `cbor:"5,keyasint,omitempty"`
-	// Error is why nothing was given back: [CodeStaleHandle] for an object that is gone, [CodePermissionDenied] for one of which this
-	// session has no reference; nil where one was.
+	// Error is why nothing was given back: [CodeStaleHandle] for an object that is gone, [CodePermissionDenied] for one
+	// of which this session has no reference; nil where one was.
 	Error *Error `cbor:"6,keyasint,omitempty"`
 }
 
@@ -111,8 +113,8 @@ type WatchObjects struct{}
 // WatchingObjects answers [OpObjectWatch]. From now on event frames with the ID of the request may come.
 type WatchingObjects struct{}
 
-// ObjectGone tells of an object that the server has destroyed although this session had references to it: the body of an event
-// frame with the ID of the watch. The references are gone with it.
+// ObjectGone tells of an object that the server has destroyed although this session had references to it: the body of
+// an event frame with the ID of the watch. The references are gone with it.
 type ObjectGone struct {
 	// ID is the object.
 	ID string `cbor:"1,keyasint"`

@@ -6,8 +6,8 @@ import "strconv"
 type Op uint16
 
 // The operations. Numbers are stable. An operation that the receiver does not know is answered with [CodeUnsupported],
-// and the connection goes on. 32 to 63 are kept for calls, 64 to 95 for tasks, 96 to 127 for caches, 128 to 159 for managed
-// objects, 160 to 191 for streams; 0x8000 and above are free for experiments and mean nothing to anyone else.
+// and the connection goes on. 32 to 63 are kept for calls, 64 to 95 for tasks, 96 to 127 for caches, 128 to 159 for
+// managed objects, 160 to 191 for streams; 0x8000 and above are free for experiments and mean nothing to anyone else.
 const (
 	// OpPing answers at once: [Ping], [Pong].
 	OpPing Op = 1
@@ -47,8 +47,8 @@ const (
 	OpTaskCancel Op = 68
 	// OpTasks lists tasks: [Tasks], [TasksListed].
 	OpTasks Op = 69
-	// OpTaskWatch sends a [TaskEvent] for each task that there is, and then for each change of one, until [OpUnwatch]: [WatchTasks],
-	// [WatchingTasks].
+	// OpTaskWatch sends a [TaskEvent] for each task that there is, and then for each change of one, until [OpUnwatch]:
+	// [WatchTasks], [WatchingTasks].
 	OpTaskWatch Op = 70
 
 	// OpInvalidateCall drops the cached result of a call: [Call], [Invalidated].
@@ -60,19 +60,19 @@ const (
 	OpObjectInfo Op = 128
 	// OpObjectRelease gives references to managed objects back: [ReleaseObjects], [ObjectsReleased].
 	OpObjectRelease Op = 129
-	// OpObjectWatch sends an [ObjectGone] for each managed object that the server destroys while the session has a reference to
-	// it: [WatchObjects], [WatchingObjects]. Asking again moves the events to the new request.
+	// OpObjectWatch sends an [ObjectGone] for each managed object that the server destroys while the session has a
+	// reference to it: [WatchObjects], [WatchingObjects]. Asking again moves the events to the new request.
 	OpObjectWatch Op = 130
 	// OpObjectRefer gives the session one reference more to a managed object: [Object], [ObjectInfo].
 	OpObjectRefer Op = 131
 	// OpObjects lists managed objects and who holds them: [Objects], [ObjectsListed].
 	OpObjects Op = 132
-	// OpObjectDestroy takes all references to a managed object away, whoever has them: [Object], [ObjectInfo] as it was. It is for the
-	// server's own user and root; others are refused with [CodePermissionDenied].
+	// OpObjectDestroy takes all references to a managed object away, whoever has them: [Object], [ObjectInfo] as it
+	// was. It is for the server's own user and root; others are refused with [CodePermissionDenied].
 	OpObjectDestroy Op = 133
 
-	// OpStream calls an endpoint whose results come one by one: [Call]; each result is a [StreamItem] in an event frame,
-	// and the response, which is empty, is the end.
+	// OpStream calls an endpoint whose results come one by one: [Call]; each result is a [StreamItem] in an event
+	// frame, and the response, which is empty, is the end.
 	OpStream Op = 160
 	// OpStreamMore allows the server to send more items: [StreamMore], [StreamMoreDone].
 	OpStreamMore Op = 161

@@ -6,8 +6,8 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// The tags by which tensors and state dicts stand in arguments and results (RFC 8949 §3.4; the numbers are of the range that
-// anyone may use).
+// The tags by which tensors and state dicts stand in arguments and results (RFC 8949 §3.4; the numbers are of the range
+// that anyone may use).
 const (
 	// TagTensor marks a [TensorRef].
 	TagTensor = 50001
@@ -87,8 +87,8 @@ func MarshalPayload(v any) (RawMessage, error) {
 	return b, nil
 }
 
-// UnmarshalPayload decodes a part of a payload with the strictness of [Unmarshal]. Raw parts may hold tags; whoever decodes those
-// checks them.
+// UnmarshalPayload decodes a part of a payload with the strictness of [Unmarshal]. Raw parts may hold tags; whoever
+// decodes those checks them.
 func UnmarshalPayload(data []byte, v any) error {
 	if err := payloadDecMode.Unmarshal(data, v); err != nil {
 		return decodingError(err)
@@ -96,7 +96,8 @@ func UnmarshalPayload(data []byte, v any) error {
 	return checkPayloadTags(data)
 }
 
-// unmarshalEnvelope decodes a message in which tags may stand under one key only. That value is left to whoever decodes it.
+// unmarshalEnvelope decodes a message in which tags may stand under one key only. That value is left to whoever decodes
+// it.
 func unmarshalEnvelope(data []byte, free uint64, v any) error {
 	if err := payloadDecMode.Unmarshal(data, v); err != nil {
 		return decodingError(err)
@@ -112,8 +113,8 @@ func UnmarshalPlain(data []byte, v any) error {
 	return nil
 }
 
-// CheckPayload refuses what no receiver would decode: a payload that is nested too deep, or has too long an array or map. A sender that
-// asks gets the reason instead of leaving it to every receiver.
+// CheckPayload refuses what no receiver would decode: a payload that is nested too deep, or has too long an array or
+// map. A sender that asks gets the reason instead of leaving it to every receiver.
 func CheckPayload(data []byte) error {
 	if err := payloadDecMode.Wellformed(data); err != nil {
 		return decodingError(err)

@@ -80,8 +80,8 @@ type HandleSupport struct {
 	Reason string `cbor:"4,keyasint,omitempty"`
 }
 
-// MemoryUse is memory of one device that the server has for one purpose. No memory is counted twice: what serves two purposes is counted
-// for the first in the order in which they are named here.
+// MemoryUse is memory of one device that the server has for one purpose. No memory is counted twice: what serves two
+// purposes is counted for the first in the order in which they are named here.
 type MemoryUse struct {
 	// Device is the device.
 	Device UUID `cbor:"1,keyasint"`

@@ -1,7 +1,7 @@
 package message
 
-// StreamItem is one result of a stream: the body of an event frame with the ID of the stream's request, whose descriptors
-// Handles name.
+// StreamItem is one result of a stream: the body of an event frame with the ID of the stream's request, whose
+// descriptors Handles name.
 type StreamItem struct {
 	// Value is the result: one CBOR item, in which [TagTensor] and [TagStateDict] may stand.
 	Value RawMessage `cbor:"1,keyasint,omitempty"`

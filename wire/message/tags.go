@@ -2,17 +2,17 @@ package message
 
 import "fmt"
 
-// Tags stand in one place of a message, the arguments or the result of a call, and only two of them. The general codec lets more through:
-// it drops the tag of self-described CBOR (55799) wherever that stands, and reads others as what is inside of them. So messages
-// that may hold tags are looked at here.
+// Tags stand in one place of a message, the arguments or the result of a call, and only two of them. The general codec
+// lets more through: it drops the tag of self-described CBOR (55799) wherever that stands, and reads others as what is
+// inside of them. So messages that may hold tags are looked at here.
 
 // checkPayloadTags refuses any tag but those of tensors and state dicts in an item that is well-formed.
 func checkPayloadTags(item []byte) error {
 	return eachTag(item, func(tag uint64) bool { return tag == TagTensor || tag == TagStateDict })
 }
 
-// checkEnvelopeTags refuses tags in an encoded map that is well-formed, but in the value under the key free those of a payload. A message that
-// is no map is refused.
+// checkEnvelopeTags refuses tags in an encoded map that is well-formed, but in the value under the key free those of a
+// payload. A message that is no map is refused.
 func checkEnvelopeTags(data []byte, free uint64) error {
 	if len(data) == 0 || data[0]>>5 != cborMap {
 		return fmt.Errorf("%w: the message is no map", ErrEncoding)

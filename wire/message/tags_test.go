@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// TestTagsOutsideOfPayloadsAreRefused: no tag stands in an envelope, that of self-described CBOR included, and within a payload only the two
-// that PROTOCOL.md names (D28).
+// TestTagsOutsideOfPayloadsAreRefused: no tag stands in an envelope, that of self-described CBOR included, and within a
+// payload only the two that PROTOCOL.md names (D28).
 func TestTagsOutsideOfPayloadsAreRefused(t *testing.T) {
 	self := []byte{0xd9, 0xd9, 0xf7} // 55799
 	tensor := []byte{0xd9, 0xc3, 0x51}

@@ -4,7 +4,8 @@ package message
 type Task struct {
 	// ID is the task.
 	ID string `cbor:"1,keyasint"`
-	// After makes [OpTaskWait] answer at the first change after this number too, not only at the end; 0 for the end only.
+	// After makes [OpTaskWait] answer at the first change after this number too, not only at the end; 0 for the end
+	// only.
 	After uint64 `cbor:"2,keyasint,omitempty"`
 }
 
@@ -82,12 +83,13 @@ const (
 	TaskListed TaskEventKind = 1
 	// TaskChanged is a task that has come, or whose state or progress has changed.
 	TaskChanged TaskEventKind = 2
-	// TasksMissed says that there were more changes than the server keeps for a slow reader: some of them are lost. All tasks are
-	// listed again.
+	// TasksMissed says that there were more changes than the server keeps for a slow reader: some of them are lost. All
+	// tasks are listed again.
 	TasksMissed TaskEventKind = 3
 )
 
-// TaskEvent tells of a task to a watch. A slow reader gets every change of state, until there are too many, and the newest progress of each.
+// TaskEvent tells of a task to a watch. A slow reader gets every change of state, until there are too many, and the
+// newest progress of each.
 type TaskEvent struct {
 	// Kind says what it is.
 	Kind TaskEventKind `cbor:"1,keyasint"`

@@ -50,8 +50,8 @@ func TestLaunchArguments(t *testing.T) {
 }
 
 // TestStackGrowth is about the trap of the call path: an address of a variable on a goroutine's stack that was turned
-// into a number too early is stale once the call has made the stack grow. Fresh goroutines with stacks of many depths make
-// it grow at every point.
+// into a number too early is stale once the call has made the stack grow. Fresh goroutines with stacks of many depths
+// make it grow at every point.
 func TestStackGrowth(t *testing.T) {
 	use(t, "tiny")
 	const goroutines = 4000

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the header of the version that the package was generated from declares: counted once by hand, so that a generator
-// that loses functions is noticed without a header.
+// What the header of the version that the package was generated from declares: counted once by hand, so that a
+// generator that loses functions is noticed without a header.
 const (
 	wantBound    = 539 // functions of this package: 493 names of today, 46 older forms
 	wantDeclared = 685 // declarations in the header, older forms and both kinds of default stream included

@@ -33,8 +33,8 @@ func CString(s string) *byte {
 // maxString is where GoString stops looking for the NUL, in bytes.
 const maxString = 1 << 20
 
-// GoString copies the NUL-terminated text at p, which the driver or C may own; nil is the empty string. Text without a NUL
-// in its first MiB is cut there.
+// GoString copies the NUL-terminated text at p, which the driver or C may own; nil is the empty string. Text without a
+// NUL in its first MiB is cut there.
 func GoString(p *byte) string {
 	if p == nil {
 		return ""

@@ -37,8 +37,9 @@ const layoutFile = "testdata/layout_lp64.json"
 
 var update = flag.Bool("update", false, "write testdata/layout_lp64.json from what cc says of the header in CUDA_H")
 
-// TestLayout compares size, alignment and every field's offset of every record, and the size of every other type, with what
-// the C compiler says of cuda.h, and that with the numbers in testdata. Without a header or a compiler the numbers are all.
+// TestLayout compares size, alignment and every field's offset of every record, and the size of every other type, with
+// what the C compiler says of cuda.h, and that with the numbers in testdata. Without a header or a compiler the numbers
+// are all.
 func TestLayout(t *testing.T) {
 	committed := layouts{}
 	text, err := os.ReadFile(layoutFile)

@@ -13,8 +13,8 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// defaultNames are where the driver's library is looked for when nobody says: by its name in the places of the dynamic linker,
-// then by the name that only development packages have, then in the directory that WSL mounts.
+// defaultNames are where the driver's library is looked for when nobody says: by its name in the places of the dynamic
+// linker, then by the name that only development packages have, then in the directory that WSL mounts.
 var defaultNames = []string{"libcuda.so.1", "libcuda.so", "/usr/lib/wsl/lib/libcuda.so.1"}
 
 // library is the one driver library of the process. It is never closed: threads of the driver may run in it.
@@ -32,10 +32,10 @@ var library struct {
 // addresses are the functions found so far; 0 means not looked for, or not there.
 var addresses [functionCount]atomic.Uintptr
 
-// Load opens the driver's library from path, which names a file or is a name for the dynamic linker; the empty path means
-// the environment variable SHAREDTENSOR_LIBCUDA or, where that is not set, the usual places. Nobody has to call it: the
-// first function called does so with the empty path. There is one library in a process: once it is open, Load with
-// another path is an error. Load does not initialise CUDA; that is [Init].
+// Load opens the driver's library from path, which names a file or is a name for the dynamic linker; the empty path
+// means the environment variable SHAREDTENSOR_LIBCUDA or, where that is not set, the usual places. Nobody has to call
+// it: the first function called does so with the empty path. There is one library in a process: once it is open, Load
+// with another path is an error. Load does not initialise CUDA; that is [Init].
 func Load(path string) error {
 	library.mu.Lock()
 	defer library.mu.Unlock()
@@ -55,9 +55,9 @@ func Path() string {
 	return library.path
 }
 
-// UsePerThreadDefaultStream makes the functions that work on the default stream use one per thread, as programs compiled
-// with CUDA_API_PER_THREAD_DEFAULT_STREAM do. It has to come before the first call of any function. A goroutine that
-// relies on it keeps its thread with [runtime.LockOSThread].
+// UsePerThreadDefaultStream makes the functions that work on the default stream use one per thread, as programs
+// compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM do. It has to come before the first call of any function. A
+// goroutine that relies on it keeps its thread with [runtime.LockOSThread].
 func UsePerThreadDefaultStream() error {
 	library.mu.Lock()
 	defer library.mu.Unlock()
@@ -68,7 +68,8 @@ func UsePerThreadDefaultStream() error {
 	return nil
 }
 
-// procAddressFlags are the flags of [GetProcAddress] with the default stream that the process chose, where they choose none.
+// procAddressFlags are the flags of [GetProcAddress] with the default stream that the process chose, where they choose
+// none.
 func procAddressFlags(flags uint64) uint64 {
 	library.mu.Lock()
 	defer library.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 // libraries is the directory of the test libraries; empty where there is no C compiler.
 var libraries string
 
-// TestMain compiles the test libraries. CU_TEST_LIBRARIES names a directory that has them already: under qemu there is no
-// compiler, see testdata/qemu.sh.
+// TestMain compiles the test libraries. CU_TEST_LIBRARIES names a directory that has them already: under qemu there is
+// no compiler, see testdata/qemu.sh.
 func TestMain(m *testing.M) {
 	code, err := func() (int, error) {
 		if libraries = os.Getenv("CU_TEST_LIBRARIES"); libraries != "" {

@@ -43,13 +43,13 @@ func value[T any](w *want) T {
 	return v
 }
 
-// memoryOfC makes a pointer of an address that the dynamic linker gave. It is no address of Go's, so it stays what it is;
-// vet cannot know that.
+// memoryOfC makes a pointer of an address that the dynamic linker gave. It is no address of Go's, so it stays what it
+// is; vet cannot know that.
 func memoryOfC(address uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
 
 // TestCallingConvention calls every function of the package in a library whose functions record the bytes that arrive,
-// compiled by the C compiler of the architecture: each argument has to arrive whole and in its place, in registers, on the
-// stack, by value or by pointer.
+// compiled by the C compiler of the architecture: each argument has to arrive whole and in its place, in registers, on
+// the stack, by value or by pointer.
 func TestCallingConvention(t *testing.T) {
 	use(t, "recorder")
 	recorded := (*byte)(memoryOfC(symbol(t, "recorded")))

@@ -12,8 +12,8 @@ type resultName struct{ name, text string }
 // OK reports whether the call succeeded.
 func (r Result) OK() bool { return r == SUCCESS }
 
-// String is the vendor's name of the code, such as CUDA_ERROR_OUT_OF_MEMORY. A code that cuda.h does not have is given as
-// a number.
+// String is the vendor's name of the code, such as CUDA_ERROR_OUT_OF_MEMORY. A code that cuda.h does not have is given
+// as a number.
 func (r Result) String() string {
 	if f, ok := r.missing(); ok {
 		return table[f].name + " is missing"
@@ -27,8 +27,8 @@ func (r Result) String() string {
 // Text says in a few words what the code means; it is empty for a code that cuda.h does not have.
 func (r Result) Text() string { return resultNames[r].text }
 
-// Err is nil for [SUCCESS], an [*UnsupportedError] where the function was not called because the library or the function
-// is missing, and an [Error] for everything that the driver answered. Success does not allocate.
+// Err is nil for [SUCCESS], an [*UnsupportedError] where the function was not called because the library or the
+// function is missing, and an [Error] for everything that the driver answered. Success does not allocate.
 func (r Result) Err() error {
 	if r == SUCCESS {
 		return nil
@@ -39,8 +39,8 @@ func (r Result) Err() error {
 	return Error{Result: r}
 }
 
-// Missing reports whether the code is this package's own: the function was not called, because there is no library or the
-// library does not have the function. [Result.Err] says which.
+// Missing reports whether the code is this package's own: the function was not called, because there is no library or
+// the library does not have the function. [Result.Err] says which.
 func (r Result) Missing() bool {
 	_, ok := r.missing()
 	return ok

@@ -43,9 +43,9 @@ func Functions() []FunctionInfo {
 	return out
 }
 
-// Available is nil where the function can be called. name is its name in C, such as cuMemAlloc, or in this package, such
-// as MemAlloc. Where the library or the function is missing the error is an [*UnsupportedError]. The library is loaded
-// if it is not yet, and nothing is called.
+// Available is nil where the function can be called. name is its name in C, such as cuMemAlloc, or in this package,
+// such as MemAlloc. Where the library or the function is missing the error is an [*UnsupportedError]. The library is
+// loaded if it is not yet, and nothing is called.
 func Available(name string) error {
 	for f := range functionCount {
 		if e := &table[f]; e.name == name || e.goName == name {

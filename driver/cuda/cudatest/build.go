@@ -14,14 +14,14 @@ import (
 	"testing"
 )
 
-// flags are what the library is compiled with. It compiles without warnings, which a test sees to; a warning of a compiler
-// that is not known here yet does not stop everybody's tests.
+// flags are what the library is compiled with. It compiles without warnings, which a test sees to; a warning of a
+// compiler that is not known here yet does not stop everybody's tests.
 var flags = []string{"-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wall", "-Wextra",
 	"-Wl,-soname,libcuda.so.1"}
 
-// Build compiles the library, or finds it where it was compiled before, and returns its path. It skips the test where there
-// is no C compiler, or fails it if SHAREDTENSOR_REQUIRE_CC=1 is set. Each of defines becomes a -D of the compiler;
-// FAKECUDA_OLD leaves out what only drivers from CUDA 13 on have.
+// Build compiles the library, or finds it where it was compiled before, and returns its path. It skips the test where
+// there is no C compiler, or fails it if SHAREDTENSOR_REQUIRE_CC=1 is set. Each of defines becomes a -D of the
+// compiler; FAKECUDA_OLD leaves out what only drivers from CUDA 13 on have.
 func Build(tb testing.TB, defines ...string) string {
 	tb.Helper()
 	path, err := buildOnce(defines)

@@ -26,8 +26,9 @@ var started struct {
 	fake *Fake
 }
 
-// Start makes this process use the library with the given options, and the programs that it starts too. It skips or fails
-// the test like [Build]. The library stays loaded until the process ends, so a second Start with other options fails the test.
+// Start makes this process use the library with the given options, and the programs that it starts too. It skips or
+// fails the test like [Build]. The library stays loaded until the process ends, so a second Start with other options
+// fails the test.
 func Start(tb testing.TB, o Options) *Fake {
 	tb.Helper()
 	started.mu.Lock()
@@ -120,9 +121,10 @@ func (f *Fake) write(off int64, b []byte) {
 
 func (f *Fake) set(off, v int64) { f.write(off, binary.LittleEndian.AppendUint64(nil, uint64(v))) }
 
-// Live counts, by kind, what this process made with the library and has not given back: allocations, mappings, reservations,
-// handles (of cuMemCreate), ipc (opened handles), streams, events, contexts (retained or created), modules, graphs (also
-// instantiated), pools and host (pinned memory). Kinds of which there is nothing are not in the map.
+// Live counts, by kind, what this process made with the library and has not given back: allocations, mappings,
+// reservations, handles (of cuMemCreate), ipc (opened handles), streams, events, contexts (retained or created),
+// modules, graphs (also instantiated), pools and host (pinned memory). Kinds of which there is nothing are not in the
+// map.
 func (f *Fake) Live() map[string]int64 {
 	live := map[string]int64{}
 	for i, name := range kindNames {
@@ -152,8 +154,8 @@ func (f *Fake) Calls() int64 { return f.number(offCalls) }
 // FailCall makes the k-th counted call from now on, from 1, fail with code.
 func (f *Fake) FailCall(k int64, code cu.Result) { f.FailFunction("", k, code) }
 
-// FailFunction makes the k-th call of the named function from now on fail with code, such as cuMemMap; a version suffix need not be
-// given. The empty name stands for any function.
+// FailFunction makes the k-th call of the named function from now on fail with code, such as cuMemMap; a version suffix
+// need not be given. The empty name stands for any function.
 func (f *Fake) FailFunction(name string, k int64, code cu.Result) {
 	f.set(offFailAfter, 0)
 	f.write(offFailName, append([]byte(name), make([]byte, 64-len(name))...))

@@ -27,18 +27,20 @@ type Options struct {
 	Without []string
 	// Fabric makes fabric handles work.
 	Fabric bool
-	// NoIMEX makes the devices say that fabric handles work while the driver refuses them, as where there is no IMEX channel.
+	// NoIMEX makes the devices say that fabric handles work while the driver refuses them, as where there is no IMEX
+	// channel.
 	NoIMEX bool
 	// Stub makes the library answer cuInit as the toolkit's stub for linking does.
 	Stub bool
-	// CountReopen makes a second cuIpcOpenMemHandle of one handle succeed and count, as newer drivers do; otherwise it fails.
+	// CountReopen makes a second cuIpcOpenMemHandle of one handle succeed and count, as newer drivers do; otherwise it
+	// fails.
 	CountReopen bool
 	// DelayMicros is how long queued work stays undone while nobody waits for it; 0 means 2000.
 	DelayMicros int
 }
 
-// Env builds the library and returns the environment variables, as NAME=value, with which a program loads it and finds these
-// options. All variables of the library are in the list, so that none of the test's own is inherited.
+// Env builds the library and returns the environment variables, as NAME=value, with which a program loads it and finds
+// these options. All variables of the library are in the list, so that none of the test's own is inherited.
 func (o Options) Env(tb testing.TB) []string {
 	tb.Helper()
 	var defines []string

@@ -1,11 +1,12 @@
-// Package reaper gives back what the garbage collector found without an owner. The runtime runs all cleanups of a process on
-// goroutines that it shares among them; what may wait for a device, or for the kernel to take many pages away, must not run there.
+// Package reaper gives back what the garbage collector found without an owner. The runtime runs all cleanups of a
+// process on goroutines that it shares among them; what may wait for a device, or for the kernel to take many pages
+// away, must not run there.
 package reaper
 
 import "sync"
 
-// Queue runs functions one after the other on a goroutine of its own, which is there only while there are some. The zero
-// value is ready.
+// Queue runs functions one after the other on a goroutine of its own, which is there only while there are some. The
+// zero value is ready.
 type Queue struct {
 	mu      sync.Mutex
 	todo    []func()

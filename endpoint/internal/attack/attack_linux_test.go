@@ -24,8 +24,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestOwnersWithstandAttacks is the program, shortened, on owners that take the machine's memory for 1 GiB: the attacks may make
-// them grow by so much and no more, and clients that behave are served meanwhile (D3, D4, D5, D6, D8, D9, D17).
+// TestOwnersWithstandAttacks is the program, shortened, on owners that take the machine's memory for 1 GiB: the attacks
+// may make them grow by so much and no more, and clients that behave are served meanwhile (D3, D4, D5, D6, D8, D9,
+// D17).
 func TestOwnersWithstandAttacks(t *testing.T) {
 	dev, err := host.Open()
 	require.NoError(t, err)
@@ -53,8 +54,8 @@ func TestOwnersWithstandAttacks(t *testing.T) {
 	}
 }
 
-// plainOwner is this program without the race detector, which takes more address space than the owners have; "" for the test's own binary
-// where that has none.
+// plainOwner is this program without the race detector, which takes more address space than the owners have; "" for the
+// test's own binary where that has none.
 func plainOwner(t *testing.T) string {
 	t.Helper()
 	if !raceDetector {

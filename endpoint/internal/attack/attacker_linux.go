@@ -22,8 +22,8 @@ type attacker struct {
 	conns []*raw
 }
 
-// attackerMain is the main function of an attacker. It reports twice: when it has the owner where it wants it, and what it heard. What it has stays
-// open until a line, or the end of the input, comes after that.
+// attackerMain is the main function of an attacker. It reports twice: when it has the owner where it wants it, and what
+// it heard. What it has stays open until a line, or the end of the input, comes after that.
 func attackerMain(a assignment, say func(report), next func() bool) error {
 	chosen, err := choose(a.Attack)
 	if err != nil {
@@ -48,7 +48,8 @@ func attackerMain(a assignment, say func(report), next func() bool) error {
 // many is how many of so many there are at this scale, at least two.
 func (a *attacker) many(n int) int { return max(2, int(float64(n)*a.Scale)) }
 
-// each runs an attack on so many connections at once, each of which has introduced itself. What ends a connection is part of what is heard.
+// each runs an attack on so many connections at once, each of which has introduced itself. What ends a connection is
+// part of what is heard.
 func (a *attacker) each(n int, attack func(i int, c *raw) error) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -73,7 +74,8 @@ func (a *attacker) each(n int, attack func(i int, c *raw) error) {
 // holding reports whether the attacker still holds on.
 func (a *attacker) holding() bool { return time.Now().Before(a.ends) }
 
-// memory is a memfd of so many bytes, without any in it, sealed as publications must be, and the handle that describes it.
+// memory is a memfd of so many bytes, without any in it, sealed as publications must be, and the handle that describes
+// it.
 func memory(bytes int64) (fd int, h message.Handle, err error) {
 	if fd, err = unix.MemfdCreate("attack", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return -1, h, err
@@ -92,7 +94,8 @@ func memory(bytes int64) (fd int, h message.Handle, err error) {
 	return fd, message.Handle{Kind: "memfd", Device: message.UUID(dev.Info().UUID), Bytes: uint64(bytes), File: 0}, nil
 }
 
-// publication publishes n tensors of 4 bytes with names of so many bytes, all of them the same bytes of the same memory.
+// publication publishes n tensors of 4 bytes with names of so many bytes, all of them the same bytes of the same
+// memory.
 func publication(name string, h message.Handle, n, nameBytes int) message.Publish {
 	m := message.Manifest{
 		NameLengths: make([]byte, 4*n), DTypes: make([]byte, n), Ranks: make([]byte, n), Dims: make([]byte, 8*n),

@@ -16,10 +16,12 @@ import (
 // attack is one way to make an owner hold more than it should.
 type attack struct {
 	name, what string
-	// What the owner may have: descriptors, address space beyond what it starts with, bytes of its control group. 0 for no limit.
+	// What the owner may have: descriptors, address space beyond what it starts with, bytes of its control group. 0 for
+	// no limit.
 	files, address, group uint64
 	run                   func(*attacker) error
-	// peak and kept are by how many MiB an owner that takes the memory for 1 GiB may grow, at its peak and in the end, at the scale of the test.
+	// peak and kept are by how many MiB an owner that takes the memory for 1 GiB may grow, at its peak and in the end,
+	// at the scale of the test.
 	peak, kept int64
 }
 

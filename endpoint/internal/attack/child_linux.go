@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// roleEnv has the assignment of a child, as JSON. Children get commands as lines on standard input and write reports as lines of
-// JSON on standard output; the end of the input ends them, so they outlive nobody.
+// roleEnv has the assignment of a child, as JSON. Children get commands as lines on standard input and write reports as
+// lines of JSON on standard output; the end of the input ends them, so they outlive nobody.
 const roleEnv = "ATTACK_CHILD"
 
 // assignment says what a child is.

@@ -22,8 +22,8 @@ type honest struct {
 	P50   float64 `json:"p50_ms"`
 	P99   float64 `json:"p99_ms"`
 	Max   float64 `json:"max_ms"`
-	// Visits are clients that came anew, listed what there is, published a model, attached it and left; Served are those to which all of that
-	// was granted.
+	// Visits are clients that came anew, listed what there is, published a model, attached it and left; Served are
+	// those to which all of that was granted.
 	Visits int `json:"visits"`
 	Served int `json:"served"`
 	// Errors are the first that there were.
@@ -36,7 +36,8 @@ type honest struct {
 // visitLimit is how long a visit may take.
 const visitLimit = 10 * time.Second
 
-// honestMain is the main function of a client that behaves. The first line starts it anew, the second ends it with a report.
+// honestMain is the main function of a client that behaves. The first line starts it anew, the second ends it with a
+// report.
 func honestMain(a assignment, say func(report), next func() bool) error {
 	dev, err := host.Open()
 	if err != nil {
@@ -68,7 +69,8 @@ func honestMain(a assignment, say func(report), next func() bool) error {
 	return nil
 }
 
-// ping pings until ctx ends. A ping that ctx cuts short counts with the time that it took so far, for it may have been stuck.
+// ping pings until ctx ends. A ping that ctx cuts short counts with the time that it took so far, for it may have been
+// stuck.
 func (h *honest) ping(ctx context.Context, c *endpoint.Client) {
 	for ctx.Err() == nil {
 		start := time.Now()

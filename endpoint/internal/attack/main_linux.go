@@ -1,13 +1,14 @@
-// Command attack measures what hostile clients can make an owner hold. For each attack it starts an owner, a client that behaves
-// (it pings all the time, and again and again comes anew, lists and publishes) and an attacker, each a process, and reads
-// what the owner has before, at its peak, and after the attacker has gone:
+// Command attack measures what hostile clients can make an owner hold. For each attack it starts an owner, a client
+// that behaves (it pings all the time, and again and again comes anew, lists and publishes) and an attacker, each a
+// process, and reads what the owner has before, at its peak, and after the attacker has gone:
 //
 //	go run ./endpoint/internal/attack
 //	go run ./endpoint/internal/attack -only unread,labels -json
 //
-// The attacker speaks the protocol through frames of its own making, so it can attack the owner of another version of this module. The
-// owner is this program too, and uses nothing that early versions lack: to compare two versions, copy this folder into a checkout of the
-// other one, build it there (where messages are part of package wire, say wire for message), and name what was built:
+// The attacker speaks the protocol through frames of its own making, so it can attack the owner of another version of
+// this module. The owner is this program too, and uses nothing that early versions lack: to compare two versions, copy
+// this folder into a checkout of the other one, build it there (where messages are part of package wire, say wire for
+// message), and name what was built:
 //
 //	go run ./endpoint/internal/attack -owner /tmp/attack-of-before
 //

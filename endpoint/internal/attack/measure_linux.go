@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// state is what an owner has, in bytes: memory, which is what only it has and what the files in memory have that it has open, and of
-// that the heap that is in use.
+// state is what an owner has, in bytes: memory, which is what only it has and what the files in memory have that it has
+// open, and of that the heap that is in use.
 type state struct {
 	Memory int64 `json:"memory"`
 	Heap   int64 `json:"heap"`
@@ -135,8 +135,8 @@ func (p *process) state() (state, error) {
 	return state{Memory: resident(p.cmd.Process.Pid), Heap: r.Heap}, err
 }
 
-// resident is the memory of a process: anonymous memory, and what has been written or allocated of each file in memory that it has a descriptor of,
-// whether it has it mapped or not; 0 when it has ended.
+// resident is the memory of a process: anonymous memory, and what has been written or allocated of each file in memory
+// that it has a descriptor of, whether it has it mapped or not; 0 when it has ended.
 func resident(pid int) (sum int64) {
 	folder := fmt.Sprintf("/proc/%d/fd", pid)
 	open, err := os.ReadDir(folder)

@@ -114,7 +114,8 @@ func (c *raw) write(b, control []byte) error {
 // keptBody is how much of a body is kept: an error's fits.
 const keptBody = 64 << 10
 
-// receive takes a frame, and of its body the beginning. Descriptors are dropped by the kernel, for which there is no room.
+// receive takes a frame, and of its body the beginning. Descriptors are dropped by the kernel, for which there is no
+// room.
 func (c *raw) receive(limit time.Duration) (wire.Kind, []byte, error) {
 	timeout := unix.NsecToTimeval(int64(limit))
 	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {

@@ -22,7 +22,8 @@ const (
 	workers = 4
 	// maxKept is how many handles, watchers and references a client keeps of each; the next one puts an older one out.
 	maxKept = 10
-	// patience is how long an operation may take whose context is not meant to end. An owner may be stopped or away meanwhile.
+	// patience is how long an operation may take whose context is not meant to end. An owner may be stopped or away
+	// meanwhile.
 	patience = 60 * time.Second
 )
 
@@ -218,8 +219,8 @@ func isEnd(err error) bool {
 
 var errNearTheAnswer = errors.New("chaos: this context ends near the answer")
 
-// context is one for an operation. Two of five end about when the answer comes, by deadline or by cancel; the others last. One for an
-// operation that rests, because it waits for what may never come, always ends.
+// context is one for an operation. Two of five end about when the answer comes, by deadline or by cancel; the others
+// last. One for an operation that rests, because it waits for what may never come, always ends.
 func (w *worker) context(op int, rests bool) (ctx context.Context, cancel func(), short bool) {
 	usual := time.Duration(w.took[op].Load())
 	if rests {

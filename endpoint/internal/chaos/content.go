@@ -15,8 +15,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// A salt defines the content of a model or of a result. It stands in the name of each tensor of a model, so that whoever attaches the
-// model can check it without having heard from its publisher, and a version of a name has one salt, which all who read it compare.
+// A salt defines the content of a model or of a result. It stands in the name of each tensor of a model, so that
+// whoever attaches the model can check it without having heard from its publisher, and a version of a name has one
+// salt, which all who read it compare.
 
 // specs are the tensors of a model with that salt: their number, data types and shapes follow from it.
 func specs(salt uint64) []tensor.Spec {
@@ -64,7 +65,8 @@ func makeTensor(dev driver.Device, salt uint64, i int, spec tensor.Spec) (*tenso
 	return t, nil
 }
 
-// makeModel makes the model of a salt. A transposed view of each tensor of two columns or more goes along under a name of its own.
+// makeModel makes the model of a salt. A transposed view of each tensor of two columns or more goes along under a name
+// of its own.
 func makeModel(dev driver.Device, salt uint64) (_ *module.StateDict, err error) {
 	sd := module.NewStateDict()
 	defer func() {

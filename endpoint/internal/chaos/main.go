@@ -1,10 +1,11 @@
 //go:build unix
 
-// Command chaos looks for what no test of one subject finds. An owner and some clients, each a process, do random operations for a
-// while: clients publish, acquire, watch, call, submit, hold and give back, many at once, with contexts that often end near the
-// answer. Meanwhile processes are killed, stopped, drained and started again. Every element of every tensor that anybody gets is
-// checked against what defines it. Now and then all rest: then watchers and handles must know what the owner has, and
-// after everything was given back, leases, references, bytes, descriptors, mappings and goroutines must be back where they began.
+// Command chaos looks for what no test of one subject finds. An owner and some clients, each a process, do random
+// operations for a while: clients publish, acquire, watch, call, submit, hold and give back, many at once, with
+// contexts that often end near the answer. Meanwhile processes are killed, stopped, drained and started again. Every
+// element of every tensor that anybody gets is checked against what defines it. Now and then all rest: then watchers
+// and handles must know what the owner has, and after everything was given back, leases, references, bytes,
+// descriptors, mappings and goroutines must be back where they began.
 //
 //	go run -race ./endpoint/internal/chaos -duration 20m
 //	go run -race ./endpoint/internal/chaos -seed 17 -duration 1m -clients 4

@@ -158,7 +158,8 @@ func versionKey(server, name string, version uint64) string {
 	return fmt.Sprintf("%s %s %d", server, name, version)
 }
 
-// rest takes everything off the books, and sees whether all is back where it was. Clients have given back what they had.
+// rest takes everything off the books, and sees whether all is back where it was. Clients have given back what they
+// had.
 func (o *owner) rest() error {
 	ctx := context.Background()
 	for _, m := range o.s.List() {

@@ -15,8 +15,8 @@ import (
 // newsLimit is how long news of what has happened may take to arrive.
 const newsLimit = 20 * time.Second
 
-// verify compares, while nobody does anything, what handles, watchers and references know with what the owner says. What is known
-// late is waited for; what stays unknown is found.
+// verify compares, while nobody does anything, what handles, watchers and references know with what the owner says.
+// What is known late is waited for; what stays unknown is found.
 func (c *client) verify() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -13,10 +13,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Arguments and results are Go values: scalars, strings, bytes, slices, arrays, maps, structs, pointers, tensors and state dicts, nested
-// freely. They cross as CBOR by the rules of the cbor library (field names by `cbor` and `json` tags), with a tag where a
-// tensor or a state dict stands. A type that holds neither goes through the library as a whole; of the others only the way
-// down to the tensors is walked here.
+// Arguments and results are Go values: scalars, strings, bytes, slices, arrays, maps, structs, pointers, tensors and
+// state dicts, nested freely. They cross as CBOR by the rules of the cbor library (field names by `cbor` and `json`
+// tags), with a tag where a tensor or a state dict stands. A type that holds neither goes through the library as a
+// whole; of the others only the way down to the tensors is walked here.
 
 var (
 	tensorType    = reflect.TypeFor[*tensor.Tensor]()
@@ -120,8 +120,9 @@ type field struct {
 
 var fieldLists sync.Map // reflect.Type to []field
 
-// fieldsOf lists the fields of a struct as the cbor library names them. Embedded structs without a name of their own, and those behind
-// embedded pointers, count as part of the struct around them. Of two fields with one name the outer one counts.
+// fieldsOf lists the fields of a struct as the cbor library names them. Embedded structs without a name of their own,
+// and those behind embedded pointers, count as part of the struct around them. Of two fields with one name the outer
+// one counts.
 func fieldsOf(t reflect.Type) []field {
 	if list, ok := fieldLists.Load(t); ok {
 		return list.([]field)
@@ -163,7 +164,8 @@ func nameOf(f reflect.StructField) (name string, options []string, ignored bool)
 	return list[0], list[1:], false
 }
 
-// flattened reports whether f is an embedded struct, or a pointer to one, whose fields count as those of the struct around it.
+// flattened reports whether f is an embedded struct, or a pointer to one, whose fields count as those of the struct
+// around it.
 func flattened(f reflect.StructField) bool {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {

@@ -7,8 +7,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// The cbor library cuts a list that is too long for a Go array, and pads one that is too short. A value that holds arrays is therefore walked
-// down to them, as one that holds tensors is.
+// The cbor library cuts a list that is too long for a Go array, and pads one that is too short. A value that holds
+// arrays is therefore walked down to them, as one that holds tensors is.
 
 var arrayHolders sync.Map // reflect.Type to bool
 

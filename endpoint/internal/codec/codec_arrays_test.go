@@ -9,7 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestArraysAreNeitherCutNorPadded decodes lists into arrays of another length: they are refused, with the field's name. (D26)
+// TestArraysAreNeitherCutNorPadded decodes lists into arrays of another length: they are refused, with the field's
+// name. (D26)
 func TestArraysAreNeitherCutNorPadded(t *testing.T) {
 	type point struct {
 		At   [3]int    `cbor:",omitempty"`

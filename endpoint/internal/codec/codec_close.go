@@ -33,7 +33,8 @@ func StoragesIn(v any) (list []*tensor.Storage) {
 	return list
 }
 
-// walker goes through one value, to close what is in it or to look at it. A value may hold itself, so below a depth that is usual it notes where it has been.
+// walker goes through one value, to close what is in it or to look at it. A value may hold itself, so below a depth
+// that is usual it notes where it has been.
 type walker struct {
 	visit func(io.Closer) // gets the tensors and state dicts
 	seen  map[place]struct{}

@@ -18,9 +18,9 @@ type decoder struct {
 	made     []interface{ Close() error }
 }
 
-// DecodePayload decodes value into out, a non-nil pointer. The storages are borrowed: what is made has references of its own. It
-// returns what was made, for a caller that closes it; on an error that is done already. With strict, fields that out
-// does not have are refused: a misspelt argument is an error, not a default.
+// DecodePayload decodes value into out, a non-nil pointer. The storages are borrowed: what is made has references of
+// its own. It returns what was made, for a caller that closes it; on an error that is done already. With strict, fields
+// that out does not have are refused: a misspelt argument is an error, not a default.
 func DecodePayload(value message.RawMessage, storages []*tensor.Storage, out any, strict bool) ([]interface{ Close() error }, error) {
 	if len(value) == 0 {
 		return nil, fmt.Errorf("%w: the payload is empty", message.ErrEncoding)
@@ -40,7 +40,8 @@ func DecodePayload(value message.RawMessage, storages []*tensor.Storage, out any
 	return d.made, nil
 }
 
-// decodeTop decodes the value as a whole. Nothing at all is an argument without fields, and no other argument that needs a value.
+// decodeTop decodes the value as a whole. Nothing at all is an argument without fields, and no other argument that
+// needs a value.
 func (d *decoder) decodeTop(raw message.RawMessage, v reflect.Value) error {
 	if t := v.Type(); d.strict && IsNull(raw) && !nullable(t) {
 		if t.Kind() != reflect.Struct {
@@ -102,7 +103,8 @@ func (d *decoder) decode(raw message.RawMessage, v reflect.Value) error {
 	return d.decodeStruct(raw, v)
 }
 
-// decodePlain decodes what holds neither tensors nor arrays. The library does it, and where it refuses, the reason is looked for.
+// decodePlain decodes what holds neither tensors nor arrays. The library does it, and where it refuses, the reason is
+// looked for.
 func (d *decoder) decodePlain(raw message.RawMessage, v reflect.Value) error {
 	decode := message.UnmarshalPlain
 	if d.strict {
@@ -126,7 +128,8 @@ func (d *decoder) decodePlain(raw message.RawMessage, v reflect.Value) error {
 	return err
 }
 
-// unknownField names a field that a struct without tensors does not have, if there is one: the cbor library says only that there is.
+// unknownField names a field that a struct without tensors does not have, if there is one: the cbor library says only
+// that there is.
 func unknownField(raw message.RawMessage, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -224,8 +227,8 @@ func (d *decoder) decodeStruct(raw message.RawMessage, v reflect.Value) error {
 	return nil
 }
 
-// decodeAny decodes what a target without a type gets: tensors and state dicts as such, maps with text keys as map[string]any, lists as
-// []any, the rest as the cbor library sees fit.
+// decodeAny decodes what a target without a type gets: tensors and state dicts as such, maps with text keys as
+// map[string]any, lists as []any, the rest as the cbor library sees fit.
 func (d *decoder) decodeAny(raw message.RawMessage, v reflect.Value) error {
 	if v.NumMethod() > 0 {
 		return fmt.Errorf("%w: a value of interface %s cannot be made", message.ErrEncoding, v.Type())

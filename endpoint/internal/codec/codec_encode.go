@@ -43,8 +43,8 @@ type encoder struct {
 	deepest int
 }
 
-// EncodePayload encodes a value, which it borrows: the payload has references of its own to the storages. Work on the devices is waited
-// for, so that the bytes are complete before anybody hears of them.
+// EncodePayload encodes a value, which it borrows: the payload has references of its own to the storages. Work on the
+// devices is waited for, so that the bytes are complete before anybody hears of them.
 //
 // Errors: [ErrCapability] for what has no encoding.
 func EncodePayload(v any) (Payload, error) {
@@ -102,8 +102,8 @@ func AppendPlain(b []byte, v any) ([]byte, error) {
 	return b, err
 }
 
-// checkedBytes is the size of a payload from which on it is checked before it is sent: a smaller one cannot be too long for a receiver.
-// The same holds for how deep it is.
+// checkedBytes is the size of a payload from which on it is checked before it is sent: a smaller one cannot be too long
+// for a receiver. The same holds for how deep it is.
 const (
 	checkedBytes = message.MaxPairs
 	checkedDepth = message.MaxPayloadDepth / 2

@@ -9,8 +9,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// A value that holds itself would be encoded without an end: the cbor library goes down until the stack is full, which no recover
-// catches. Only values of types that lead back to themselves can do that, and only those are walked before they are encoded.
+// A value that holds itself would be encoded without an end: the cbor library goes down until the stack is full, which
+// no recover catches. Only values of types that lead back to themselves can do that, and only those are walked before
+// they are encoded.
 
 var errTooDeep = fmt.Errorf("%w: nested too deep, or in itself", message.ErrEncoding)
 
@@ -56,7 +57,8 @@ func tooDeep(v reflect.Value, depth int) bool {
 
 var nestings sync.Map // reflect.Type to bool
 
-// nests reports whether t is, or has below it, a type that leads back to itself. Interfaces do not count: the encoder looks into them itself.
+// nests reports whether t is, or has below it, a type that leads back to itself. Interfaces do not count: the encoder
+// looks into them itself.
 func nests(t reflect.Type) bool {
 	if n, ok := nestings.Load(t); ok {
 		return n.(bool)
@@ -66,8 +68,8 @@ func nests(t reflect.Type) bool {
 	return n
 }
 
-// leadsBack looks for a type below t that is on the way to itself. way has true for the types above t, and false for those that were
-// searched in vain.
+// leadsBack looks for a type below t that is on the way to itself. way has true for the types above t, and false for
+// those that were searched in vain.
 func leadsBack(t reflect.Type, way map[reflect.Type]bool) bool {
 	if above, met := way[t]; met {
 		return above

@@ -285,7 +285,8 @@ func TestPayloadsOfAPeerAreChecked(t *testing.T) {
 	require.EqualValues(t, 1, x.Storage().Refs(), "nothing stayed behind")
 }
 
-// FuzzDecodePayload holds that any bytes give an error or a value, that a value encodes again, and that nothing is left when it is closed.
+// FuzzDecodePayload holds that any bytes give an error or a value, that a value encodes again, and that nothing is left
+// when it is closed.
 func FuzzDecodePayload(f *testing.F) {
 	dev, err := host.Open()
 	if err != nil {

@@ -31,8 +31,8 @@ func EncodeManifest(m *module.Manifest) (*message.Manifest, error) {
 	return message.NewManifest(tensors, storages, m.Metadata)
 }
 
-// DecodeManifest is a manifest of a peer. It shares the memory of m's columns. What it says of tensors and storages is checked by
-// whoever uses it.
+// DecodeManifest is a manifest of a peer. It shares the memory of m's columns. What it says of tensors and storages is
+// checked by whoever uses it.
 func DecodeManifest(m *message.Manifest) (*module.Manifest, error) {
 	out := &module.Manifest{Metadata: m.Metadata}
 	err := m.Rows(func(i int, row *message.Tensor) {

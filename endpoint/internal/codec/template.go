@@ -53,8 +53,8 @@ func ParseTemplate(text string, in reflect.Type) (*Template, error) {
 	return t, nil
 }
 
-// separate puts a comma behind each field whose end could not be told from what follows: 1 and 23 are not 12 and 3. No value goes on with
-// another character than these where it might have ended.
+// separate puts a comma behind each field whose end could not be told from what follows: 1 and 23 are not 12 and 3. No
+// value goes on with another character than these where it might have ended.
 func (t *Template) separate() {
 	var parts []part
 	field := false // the last part
@@ -106,8 +106,9 @@ func fieldNamed(t reflect.Type, name string) (field, bool) {
 	return field{}, false
 }
 
-// Expand makes the key for an argument, of the type that the template was parsed for. Different values make different keys, whatever stands
-// between them: texts are quoted, and the end of other values can be told. One that would be long is replaced by its hash.
+// Expand makes the key for an argument, of the type that the template was parsed for. Different values make different
+// keys, whatever stands between them: texts are quoted, and the end of other values can be told. One that would be long
+// is replaced by its hash.
 func (t *Template) Expand(in reflect.Value) string {
 	var b strings.Builder
 	for _, p := range t.parts {
@@ -124,7 +125,8 @@ func (t *Template) Expand(in reflect.Value) string {
 	return hashedKey + hex.EncodeToString(sum[:])
 }
 
-// longKey is how many bytes a key that is made of values may have: what peers send is not kept as a key, however long it is.
+// longKey is how many bytes a key that is made of values may have: what peers send is not kept as a key, however long
+// it is.
 const longKey = 128
 
 // What keys of templates begin with, so that none of the one kind is one of the other.

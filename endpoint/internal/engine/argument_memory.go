@@ -8,9 +8,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// nameResult notes which memory of a result nobody writes any more, for as long as the result is there: an endpoint that is cached hands the
-// same memory to whoever calls it later, so it has given its word for that. Memory of callers that came back in the result is not the
-// endpoint's to speak for.
+// nameResult notes which memory of a result nobody writes any more, for as long as the result is there: an endpoint
+// that is cached hands the same memory to whoever calls it later, so it has given its word for that. Memory of callers
+// that came back in the result is not the endpoint's to speak for.
 func (e *Engine) nameResult(r *Result, d *Definition, arguments []*tensor.Storage) {
 	if !d.Options.Cached {
 		return
@@ -25,8 +25,8 @@ func (e *Engine) nameResult(r *Result, d *Definition, arguments []*tensor.Storag
 	r.names = &e.Names
 }
 
-// nameLocal are the names of the storages of a call within the process, empty where there is none. A function that writes its arguments
-// runs each time.
+// nameLocal are the names of the storages of a call within the process, empty where there is none. A function that
+// writes its arguments runs each time.
 func (e *Engine) nameLocal(storages []*tensor.Storage, d *Definition, session uint64) []string {
 	names := make([]string, len(storages))
 	for i, storage := range storages {

@@ -12,8 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Arguments are those of one call, as they came and as the function gets them. They are used by one run at most: whoever claims them
-// closes them.
+// Arguments are those of one call, as they came and as the function gets them. They are used by one run at most:
+// whoever claims them closes them.
 type Arguments struct {
 	raw      message.RawMessage
 	Storages []*tensor.Storage // owned
@@ -26,16 +26,17 @@ type Arguments struct {
 	turn     func()        // gives back the turn that was taken for their run; nil for none
 }
 
-// To unmap memory takes longer than anything else in a call that gets a tensor. The caller need not wait for it: the memory of a call's
-// arguments goes when the run is done with them and the call is answered, whichever comes last. Arguments that are of no
-// call to be answered go at once.
+// To unmap memory takes longer than anything else in a call that gets a tensor. The caller need not wait for it: the
+// memory of a call's arguments goes when the run is done with them and the call is answered, whichever comes last.
+// Arguments that are of no call to be answered go at once.
 const (
 	heldForAnswer = iota + 1 // neither has come
 	heldDone                 // the run is done with them
 	heldAnswered             // the call is answered
 )
 
-// NewArguments imports and decodes the arguments of a call of a session into a. It borrows the files that it does not take.
+// NewArguments imports and decodes the arguments of a call of a session into a. It borrows the files that it does not
+// take.
 func (e *Engine) NewArguments(a *Arguments, d *Definition, in *message.CallParts, files *wire.Files, session uint64, kept *transfer.Kept) error {
 	storages, names, err := e.importArguments(in.Handles, files, d, session, kept)
 	if err != nil {
@@ -45,7 +46,8 @@ func (e *Engine) NewArguments(a *Arguments, d *Definition, in *message.CallParts
 	return e.decodeArguments(a, d, in.Args, storages)
 }
 
-// decodeArguments decodes the arguments of a call into a; none at all are a struct or map without fields. It takes the storages.
+// decodeArguments decodes the arguments of a call into a; none at all are a struct or map without fields. It takes the
+// storages.
 func (e *Engine) decodeArguments(a *Arguments, d *Definition, raw message.RawMessage, storages []*tensor.Storage) (err error) {
 	if len(raw) == 0 {
 		raw = codec.Nothing

@@ -46,8 +46,8 @@ type options struct {
 	Timeout    time.Duration
 }
 
-// Key is the cache key of a call; false where its result must not be cached: an argument holds memory that somebody may still write, so
-// that equal arguments would not mean equal bytes.
+// Key is the cache key of a call; false where its result must not be cached: an argument holds memory that somebody may
+// still write, so that equal arguments would not mean equal bytes.
 func (d *Definition) Key(a *Arguments) (cache.Key, bool) {
 	if !d.Options.Cached {
 		return cache.Key{}, false

@@ -36,7 +36,8 @@ type Config struct {
 	ResultBytes, ResultBytesTotal int64
 }
 
-// CacheBounds bound what is kept of results. 0 stands for the default of package cache, and for no bound of Bytes and TTL.
+// CacheBounds bound what is kept of results. 0 stands for the default of package cache, and for no bound of Bytes and
+// TTL.
 type CacheBounds struct {
 	Entries int           // how many
 	Bytes   int64         // of memory, encoding and keys together
@@ -45,8 +46,8 @@ type CacheBounds struct {
 
 // TaskBounds bound the tasks. 0 stands for the default of package task, and for no bound of Bytes.
 type TaskBounds struct {
-	// Workers is how many run at once, Capacity how many are known, Retain how many finished ones are kept, TTL for how long, and Bytes what
-	// their results may have together.
+	// Workers is how many run at once, Capacity how many are known, Retain how many finished ones are kept, TTL for how
+	// long, and Bytes what their results may have together.
 	Workers, Capacity, Retain int
 	TTL                       time.Duration
 	Bytes                     int64

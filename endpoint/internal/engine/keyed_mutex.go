@@ -19,8 +19,8 @@ type keyedLock struct {
 	users int
 }
 
-// lock waits for the key's lock, or until ctx ends. In a task it gives the task's worker to others meanwhile: who has the lock may
-// need it. The caller calls unlock once.
+// lock waits for the key's lock, or until ctx ends. In a task it gives the task's worker to others meanwhile: who has
+// the lock may need it. The caller calls unlock once.
 func (t *keyedMutex) lock(ctx context.Context, key string) (unlock func(), err error) {
 	t.mu.Lock()
 	k := t.keys[key]

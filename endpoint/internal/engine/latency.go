@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// latency is a histogram of durations: each power of two of nanoseconds in eight steps, so that a quantile is off by at most an
-// eighth. Adding costs a few atomic operations. The steps of a power take memory when the first duration falls into it: those of an
-// endpoint fall into few.
+// latency is a histogram of durations: each power of two of nanoseconds in eight steps, so that a quantile is off by at
+// most an eighth. Adding costs a few atomic operations. The steps of a power take memory when the first duration falls
+// into it: those of an endpoint fall into few.
 type latency struct {
 	Count  atomic.Uint64
 	Failed atomic.Uint64
@@ -64,7 +64,8 @@ func (l *latency) row(power int) *latencyRow {
 	return p.Load()
 }
 
-// Quantiles are the durations within which the given parts of all runs were, in rising order of the parts; 0 where there was no run.
+// Quantiles are the durations within which the given parts of all runs were, in rising order of the parts; 0 where
+// there was no run.
 func (l *latency) Quantiles(parts ...float64) []time.Duration {
 	var counts [latencyPowers * latencySteps]uint64
 	var sum uint64

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A bucket of 32 bits was back at nothing after 4.3 billion runs, which is an hour and a half of an endpoint in a tight loop.
+// A bucket of 32 bits was back at nothing after 4.3 billion runs, which is an hour and a half of an endpoint in a tight
+// loop.
 func TestLatencyCountsFurtherThan32Bits(t *testing.T) {
 	var l latency
 	l.add(100, false)

@@ -56,8 +56,8 @@ func (o *objects) missing(id string) error {
 	return &status.StaleError{ObjectID: id, ServerID: o.server, Reason: status.StaleObjectMissing}
 }
 
-// Refer returns the object of a result, made if there is none yet, with one reference more for the session, and the token of that. The
-// caller has a reference to the result. limit is how many references the session may have.
+// Refer returns the object of a result, made if there is none yet, with one reference more for the session, and the
+// token of that. The caller has a reference to the result. limit is how many references the session may have.
 func (o *objects) Refer(r ResultRef, d *Definition, of *Outcome, session uint64, limit int) (*Object, uint64, error) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -183,8 +183,9 @@ type released struct {
 	Left   int // references of all sessions, also where none was taken back
 }
 
-// release takes a reference of the session back: that with the token, or for 0 the oldest. With none left the object is gone, and the caller
-// lets go of it. A session that does not have the reference is refused: nobody gives back what is another's, or was given back before.
+// release takes a reference of the session back: that with the token, or for 0 the oldest. With none left the object is
+// gone, and the caller lets go of it. A session that does not have the reference is refused: nobody gives back what is
+// another's, or was given back before.
 func (o *objects) release(id string, token, session uint64) (released, error) {
 	o.Mu.Lock()
 	defer o.Mu.Unlock()
@@ -294,7 +295,8 @@ func (e *Engine) NoteObject(of *Outcome, obj *Object) {
 	}
 }
 
-// Dispose gives back what an object without references held, and what tasks kept of it: who calls the endpoint next gets a new one.
+// Dispose gives back what an object without references held, and what tasks kept of it: who calls the endpoint next
+// gets a new one.
 func (e *Engine) Dispose(obj *Object) {
 	for o := range e.Objects.takeOutcomes(obj) {
 		if t, err := e.Tasks.Get(o.task); err == nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Outcome is the result of a task. It has a reference to the result, until the task gives it up: because it is dropped, because the managed
-// object that the result is is gone, or because the one call that wanted it has got it.
+// Outcome is the result of a task. It has a reference to the result, until the task gives it up: because it is dropped,
+// because the managed object that the result is is gone, or because the one call that wanted it has got it.
 type Outcome struct {
 	Definition *Definition // of the endpoint
 	task       string      // its id
@@ -33,7 +33,7 @@ func (o *Outcome) Fetch() (ResultRef, error) {
 	return o.kept.again(), nil
 }
 
-// keeps tells whether the outcome has its reference.
+// keeps reports whether the outcome has its reference.
 func (o *Outcome) keeps() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -60,8 +60,8 @@ func (o *Outcome) drop(all *objects) {
 	kept.Release()
 }
 
-// Handoff carries the result of a task to the call that waits for it, whatever becomes of the task meanwhile: a manager that is full
-// drops what has finished.
+// Handoff carries the result of a task to the call that waits for it, whatever becomes of the task meanwhile: a manager
+// that is full drops what has finished.
 type Handoff struct {
 	mu   sync.Mutex
 	left bool // nobody waits any more
@@ -78,8 +78,8 @@ func (h *Handoff) Put(o *Outcome) {
 	}
 }
 
-// Take returns the outcome and a reference to its result, nothing if none came, and ends the handoff. The caller releases the
-// result.
+// Take returns the outcome and a reference to its result, nothing if none came, and ends the handoff. The caller
+// releases the result.
 func (h *Handoff) Take() (*Outcome, ResultRef) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// pace is how long calls of an endpoint take of late: a longer one counts at once, shorter ones bring it down by an eighth each. So
-// what it says is true of nearly all calls.
+// pace is how long calls of an endpoint take of late: a longer one counts at once, shorter ones bring it down by an
+// eighth each. So what it says is true of nearly all calls.
 type pace struct{ of atomic.Int64 }
 
 // unknownPace is the pace of an endpoint that was not called yet.

@@ -16,8 +16,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a managed object and
-// whoever sends it have a reference each, as a resultRef, and the last one gives the memory back.
+// Result is what a run of an endpoint made, ready to be sent any number of times. It is counted: the cache, a task, a
+// managed object and whoever sends it have a reference each, as a resultRef, and the last one gives the memory back.
 type Result struct {
 	Payload codec.Payload // owned
 	refs    atomic.Int64
@@ -57,8 +57,8 @@ func (r *Result) Release() {
 	r.Payload.Close()
 }
 
-// Returned is the answer that carries the result, for a client in this process where its memory is lent. The files are the result's, valid while
-// the caller's reference is.
+// Returned is the answer that carries the result, for a client in this process where its memory is lent. The files are
+// the result's, valid while the caller's reference is.
 func (r *Result) Returned(lent bool) (message.Returned, []*os.File, error) {
 	out := message.Returned{Value: r.Payload.Value}
 	if len(r.Payload.Storages) == 0 {
@@ -95,11 +95,11 @@ func resultCost(key cache.Key, r *Result) int64 {
 	return r.Payload.Bytes() + int64(len(key.Group)+len(key.ID))
 }
 
-// Empty tells whether the result is nothing at all.
+// Empty reports whether the result is nothing at all.
 func (r *Result) Empty() bool { return codec.IsNull(r.Payload.Value) }
 
-// CheckLasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as long as nobody
-// frees it. A managed result is kept for its receivers, other kinds of memory keep themselves.
+// CheckLasting refuses memory that ends with its owner's reference: whoever gets it with a result would have it for as
+// long as nobody frees it. A managed result is kept for its receivers, other kinds of memory keep themselves.
 func CheckLasting(kind string, kept bool) error {
 	if kept || kind != string(driver.CUDAIPC) {
 		return nil

@@ -6,9 +6,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 )
 
-// resultMemory counts the memory of results that a server keeps for its clients: of managed objects as long as a session has references, and of
-// other results until they have been sent. What a session has several times counts once for it, and what several sessions have counts once
-// for all together.
+// resultMemory counts the memory of results that a server keeps for its clients: of managed objects as long as a
+// session has references, and of other results until they have been sent. What a session has several times counts once
+// for it, and what several sessions have counts once for all together.
 type resultMemory struct {
 	one, all int64 // the bounds
 
@@ -25,7 +25,8 @@ type sessionResults struct {
 	of   map[*Result]int // how many times it has it
 }
 
-// smallResult is how much memory a result may have without being counted: there are no more of them than requests in flight and references.
+// smallResult is how much memory a result may have without being counted: there are no more of them than requests in
+// flight and references.
 const smallResult = 4 << 10
 
 // Exempt notes which session is the server's own.

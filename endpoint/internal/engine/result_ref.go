@@ -2,8 +2,8 @@ package engine
 
 import "github.com/sharedtensor/sharedtensor/cache"
 
-// ResultRef is one reference to a result, as those have it who keep one or send it. Of a cached result it keeps the entry too: the budget of the
-// cache does not drop what somebody has, to make it a second time for the next who asks.
+// ResultRef is one reference to a result, as those have it who keep one or send it. Of a cached result it keeps the
+// entry too: the budget of the cache does not drop what somebody has, to make it a second time for the next who asks.
 type ResultRef struct {
 	*Result
 	entry *cache.Ref[*Result] // nil for a result that was not cached

@@ -14,12 +14,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
-// Obtain returns the result of a call, cached or made now, and whether it was cached. It takes the arguments. The caller releases the
-// result.
+// Obtain returns the result of a call, cached or made now, and whether it was cached. It takes the arguments. The
+// caller releases the result.
 func (e *Engine) Obtain(ctx context.Context, d *Definition, a *Arguments) (_ ResultRef, cached bool, err error) {
 	defer e.Recovered(&err, d, "") // the function's error may panic when it is asked what it is
-	// A run belongs to all who wait for it. It may go on when the one whose arguments it has is gone, so the arguments go with the
-	// run, if there is one.
+	// A run belongs to all who wait for it. It may go on when the one whose arguments it has is gone, so the arguments
+	// go with the run, if there is one.
 	defer a.Drop()
 	key, keyed := d.Key(a)
 	if !keyed {
@@ -35,8 +35,8 @@ func (e *Engine) Obtain(ctx context.Context, d *Definition, a *Arguments) (_ Res
 			d.Hits.Add(1)
 			return ResultRef{ref.Value(), ref}, true, nil
 		}
-		// Who had the turn before may have made what this call wants: it is looked for after that. So the turn ends when the result is in
-		// the cache, and the run is over, which may outlast a caller that leaves.
+		// Who had the turn before may have made what this call wants: it is looked for after that. So the turn ends
+		// when the result is in the cache, and the run is over, which may outlast a caller that leaves.
 		if err := e.takeTurn(ctx, d, a); err != nil {
 			return ResultRef{}, false, err
 		}
@@ -85,8 +85,8 @@ func (e *Engine) Run(ctx context.Context, d *Definition, a *Arguments) (r *Resul
 	return r, err
 }
 
-// takeTurn waits until the arguments are those whose run is next, where runs of the endpoint wait for each other. They give the turn back when
-// they are closed.
+// takeTurn waits until the arguments are those whose run is next, where runs of the endpoint wait for each other. They
+// give the turn back when they are closed.
 func (e *Engine) takeTurn(ctx context.Context, d *Definition, a *Arguments) error {
 	if d.Options.Serialized == nil || a.turn != nil {
 		return nil
@@ -152,12 +152,12 @@ func (e *Engine) fits(p *codec.Payload) error {
 	return nil
 }
 
-// An owner runs code of others beside the functions of its endpoints: what their types do to encode and decode themselves, with bytes
-// that a client chose, and what their errors do when they are asked what they are. None of it may end the process,
-// for the process has the memory of all.
+// An owner runs code of others beside the functions of its endpoints: what their types do to encode and decode
+// themselves, with bytes that a client chose, and what their errors do when they are asked what they are. None of it
+// may end the process, for the process has the memory of all.
 
-// Recovered is deferred around such code. It makes a panic the error of what was done, with the endpoint's name if there is an endpoint,
-// and tells the log, which also gets the stack.
+// Recovered is deferred around such code. It makes a panic the error of what was done, with the endpoint's name if
+// there is an endpoint, and tells the log, which also gets the stack.
 func (e *Engine) Recovered(err *error, d *Definition, part string) {
 	v := recover()
 	if v == nil {

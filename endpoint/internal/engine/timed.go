@@ -7,8 +7,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/cache"
 )
 
-// timed is the context of a run with a time limit. The limit holds by itself: context.WithTimeout would leave it to the parent to end
-// where that has an earlier deadline, but the deadline of a run becomes later when others come to wait for it.
+// timed is the context of a run with a time limit. The limit holds by itself: context.WithTimeout would leave it to the
+// parent to end where that has an earlier deadline, but the deadline of a run becomes later when others come to wait
+// for it.
 type timed struct {
 	context.Context // ends at the limit, or with the parent
 	parent          context.Context

@@ -1,4 +1,5 @@
-// Package inproc connects a client and a server of one process: the same frames as over a socket, through a pair of queues.
+// Package inproc connects a client and a server of one process: the same frames as over a socket, through a pair of
+// queues.
 package inproc
 
 import (
@@ -13,9 +14,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// A client of a server in its own process has a session like any other, so leases, references, watchers, streams and tasks are counted and
-// end alike. Only what lies between the two differs: frames pass through a pair of queues, and storages are lent with them where descriptors
-// would go over a socket. (A driver may refuse to import what its own process exported, and a second mapping would be of no use.)
+// A client of a server in its own process has a session like any other, so leases, references, watchers, streams and
+// tasks are counted and end alike. Only what lies between the two differs: frames pass through a pair of queues, and
+// storages are lent with them where descriptors would go over a socket. (A driver may refuse to import what its own
+// process exported, and a second mapping would be of no use.)
 
 // Conn is what frames pass through: a [wire.Conn] or a [Pipe].
 type Conn interface {
@@ -58,8 +60,8 @@ func (*Pipe) Peer() wire.Credentials {
 	return wire.Credentials{PID: int32(os.Getpid()), UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 }
 
-// Send implements Conn. It does not wait: what is on its way is bounded by what may be in flight. Descriptors stay behind: their memory
-// is lent.
+// Send implements Conn. It does not wait: what is on its way is bounded by what may be in flight. Descriptors stay
+// behind: their memory is lent.
 func (p *Pipe) Send(kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
 	return p.Lend(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
@@ -74,8 +76,8 @@ func (p *Pipe) SendLater(kind wire.Kind, id uint64, body []byte, _ ...*os.File) 
 	return p.Lend(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
 
-// Lend is Send of a frame with storages. It borrows the frame's body and the storages: what is sent has a copy and references. The frame's
-// context, if any, goes along.
+// Lend is Send of a frame with storages. It borrows the frame's body and the storages: what is sent has a copy and
+// references. The frame's context, if any, goes along.
 func (p *Pipe) Lend(frame wire.Frame, storages []*tensor.Storage) error {
 	switch {
 	case int64(len(frame.Body)) > p.bytes:

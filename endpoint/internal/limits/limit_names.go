@@ -1,4 +1,5 @@
-// Package limits has the names of the limits on what clients can make an owner hold, and the error of one that is reached.
+// Package limits has the names of the limits on what clients can make an owner hold, and the error of one that is
+// reached.
 package limits
 
 import (

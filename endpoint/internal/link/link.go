@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials again when it ends
-// is the client's business.
+// Link is one connection of a client, from its hello to its end. It pairs answers and events with requests; who dials
+// again when it ends is the client's business.
 type Link struct {
 	conn inproc.Conn
 	// Receiver reads the connection, Server is what the owner said of itself.
@@ -117,7 +117,8 @@ func (l *Link) deliver(frame wire.Frame) error {
 	return over
 }
 
-// pass gives an event to the request that it belongs to. It takes the frame. One that comes after ignore was on its way already.
+// pass gives an event to the request that it belongs to. It takes the frame. One that comes after ignore was on its way
+// already.
 func (l *Link) pass(frame wire.Frame) error {
 	l.mu.Lock()
 	item := l.events[frame.ID]

@@ -25,13 +25,13 @@ type Request struct {
 	Files []*os.File // borrowed until it has been sent
 	// Storages are lent, in the place of the files, to an owner in this process. Borrowed until it has been sent.
 	Storages []*tensor.Storage
-	// Event gets the events that belong to the request, until ignore. It is called by whoever reads, must return at once, and
-	// may be called before the answer is seen.
+	// Event gets the events that belong to the request, until ignore. It is called by whoever reads, must return at
+	// once, and may be called before the answer is seen.
 	Event func(message.Event)
 	// Item is the same for requests whose events are not of the catalog. It takes the frame; an error ends the link.
 	Item func(wire.Frame) error
-	// Late deals with an answer that comes when nobody waits for it any more. It takes the frame, and is called by the reading
-	// goroutine. Nil: the frame is closed.
+	// Late deals with an answer that comes when nobody waits for it any more. It takes the frame, and is called by the
+	// reading goroutine. Nil: the frame is closed.
 	Late func(wire.Frame)
 	// Returns tells that the answer may bring a reference to a managed object, which goes back if it comes late.
 	Returns bool
@@ -55,7 +55,8 @@ func (l *Link) sendCall(ctx context.Context, id uint64, body []byte, c *Request)
 	return l.conn.SendContext(ctx, wire.KindRequest, id, body, c.Files...)
 }
 
-// Share makes the storages of a request ready to be sent, those of a call by what the owner keeps of them. It borrows them.
+// Share makes the storages of a request ready to be sent, those of a call by what the owner keeps of them. It borrows
+// them.
 func (l *Link) Share(c *Request, storages []*tensor.Storage) (*transfer.Export, error) {
 	if _, ok := l.conn.(*inproc.Pipe); ok {
 		return transfer.ExportLent(storages)
@@ -112,8 +113,8 @@ func DecodeAnswer(frame wire.Frame, out any) error {
 // BadAnswer is the error of an answer that does not fit: the owner broke the protocol.
 func BadAnswer(err error) error { return fmt.Errorf("%w: answer: %w", status.ErrProtocol, err) }
 
-// BadClaim says whose fault it is that memory in an answer could not be imported: what the owner says of it does not hold, unless it is
-// this process that cannot have it.
+// BadClaim says whose fault it is that memory in an answer could not be imported: what the owner says of it does not
+// hold, unless it is this process that cannot have it.
 func BadClaim(err error) error {
 	if errors.Is(err, status.ErrProtocol) || errors.Is(err, status.ErrCapability) {
 		return err

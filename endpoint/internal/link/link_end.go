@@ -67,8 +67,8 @@ func lost(err error) error {
 	return fmt.Errorf("%w: %w", status.ErrUnavailable, err)
 }
 
-// sendError explains why a request could not be sent: the reader often knows better than the writer. An owner that hangs up has said why
-// before it did.
+// sendError explains why a request could not be sent: the reader often knows better than the writer. An owner that
+// hangs up has said why before it did.
 func (l *Link) sendError(ctx context.Context, err error) error {
 	if errors.Is(err, wire.ErrNotSent) {
 		return context.Cause(ctx)

@@ -66,7 +66,8 @@ func (l *Link) endWatch(id uint64) {
 	l.Tell(Request{Op: message.OpUnwatch, Body: message.Unwatch{Watch: id}})
 }
 
-// EndLateWatch ends a watch that the owner began when nobody waited for that any more. It takes the frame of its answer.
+// EndLateWatch ends a watch that the owner began when nobody waited for that any more. It takes the frame of its
+// answer.
 func (l *Link) EndLateWatch(frame wire.Frame) {
 	defer frame.Files.Close()
 	if frame.Kind == wire.KindResponse {

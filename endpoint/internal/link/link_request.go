@@ -10,11 +10,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// RoundTrip sends a request and waits for its answer, which the caller owns. When ctx ends first the owner is told to stop. The id
-// is the request's, 0 if there is nothing to ignore.
+// RoundTrip sends a request and waits for its answer, which the caller owns. When ctx ends first the owner is told to
+// stop. The id is the request's, 0 if there is nothing to ignore.
 //
-// The end of ctx ends the sending too, where the owner does not read. Of a request that has begun by then the rest is sent behind the
-// caller's back, and the word to stop after it: the connection goes on, for the others who use it.
+// The end of ctx ends the sending too, where the owner does not read. Of a request that has begun by then the rest is
+// sent behind the caller's back, and the word to stop after it: the connection goes on, for the others who use it.
 func (l *Link) RoundTrip(ctx context.Context, c Request) (uint64, wire.Frame, error) {
 	if ctx.Err() != nil {
 		return 0, wire.Frame{}, context.Cause(ctx)
@@ -105,8 +105,9 @@ func (l *Link) Tell(c Request) {
 	}
 }
 
-// Start sends a request whose answer, or the error that ends the link before it, goes to done: once, by whoever reads. On an error
-// done is not called. What is left of ctx's time goes with the request; its end ends the sending, not the request.
+// Start sends a request whose answer, or the error that ends the link before it, goes to done: once, by whoever reads.
+// On an error done is not called. What is left of ctx's time goes with the request; its end ends the sending, not the
+// request.
 func (l *Link) Start(ctx context.Context, c Request, done func(wire.Frame, error)) (uint64, error) {
 	payload := bufpool.Bodies.Get()
 	defer bufpool.Bodies.Put(payload)

@@ -53,8 +53,8 @@ func TestARequestThatIsNotSentLeavesNothingBehind(t *testing.T) {
 	require.Len(t, l.events, len(l.pending))
 }
 
-// TestAnswerBeforeAbandonKeepsEvents has the answer to a watch come before its context is seen to have ended: the request has succeeded, so its
-// events go on. (D37)
+// TestAnswerBeforeAbandonKeepsEvents has the answer to a watch come before its context is seen to have ended: the
+// request has succeeded, so its events go on. (D37)
 func TestAnswerBeforeAbandonKeepsEvents(t *testing.T) {
 	near, _ := inproc.New(wire.Limits{}, wire.Limits{})
 	l := makeLink(near, message.Hello{})

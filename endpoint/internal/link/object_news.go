@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// ObjectNews is what a connection hears of destroyed objects. While references are on their way it remembers what it heard: the news may
-// come before the reference is known here.
+// ObjectNews is what a connection hears of destroyed objects. While references are on their way it remembers what it
+// heard: the news may come before the reference is known here.
 type ObjectNews struct {
 	mu       sync.Mutex
 	asked    bool          // the request to be told has been sent
@@ -21,8 +21,8 @@ type ObjectNews struct {
 	spent    map[uint64]string // references that were given back by id: the objects, by token
 }
 
-// maxNews is how many bytes of ids of destroyed objects a client remembers while references are on their way: far more than an owner
-// that has to say something of as many objects as it may keep for a client.
+// maxNews is how many bytes of ids of destroyed objects a client remembers while references are on their way: far more
+// than an owner that has to say something of as many objects as it may keep for a client.
 const maxNews = 32 << 20
 
 // Expect begins and ends the time in which references are on their way.
@@ -69,7 +69,7 @@ func (n *ObjectNews) NoteSpent(tokens map[uint64]string) {
 	maps.Copy(n.spent, tokens)
 }
 
-// WasSpent tells whether a reference was given back by id before it was known here.
+// WasSpent reports whether a reference was given back by id before it was known here.
 func (n *ObjectNews) WasSpent(id string, token uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,8 +84,8 @@ func (n *ObjectNews) HeardOf(id string) bool {
 	return heard
 }
 
-// Once calls ask unless that was done with success before, and returns when it was: what its callers send afterwards comes
-// after what ask sent.
+// Once calls ask unless that was done with success before, and returns when it was: what its callers send afterwards
+// comes after what ask sent.
 func (n *ObjectNews) Once(ctx context.Context, ask func() error) error {
 	for {
 		n.mu.Lock()

@@ -41,7 +41,7 @@ func (r *requests) Reason() error {
 	return r.err
 }
 
-// Left tells whether the owner has said that it is shutting down.
+// Left reports whether the owner has said that it is shutting down.
 func (r *requests) Left() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -9,10 +9,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// sendQueue has what a link sends without anybody waiting until it is sent: what is given back, cancelled or allowed. It may be used by
-// whoever reads the link too: if that waited for room to send, the owner, which may wait for the same, would never make any.
+// sendQueue has what a link sends without anybody waiting until it is sent: what is given back, cancelled or allowed.
+// It may be used by whoever reads the link too: if that waited for room to send, the owner, which may wait for the
+// same, would never make any.
 //
-// A frame is sent at once where there is room. A goroutine sends those for which there was none, in order, and is not there otherwise.
+// A frame is sent at once where there is room. A goroutine sends those for which there was none, in order, and is not
+// there otherwise.
 type sendQueue struct {
 	mu      sync.Mutex
 	waiting []queuedFrame
@@ -30,8 +32,8 @@ type queuedFrame struct {
 }
 
 const (
-	// maxQueued is how many bytes may wait: an owner that reads nothing while so much is given back to it is cut off, which
-	// gives it back too.
+	// maxQueued is how many bytes may wait: an owner that reads nothing while so much is given back to it is cut off,
+	// which gives it back too.
 	maxQueued = 8 << 20
 	// queuedFrameBytes is what it takes to keep a frame, beside its body.
 	queuedFrameBytes = 64
@@ -44,7 +46,8 @@ var noTime = func() context.Context {
 	return ctx
 }()
 
-// post sends a frame and returns at once. It borrows body. Where the link has ended, what the frame would have done has ended with it.
+// post sends a frame and returns at once. It borrows body. Where the link has ended, what the frame would have done has
+// ended with it.
 func (l *Link) post(kind wire.Kind, id uint64, body []byte) {
 	o := &l.queue
 	o.mu.Lock()

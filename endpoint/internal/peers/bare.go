@@ -12,8 +12,8 @@ import (
 	"github.com/fxamacker/cbor/v2"
 )
 
-// bare is a socket with a length and a CBOR item in each direction, one call at a time on a connection, nothing else. The first byte of
-// the item's length word tells the two functions apart.
+// bare is a socket with a length and a CBOR item in each direction, one call at a time on a connection, nothing else.
+// The first byte of the item's length word tells the two functions apart.
 func bare() peer {
 	return peer{name: "bare socket", serve: serveBare, dial: dialBare, copies: 5}
 }

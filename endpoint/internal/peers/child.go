@@ -18,8 +18,8 @@ const (
 	socketEnv = "PEERS_SOCKET"
 )
 
-// server is a process that serves one peer. It answers each line on its standard input with what it has spent so far, and ends when
-// that input does, so it outlives nobody.
+// server is a process that serves one peer. It answers each line on its standard input with what it has spent so far,
+// and ends when that input does, so it outlives nobody.
 type server struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser

@@ -1,10 +1,10 @@
-// Command peers measures a call of package endpoint beside the same call made with other libraries, all between two processes of one
-// host, over Unix sockets, in one run:
+// Command peers measures a call of package endpoint beside the same call made with other libraries, all between two
+// processes of one host, over Unix sockets, in one run:
 //
 //	go run . [--quick] [--json]
 //
-// Each peer serves in a process of its own, which is this program started again. The cases are done in rounds, every peer
-// in every round, so that whatever else the machine does falls on all of them. What is measured:
+// Each peer serves in a process of its own, which is this program started again. The cases are done in rounds, every
+// peer in every round, so that whatever else the machine does falls on all of them. What is measured:
 //
 //   - call: 64 bytes there and back, one caller; median, 99th percentile, and the allocations and the processor time of both
 //     processes together. endpoint looks at its socket again for a moment before it sleeps; the row "endpoint, sleeping" is without that.
@@ -14,8 +14,8 @@
 //     to unmap those than others.
 //   - callers: 64 bytes there and back, 64 callers at once, in calls a second
 //
-// The bare socket is the floor: a length and a CBOR item each way, by the library that endpoint encodes with, without ids,
-// names, deadlines or cancellation. It has a connection for each caller, as net/http has; the others share one.
+// The bare socket is the floor: a length and a CBOR item each way, by the library that endpoint encodes with, without
+// ids, names, deadlines or cancellation. It has a connection for each caller, as net/http has; the others share one.
 //
 // The module is apart from the root module so that nobody who uses that depends on what is compared here.
 package main

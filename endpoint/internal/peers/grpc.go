@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// grpcPeer is grpc-go, unary. The messages are protobuf's own wrappers and the service is described by hand, as protoc would write
-// it, so that nothing has to be generated.
+// grpcPeer is grpc-go, unary. The messages are protobuf's own wrappers and the service is described by hand, as protoc
+// would write it, so that nothing has to be generated.
 func grpcPeer() peer {
 	return peer{name: "grpc-go", serve: serveGRPC, dial: dialGRPC, mostBytes: math.MaxInt32, why: "a protobuf message has less than 2 GiB", copies: 6}
 }

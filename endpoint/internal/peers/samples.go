@@ -24,8 +24,8 @@ func pooled(rounds []samples, part float64) time.Duration {
 	return quantile(slices.Concat(rounds...), part)
 }
 
-// ratio is how many times a is b: the median over the rounds of the ratio of their medians. The two were measured side by side in
-// each round, so what disturbed one mostly disturbed the other too. 0 where there is nothing to compare.
+// ratio is how many times a is b: the median over the rounds of the ratio of their medians. The two were measured side
+// by side in each round, so what disturbed one mostly disturbed the other too. 0 where there is nothing to compare.
 func ratio(a, b []samples) float64 {
 	var list []float64
 	for i := range min(len(a), len(b)) {

@@ -100,7 +100,8 @@ func (s *subject) refuse(size int64) {
 	}
 }
 
-// passTensors sends n tensors of every size in turn, so that one size can be held against another whatever the machine does meanwhile.
+// passTensors sends n tensors of every size in turn, so that one size can be held against another whatever the machine
+// does meanwhile.
 func (s *subject) passTensors(ctx context.Context, sizes []int64, args map[int64]argument, n int) error {
 	turns := make([]samples, len(sizes))
 	for range n {

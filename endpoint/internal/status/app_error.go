@@ -7,9 +7,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Error is an error of the program's own, which crosses to callers as it is: a function of an endpoint returns it, alone or wrapped, and
-// errors.As finds it in what the caller gets, whether it called, submitted a task or reads a stream. errors.Is asks for an error of the same
-// code:
+// Error is an error of the program's own, which crosses to callers as it is: a function of an endpoint returns it,
+// alone or wrapped, and errors.As finds it in what the caller gets, whether it called, submitted a task or reads a
+// stream. errors.Is asks for an error of the same code:
 //
 //	var ErrQuota = endpoint.NewError("quota", "the quota is used up")
 //
@@ -27,14 +27,14 @@ const (
 	maxErrorValue = message.MaxErrorData - message.MaxErrorMessage - 64
 )
 
-// NewError is an error with a code, a word that the program chooses and that programs on both sides know, and a sentence for people. A code of
-// more than 64 bytes is cut, a text of more than 4096.
+// NewError is an error with a code, a word that the program chooses and that programs on both sides know, and a
+// sentence for people. A code of more than 64 bytes is cut, a text of more than 4096.
 func NewError(code, text string) *Error {
 	return &Error{code: message.CutText(code, maxErrorCode), message: message.CutText(text, message.MaxErrorMessage)}
 }
 
-// WithData returns a copy of the error with a value that goes along, encoded as arguments are, at most 28,608 bytes; it cannot hold tensors. A
-// value that cannot cross is told in the place of the error's message.
+// WithData returns a copy of the error with a value that goes along, encoded as arguments are, at most 28,608 bytes; it
+// cannot hold tensors. A value that cannot cross is told in the place of the error's message.
 func (e *Error) WithData(value any) *Error {
 	data, err := message.Marshal(value)
 	if err == nil && len(data) > maxErrorValue {

@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Codes translates between errors and what crosses the socket. An error that answers to several rows is of the class of the first; the
-// others go along. PROTOCOL.md has the words.
+// Codes translates between errors and what crosses the socket. An error that answers to several rows is of the class of
+// the first; the others go along. PROTOCOL.md has the words.
 var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeTask, Type: "failed", Err: task.ErrFailed},
 	message.CodeRow{Code: message.CodeTask, Type: "cancelled", Err: task.ErrCancelled},
@@ -65,8 +65,8 @@ var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeClosed, Type: "server closed", Err: ErrServerClosed},
 )
 
-// EncodeError is what a peer is told of err. With the end of a task goes its cause, so that who called an endpoint learns the same of a
-// failure whether it ran as a task or not.
+// EncodeError is what a peer is told of err. With the end of a task goes its cause, so that who called an endpoint
+// learns the same of a failure whether it ran as a task or not.
 func EncodeError(err error) *message.Error { return encodeCause(err, 0) }
 
 func encodeCause(err error, depth int) *message.Error {
@@ -86,8 +86,8 @@ func encodeCause(err error, depth int) *message.Error {
 	return Codes.EncodeWith(err, details)
 }
 
-// DecodeError is the error that a peer sent. It answers for the sentinels of its code and type, for a [*StaleError] where it is about an
-// object that is gone, and for the cause of a task's end.
+// DecodeError is the error that a peer sent. It answers for the sentinels of its code and type, for a [*StaleError]
+// where it is about an object that is gone, and for the cause of a task's end.
 func DecodeError(e *message.Error) error {
 	var more []error
 	if e.Code == message.CodeApplication {

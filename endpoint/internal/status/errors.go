@@ -14,24 +14,27 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Errors of owners and clients. They answer errors.Is on both sides of the socket: an owner's error travels as a code and a word, and
-// what the client gets answers for the same sentinels and, with errors.As, is a [*message.Error]. Errors that do not cross a socket,
-// because the server is in this process or because the client itself refuses something, answer for the same sentinels.
+// Errors of owners and clients. They answer errors.Is on both sides of the socket: an owner's error travels as a code
+// and a word, and what the client gets answers for the same sentinels and, with errors.As, is a [*message.Error].
+// Errors that do not cross a socket, because the server is in this process or because the client itself refuses
+// something, answer for the same sentinels.
 var (
 	// ErrInvalid is a request that makes no sense: a bad name, a manifest that does not fit its memory.
 	ErrInvalid = driver.ErrInvalid
 	// ErrConfiguration is a registration, an option or an environment that makes no sense. It is [ErrInvalid] too, and
 	// answers for [message.CodeConfiguration].
 	ErrConfiguration error = &class{message.CodeConfiguration, "bad configuration"}
-	// ErrCapability is an argument, a result or a state dict that cannot be shared in place: memory that cannot be exported or that the other
-	// side cannot map, a type that cannot cross. It says why, as errors.ErrUnsupported where the device cannot do it, and answers
-	// for [message.CodeCapability].
+	// ErrCapability is an argument, a result or a state dict that cannot be shared in place: memory that cannot be
+	// exported or that the other side cannot map, a type that cannot cross. It says why, as errors.ErrUnsupported where
+	// the device cannot do it, and answers for [message.CodeCapability].
 	ErrCapability error = &class{message.CodeCapability, "payload cannot be shared in place"}
 	// ErrNotFound is a name or version that nobody has published, or a lease that is not there.
 	ErrNotFound = catalog.ErrNotFound
-	// ErrLoading is a name that the owner is still loading. It is [ErrNotFound] too; [Client.Watch] tells when it is published.
+	// ErrLoading is a name that the owner is still loading. It is [ErrNotFound] too; [Client.Watch] tells when it is
+	// published.
 	ErrLoading = errors.New("still loading")
-	// ErrNotKept is memory of an argument that a client named by a number, and that the server does not keep mapped any more.
+	// ErrNotKept is memory of an argument that a client named by a number, and that the server does not keep mapped any
+	// more.
 	ErrNotKept = errors.New("memory is not kept")
 	// ErrInUse is a socket that another owner holds.
 	ErrInUse = errors.New("another owner is serving on this socket")
@@ -45,8 +48,8 @@ var (
 	ErrStale = errors.New("handle is stale")
 	// ErrProtocol is a peer that does not keep to the protocol.
 	ErrProtocol = wire.ErrProtocol
-	// ErrPanic is a function of an endpoint that panicked, or a type of its arguments or results that did while it encoded or decoded
-	// itself.
+	// ErrPanic is a function of an endpoint that panicked, or a type of its arguments or results that did while it
+	// encoded or decoded itself.
 	ErrPanic = panics.ErrPanic
 	// ErrGoexit is a function of an endpoint that ended its goroutine instead of returning.
 	ErrGoexit = panics.ErrGoexit
@@ -100,7 +103,8 @@ func Capability(err error) error {
 	return WithClass(ErrCapability, err)
 }
 
-// Unshareable is capability for what came of sharing something: only what is not supported says that the payload is at fault.
+// Unshareable is capability for what came of sharing something: only what is not supported says that the payload is at
+// fault.
 func Unshareable(err error) error {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return Capability(err)
@@ -108,8 +112,8 @@ func Unshareable(err error) error {
 	return err
 }
 
-// Absent is an error of the catalog as it crosses: without the operation and the name, which the client puts before it. A version that is
-// not there is ErrNotFound too, as a name is that is not there.
+// Absent is an error of the catalog as it crosses: without the operation and the name, which the client puts before it.
+// A version that is not there is ErrNotFound too, as a name is that is not there.
 func Absent(err error) error {
 	var of *catalog.NameError
 	if errors.As(err, &of) {

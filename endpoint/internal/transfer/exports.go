@@ -1,4 +1,5 @@
-// Package transfer hands memory to other processes and maps theirs: exports, imports, and storages that are lent within the process.
+// Package transfer hands memory to other processes and maps theirs: exports, imports, and storages that are lent within
+// the process.
 package transfer
 
 import (
@@ -14,8 +15,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Export is what readers of one version are sent: its manifest, one handle and one descriptor for each storage. It is made once, when the
-// version is published, so that an attach costs neither a system call for each tensor nor one for each storage.
+// Export is what readers of one version are sent: its manifest, one handle and one descriptor for each storage. It is
+// made once, when the version is published, so that an attach costs neither a system call for each tensor nor one for
+// each storage.
 type Export struct {
 	Columns  *message.Manifest // of a publisher; nil once it was encoded
 	Tail     []byte            // what answers to readers have in common; nil before it was encoded
@@ -86,9 +88,11 @@ type Importer struct {
 	// Devices are what memory can be mapped on, Opts how it is mapped.
 	Devices Devices
 	Opts    driver.ImportOptions
-	// Socket is where the peer serves, if this is its client: by it and the names that the peer gives, the memory is known to be the peer's.
+	// Socket is where the peer serves, if this is its client: by it and the names that the peer gives, the memory is
+	// known to be the peer's.
 	Socket string
-	// Own returns this process's own memory for a handle, which the importer takes, or nil to import what came with the handle. It may be nil.
+	// Own returns this process's own memory for a handle, which the importer takes, or nil to import what came with the
+	// handle. It may be nil.
 	Own func(i int, h message.Handle) *tensor.Storage
 }
 

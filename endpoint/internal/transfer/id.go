@@ -5,7 +5,8 @@ import (
 	"encoding/hex"
 )
 
-// NewID returns 128 random bits in hexadecimal: the name of a server, an object or a piece of memory, which nobody can guess.
+// NewID returns 128 random bits in hexadecimal: the name of a server, an object or a piece of memory, which nobody can
+// guess.
 func NewID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails (crypto/rand)

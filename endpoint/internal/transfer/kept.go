@@ -12,13 +12,15 @@ import (
 const (
 	// KeptStorages is how many storages of one client a server keeps mapped between calls.
 	KeptStorages = 64
-	// keptTime is how long it keeps one that no call names. The client learns that it is gone when it names it, and sends the memory again.
+	// keptTime is how long it keeps one that no call names. The client learns that it is gone when it names it, and
+	// sends the memory again.
 	keptTime = 3 * time.Second
 )
 
-// Kept is the memory of one client that its server keeps mapped between calls, by the client's numbers: to map memory, touch its pages and
-// unmap it takes longer than all else in a call. It is the client's word that a number stands for the same memory as before; what
-// the memory is, the mapping knows. The zero value keeps nothing, and nothing with more than no bytes. It is safe for concurrent use.
+// Kept is the memory of one client that its server keeps mapped between calls, by the client's numbers: to map memory,
+// touch its pages and unmap it takes longer than all else in a call. It is the client's word that a number stands for
+// the same memory as before; what the memory is, the mapping knows. The zero value keeps nothing, and nothing with more
+// than no bytes. It is safe for concurrent use.
 type Kept struct {
 	mu     sync.Mutex
 	by     map[uint64]*keptStorage
@@ -71,7 +73,8 @@ func (k *Kept) Get(h message.Handle) *tensor.Storage {
 	return e.storage.Retain()
 }
 
-// Put keeps the memory that came with a handle. It borrows the storage and adds a reference. What was used the longest time ago gives way.
+// Put keeps the memory that came with a handle. It borrows the storage and adds a reference. What was used the longest
+// time ago gives way.
 func (k *Kept) Put(h message.Handle, s *tensor.Storage) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

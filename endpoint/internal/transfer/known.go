@@ -11,15 +11,17 @@ import (
 )
 
 const (
-	// knownStorages is of how many storages a client remembers what its server has of them. With more in turn each is sent in full.
+	// knownStorages is of how many storages a client remembers what its server has of them. With more in turn each is
+	// sent in full.
 	knownStorages = KeptStorages
-	// missesAllowed is how often memory that was to be kept may be gone in a row before an endpoint is sent all memory in full: one that
-	// writes its arguments never keeps any.
+	// missesAllowed is how often memory that was to be kept may be gone in a row before an endpoint is sent all memory
+	// in full: one that writes its arguments never keeps any.
 	missesAllowed = 2
 )
 
-// Known is what a client knows of the memory that its server keeps, on one connection. Memory that is used for one call alone is not kept:
-// only the second call gives it a number. The zero value knows nothing. It is safe for concurrent use.
+// Known is what a client knows of the memory that its server keeps, on one connection. Memory that is used for one call
+// alone is not kept: only the second call gives it a number. The zero value knows nothing. It is safe for concurrent
+// use.
 type Known struct {
 	mu     sync.Mutex
 	seen   []knownStorage // those used last at the end
@@ -31,7 +33,8 @@ type knownStorage struct {
 	kept   bool // by the server, as far as is known
 }
 
-// Share makes handles for the storages of a call of an endpoint, which it borrows: without a descriptor where the server keeps the memory.
+// Share makes handles for the storages of a call of an endpoint, which it borrows: without a descriptor where the
+// server keeps the memory.
 func (k *Known) Share(storages []*tensor.Storage, endpoint string) (*Export, error) {
 	out := &Export{Storages: storages}
 	for _, s := range storages {
@@ -51,7 +54,8 @@ func (k *Known) Share(storages []*tensor.Storage, endpoint string) (*Export, err
 	return out, nil
 }
 
-// use notes that a call has a storage. It returns its number, 0 where it is not to be kept, and whether the server keeps it.
+// use notes that a call has a storage. It returns its number, 0 where it is not to be kept, and whether the server
+// keeps it.
 func (k *Known) use(id uint64, endpoint string) (number uint64, kept bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -83,7 +87,8 @@ func (k *Known) Answered(handles []message.Handle, endpoint string) {
 	}
 }
 
-// Missed notes that a call of an endpoint was refused because memory that it named is not kept. It is false where it named none.
+// Missed notes that a call of an endpoint was refused because memory that it named is not kept. It is false where it
+// named none.
 func (k *Known) Missed(handles []message.Handle, endpoint string) bool {
 	if !slices.ContainsFunc(handles, message.Handle.Kept) {
 		return false

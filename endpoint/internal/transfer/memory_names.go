@@ -10,19 +10,21 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// What a call's result is cached under includes the memory of its arguments, by names that keep two promises: whoever has the same name has
-// the same memory, and its bytes are the same as long as the name is. There are three kinds.
+// What a call's result is cached under includes the memory of its arguments, by names that keep two promises: whoever
+// has the same name has the same memory, and its bytes are the same as long as the name is. There are three kinds.
 //
-// Memory that this server lent and that nobody writes any more, which are published versions and the results of endpoints that are cached, has a
-// name that the server gave it (loans). A client that passes it back sends the name along. It need not be believed: the name cannot be guessed, so who has it
-// was given the memory, and what the function gets is the server's own memory of that name, not what came with the claim. So a false
-// claim gives the true result of another call, to the one who made it and to all others alike. Of such names all sessions get the same results.
+// Memory that this server lent and that nobody writes any more, which are published versions and the results of
+// endpoints that are cached, has a name that the server gave it (loans). A client that passes it back sends the name
+// along. It need not be believed: the name cannot be guessed, so who has it was given the memory, and what the function
+// gets is the server's own memory of that name, not what came with the claim. So a false claim gives the true result of
+// another call, to the one who made it and to all others alike. Of such names all sessions get the same results.
 //
-// Memory that a client writes and counts the versions of (tensor.Storage.Touch) is named by the session, the client's number for the storage and
-// the version. All of that is the client's word and nobody could check it, so it counts for the calls of its own session only.
+// Memory that a client writes and counts the versions of (tensor.Storage.Touch) is named by the session, the client's
+// number for the storage and the version. All of that is the client's word and nobody could check it, so it counts for
+// the calls of its own session only.
 //
-// Memory that the system lets nobody write any more has a name of the system's (driver.Identifier). On CUDA there is none such: whether a
-// mapping can be written is each importer's choice.
+// Memory that the system lets nobody write any more has a name of the system's (driver.Identifier). On CUDA there is
+// none such: whether a mapping can be written is each importer's choice.
 //
 // All other memory has no name, and a call with it runs each time.
 
@@ -89,7 +91,8 @@ func (l *MemoryNames) find(name string) *tensor.Storage {
 	return nil
 }
 
-// Writing notes that a function may write to the storage of that name, if there is one: it does not keep its bytes any more.
+// Writing notes that a function may write to the storage of that name, if there is one: it does not keep its bytes any
+// more.
 func (l *MemoryNames) Writing(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,8 +101,8 @@ func (l *MemoryNames) Writing(name string) {
 	}
 }
 
-// Borrow returns the memory that the server lent under a name, as an argument has it: mapped for reading only, where the kind of memory
-// allows its owner to map it again. Nil where no memory has the name. The caller closes it.
+// Borrow returns the memory that the server lent under a name, as an argument has it: mapped for reading only, where
+// the kind of memory allows its owner to map it again. Nil where no memory has the name. The caller closes it.
 func (l *MemoryNames) Borrow(name string) *tensor.Storage {
 	s := l.find(name)
 	switch {
@@ -143,8 +146,8 @@ func SessionKey(session, storage, version uint64) string {
 	return fmt.Sprintf("session:%d:%d:%d", session, storage, version)
 }
 
-// lender is how a client knows the memory that the owner behind a socket calls name. The socket is part of it: what one owner says is not
-// repeated to another.
+// lender is how a client knows the memory that the owner behind a socket calls name. The socket is part of it: what one
+// owner says is not repeated to another.
 func lender(socket, name string) string { return socket + "\x00" + name }
 
 // Claim tells the owner behind a socket what it, or this client, calls the storages of an export.

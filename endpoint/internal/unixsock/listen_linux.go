@@ -18,8 +18,8 @@ import (
 // Socket is a listening Unix socket with the lock that makes its owner the only one.
 //
 // The lock file beside the socket is flock'ed for as long as the owner lives; the kernel lets go of it however the
-// process ends. An owner that ends in order removes it while it still has the lock, and an owner that gets a lock looks whether the file
-// still has its name: otherwise two owners could lock two files of one name.
+// process ends. An owner that ends in order removes it while it still has the lock, and an owner that gets a lock looks
+// whether the file still has its name: otherwise two owners could lock two files of one name.
 type Socket struct {
 	path   string
 	shared bool // other users may connect: the server checks who they are
@@ -90,7 +90,8 @@ func (s *Socket) Lost() bool {
 	return errors.Is(err, os.ErrNotExist) || err == nil && FileOf(info) != s.file
 }
 
-// Rebind listens on a new socket file in the place of one that was lost. Who accepts on the listener before finds it closed.
+// Rebind listens on a new socket file in the place of one that was lost. Who accepts on the listener before finds it
+// closed.
 func (s *Socket) Rebind() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +112,8 @@ func (s *Socket) Rebind() error {
 	return nil
 }
 
-// relock takes the lock on the file that has its name now, where that is another one: without it a second owner could come.
+// relock takes the lock on the file that has its name now, where that is another one: without it a second owner could
+// come.
 func (s *Socket) relock() error {
 	here, err := s.lock.Stat()
 	if err != nil {
@@ -143,8 +145,8 @@ func (s *Socket) ID() FileID {
 	return s.file
 }
 
-// lockFile opens and locks the file, or says who holds it. A file that was removed before it was locked is let go of for the one that has the
-// name now.
+// lockFile opens and locks the file, or says who holds it. A file that was removed before it was locked is let go of
+// for the one that has the name now.
 func lockFile(path string) (*os.File, error) {
 	for {
 		f, err := lockOnce(path)
@@ -198,8 +200,8 @@ func lockHolder(f *os.File) string {
 	return "another process"
 }
 
-// removeStale removes a socket file that nobody listens on. Anything else at the path is left alone. The caller holds the lock,
-// so no owner of ours can appear between the look and the removal.
+// removeStale removes a socket file that nobody listens on. Anything else at the path is left alone. The caller holds
+// the lock, so no owner of ours can appear between the look and the removal.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -225,8 +227,8 @@ func removeStale(path string) error {
 	return nil
 }
 
-// Close stops listening, removes the socket file if it is still the one that listen made, and lets go of the lock. It is called once; what
-// accepts meanwhile finds the listener closed.
+// Close stops listening, removes the socket file if it is still the one that listen made, and lets go of the lock. It
+// is called once; what accepts meanwhile finds the listener closed.
 func (s *Socket) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

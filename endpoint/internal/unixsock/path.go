@@ -41,7 +41,8 @@ func DefaultBase() string {
 	return filepath.Join(privateDirectory(), "shared-tensor")
 }
 
-// privateDirectory is the directory that is made for sockets where the user has none of his own. Anybody can make one of that name before.
+// privateDirectory is the directory that is made for sockets where the user has none of his own. Anybody can make one
+// of that name before.
 func privateDirectory() string {
 	return filepath.Join(os.TempDir(), "shared-tensor-"+strconv.Itoa(os.Getuid()))
 }
@@ -61,8 +62,9 @@ func CheckSocketPath(path string) error {
 }
 
 // socketDirectory makes the directory of a socket, mode 0700, where it is not there yet, and refuses one that other
-// users could write or replace: whoever can do that can put a socket of his own in the place of ours. The directory that we make for
-// ourselves must be for nobody else at all; one that the user has chosen may be read by others, for they cannot connect to the socket in it.
+// users could write or replace: whoever can do that can put a socket of his own in the place of ours. The directory
+// that we make for ourselves must be for nobody else at all; one that the user has chosen may be read by others, for
+// they cannot connect to the socket in it.
 func socketDirectory(path string) error {
 	dir := filepath.Dir(path)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {

@@ -15,8 +15,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// pair measures an operation beside the bare operations of NATS that it stands for, in turns, against a server in another process. It
-// reports the median of both in microseconds, and their ratio.
+// pair measures an operation beside the bare operations of NATS that it stands for, in turns, against a server in
+// another process. It reports the median of both in microseconds, and their ratio.
 func pair(b *testing.B, ours, bare func(i int)) {
 	times := [2][]time.Duration{}
 	for i := range b.N {

@@ -28,8 +28,8 @@ type bodies struct {
 	log        *slog.Logger
 }
 
-// storeBody puts a body into the object store under a new name. Objects are never overwritten: readers of an object that is
-// overwritten fail.
+// storeBody puts a body into the object store under a new name. Objects are never overwritten: readers of an object
+// that is overwritten fail.
 func (s *bodies) storeBody(ctx context.Context, body []byte) (object, error) {
 	sum := sha256.Sum256(body)
 	o := object{name: nuid.Next(), digest: hex.EncodeToString(sum[:])}
@@ -99,9 +99,10 @@ func (s *bodies) bodyError(m stored, err error) error {
 	return fmt.Errorf("body of item %d: %w", m.item.Sequence, err)
 }
 
-// Sweep removes bodies that no item names and that are older than grace: those of writers that died between the body and its item, of
-// items that were replaced, and pieces of bodies that were never finished. It returns how many bodies it removed. One process of a
-// namespace runs it now and then; grace must be longer than any write lasts, an hour is plenty.
+// Sweep removes bodies that no item names and that are older than grace: those of writers that died between the body
+// and its item, of items that were replaced, and pieces of bodies that were never finished. It returns how many bodies
+// it removed. One process of a namespace runs it now and then; grace must be longer than any write lasts, an hour is
+// plenty.
 func (s *Store) Sweep(ctx context.Context, grace time.Duration) (removed int, err error) {
 	defer func() { err = wrap("sweep", "*", err) }()
 	before := time.Now().Add(-grace)

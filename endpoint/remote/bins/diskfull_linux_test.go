@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// TestStoreDiskFull fills the disk of a server's store. The writer hears of it; what was acknowledged is there when somebody has made room, and
-// nothing is there in part.
+// TestStoreDiskFull fills the disk of a server's store. The writer hears of it; what was acknowledged is there when
+// somebody has made room, and nothing is there in part.
 func TestStoreDiskFull(t *testing.T) {
 	disk := remotetest.NewSmallDisk(t, 8<<20)
 	address := freeAddress(t)

@@ -18,7 +18,8 @@ var (
 	ErrTooLarge = errors.New("the item is too large")
 	// ErrName means that a text is no name of a bin.
 	ErrName = errors.New("not the name of a bin")
-	// ErrOutcomeUnknown means that the server did not answer before the context ended: the write may be stored or not, now or later.
+	// ErrOutcomeUnknown means that the server did not answer before the context ended: the write may be stored or not,
+	// now or later.
 	ErrOutcomeUnknown = errors.New("it is not known whether the server stored it")
 	// ErrCorrupt means that an item is not what its writer stored, or that its body is gone.
 	ErrCorrupt = errors.New("the item is damaged")

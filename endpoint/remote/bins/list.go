@@ -7,11 +7,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// emptyLives is how long the message that ends a bin may be there. The server removes it once a second after its time is over.
+// emptyLives is how long the message that ends a bin may be there. The server removes it once a second after its time
+// is over.
 const emptyLives = tombstoneTTL + 2*time.Second
 
-// List returns how many items each bin has whose name matches pattern, in which '*' stands for one part of a name and '>' at the end for
-// one or more. ">" lists all bins. The counts of different bins may be those of different moments.
+// List returns how many items each bin has whose name matches pattern, in which '*' stands for one part of a name and
+// '>' at the end for one or more. ">" lists all bins. The counts of different bins may be those of different moments.
 func (s *Store) List(ctx context.Context, pattern string) (_ map[string]int, err error) {
 	defer func() { err = wrap("list", pattern, err) }()
 	subject, err := escapePattern(pattern)
@@ -31,7 +32,8 @@ func (s *Store) Count(ctx context.Context, bin string) (_ int, err error) {
 	return counts[bin], err
 }
 
-// count takes the server's totals and subtracts the messages that end bins, which are among the newest: they live for seconds.
+// count takes the server's totals and subtracts the messages that end bins, which are among the newest: they live for
+// seconds.
 func (s *Store) count(ctx context.Context, subject string) (counts map[string]int, err error) {
 	err = again(ctx, func() error {
 		counts, err = s.countOnce(ctx, subject)

@@ -17,7 +17,8 @@ type Event struct {
 	Bin string
 	// Items is how many items the bin has after the change.
 	Items int
-	// Sequence is that of the change; it orders all events of a namespace. An event after a gap has the sequence of the gap's end.
+	// Sequence is that of the change; it orders all events of a namespace. An event after a gap has the sequence of the
+	// gap's end.
 	Sequence uint64
 	// Op is "put", "append", "take" or "delete", or "" for an event after a gap: then several changes may be one event.
 	Op string
@@ -25,8 +26,8 @@ type Event struct {
 
 // Listener hears of changes, also of those by its own process. It hears of a take or a delete of a bin, not of a Peek.
 //
-// Changes of one bin come in their order. While the connection is away nothing is heard; when it is back the listener gets an event for
-// each bin whose number of items or newest item is not the one that it knew.
+// Changes of one bin come in their order. While the connection is away nothing is heard; when it is back the listener
+// gets an event for each bin whose number of items or newest item is not the one that it knew.
 type Listener struct {
 	store    *Store
 	subject  string
@@ -47,8 +48,9 @@ type Listener struct {
 // eventQueue is how many events wait for a slow listener. When it is full the server's messages wait in the stream.
 const eventQueue = 256
 
-// Listen hears of changes of the bins whose names match pattern ('*' is one part of a name, '>' at the end one or more), from now on: a
-// change that begins after Listen returned is heard. The caller closes the listener; the end of ctx after Listen returned has no effect.
+// Listen hears of changes of the bins whose names match pattern ('*' is one part of a name, '>' at the end one or
+// more), from now on: a change that begins after Listen returned is heard. The caller closes the listener; the end of
+// ctx after Listen returned has no effect.
 func (s *Store) Listen(ctx context.Context, pattern string) (_ *Listener, err error) {
 	defer func() { err = wrap("listen to", pattern, err) }()
 	escaped, err := escapePattern(pattern)
@@ -91,7 +93,8 @@ func (l *Listener) snapshot(ctx context.Context) (uint64, error) {
 			return 0, err
 		}
 		l.counts = counts
-		// Where others write all the time the counts may include changes that are heard again: one moment is as good as another.
+		// Where others write all the time the counts may include changes that are heard again: one moment is as good as
+		// another.
 		if before.State.LastSeq == after.State.LastSeq || ctx.Err() != nil || time.Since(before.TimeStamp) > time.Second {
 			return after.State.LastSeq, ctx.Err()
 		}
@@ -212,8 +215,8 @@ func (l *Listener) set(name string, items int) {
 	}
 }
 
-// afterGaps compares the bins with what the listener knows whenever the connection is back: takes during an outage leave nothing
-// that could be read later.
+// afterGaps compares the bins with what the listener knows whenever the connection is back: takes during an outage
+// leave nothing that could be read later.
 func (l *Listener) afterGaps(ctx context.Context, changes <-chan nats.Status) {
 	for {
 		select {

@@ -11,8 +11,8 @@ const (
 	hexDigits    = "0123456789ABCDEF"
 )
 
-// CheckName reports why name cannot be the name of a bin: it has 1 to 200 bytes, and dots stand between its parts, none of which is
-// empty. Every other byte is allowed.
+// CheckName reports why name cannot be the name of a bin: it has 1 to 200 bytes, and dots stand between its parts, none
+// of which is empty. Every other byte is allowed.
 func CheckName(name string) error {
 	if name == "" || len(name) > maxNameBytes {
 		return fmt.Errorf("%w: the name of a bin has 1 to %d bytes, this one has %d", ErrName, maxNameBytes, len(name))
@@ -25,7 +25,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// escape writes what NATS does not allow in a subject, and '%', as %XX. Dots stay: they separate the tokens of a subject.
+// escape writes what NATS does not allow in a subject, and '%', as %XX. Dots stay: they separate the tokens of a
+// subject.
 func escape(name string) string {
 	var b strings.Builder
 	for i := range len(name) {

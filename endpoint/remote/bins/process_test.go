@@ -109,8 +109,8 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// TestStoreServerKilled kills the server again and again. What was acknowledged must be there once, what is unknown at most once, and
-// listeners must know the truth in the end.
+// TestStoreServerKilled kills the server again and again. What was acknowledged must be there once, what is unknown at
+// most once, and listeners must know the truth in the end.
 func TestStoreServerKilled(t *testing.T) {
 	dir, address := t.TempDir(), freeAddress(t)
 	server := startServer(t, dir, address)
@@ -191,8 +191,8 @@ func TestStoreServerKilled(t *testing.T) {
 	}
 }
 
-// TestTakeTakersKilled has processes take from many bins while they are killed: nothing is delivered twice, and what is lost is what each
-// of the killed had taken and not printed yet.
+// TestTakeTakersKilled has processes take from many bins while they are killed: nothing is delivered twice, and what is
+// lost is what each of the killed had taken and not printed yet.
 func TestTakeTakersKilled(t *testing.T) {
 	dir, address := t.TempDir(), freeAddress(t)
 	startServer(t, dir, address)

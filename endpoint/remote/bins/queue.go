@@ -22,14 +22,16 @@ const (
 type QueueOptions struct {
 	// Options name the queue and bound it, as they do for bins.
 	Options
-	// Redeliver is how long a puller may take to acknowledge an item before another puller gets it. Zero stands for DefaultRedeliver.
+	// Redeliver is how long a puller may take to acknowledge an item before another puller gets it. Zero stands for
+	// DefaultRedeliver.
 	Redeliver time.Duration
 	// Deliveries is how often an item is delivered at most; then it is dropped. Zero stands for DefaultDeliveries.
 	Deliveries int
 }
 
-// Queue hands each item to one puller and keeps it until that puller acknowledges it: items are delivered at least once, where the items
-// of a bin are taken at most once. Its methods are safe for concurrent use. It borrows its connection and needs no Close.
+// Queue hands each item to one puller and keeps it until that puller acknowledges it: items are delivered at least
+// once, where the items of a bin are taken at most once. Its methods are safe for concurrent use. It borrows its
+// connection and needs no Close.
 type Queue struct {
 	bodies
 	opts     QueueOptions
@@ -75,8 +77,8 @@ func OpenQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queu
 	return q, err
 }
 
-// Push adds an item under a topic, which is a name like that of a bin. While the queue is full it waits for pullers until ctx ends; then
-// the error is [ErrFull]. Other errors are those of [Store.Append].
+// Push adds an item under a topic, which is a name like that of a bin. While the queue is full it waits for pullers
+// until ctx ends; then the error is [ErrFull]. Other errors are those of [Store.Append].
 func (q *Queue) Push(ctx context.Context, topic string, v Value, opts ...WriteOption) (_ uint64, err error) {
 	defer func() { err = wrapQueue("push to", q, err) }()
 	if err := CheckName(topic); err != nil {
@@ -101,7 +103,8 @@ func (q *Queue) Push(ctx context.Context, topic string, v Value, opts ...WriteOp
 	}
 }
 
-// Delivery is an item that this puller holds until it calls Ack, Release or Drop, or until the queue's Redeliver is over.
+// Delivery is an item that this puller holds until it calls Ack, Release or Drop, or until the queue's Redeliver is
+// over.
 type Delivery struct {
 	Item
 	// Topic is what the item was pushed under.
@@ -202,7 +205,8 @@ func (q *Queue) delivery(ctx context.Context, msg jetstream.Msg) (*Delivery, err
 	return &Delivery{Item: item, Topic: topic, Deliveries: int(meta.NumDelivered), queue: q, msg: msg, object: m.object}, nil
 }
 
-// Ack says that the item is done with, and waits until the server knows. Without an answer the item may be delivered again.
+// Ack says that the item is done with, and waits until the server knows. Without an answer the item may be delivered
+// again.
 func (d *Delivery) Ack(ctx context.Context) error {
 	if err := d.msg.DoubleAck(ctx); err != nil {
 		return wrapQueue("acknowledge an item of", d.queue, err)
@@ -243,7 +247,8 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 	return int(info.State.Msgs), nil
 }
 
-// Purge removes the items whose topic matches pattern ('*' is one part, '>' at the end one or more), delivered ones too.
+// Purge removes the items whose topic matches pattern ('*' is one part, '>' at the end one or more), delivered ones
+// too.
 func (q *Queue) Purge(ctx context.Context, pattern string) error {
 	escaped, err := escapePattern(pattern)
 	if err == nil {

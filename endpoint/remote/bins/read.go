@@ -98,8 +98,9 @@ func (s *Store) messagesOnce(ctx context.Context, bin string) (messages []stored
 	}
 }
 
-// batch returns messages of a bin from a sequence number on, as many as the server sends in one answer, and whether there are more. It speaks the batched direct get
-// of JetStream (NATS ADR-31), for which the client library has no method: one request instead of one for each message.
+// batch returns messages of a bin from a sequence number on, as many as the server sends in one answer, and whether
+// there are more. It speaks the batched direct get of JetStream (NATS ADR-31), for which the client library has no
+// method: one request instead of one for each message.
 func (s *Store) batch(ctx context.Context, bin string, from uint64) (messages []stored, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -1,25 +1,28 @@
-// Package bins keeps named lists of values on NATS JetStream, where processes of any host put, append, take and watch them.
+// Package bins keeps named lists of values on NATS JetStream, where processes of any host put, append, take and watch
+// them.
 //
 //	store, err := bins.Open(ctx, conn, bins.Options{Namespace: "rollouts"})
 //	_, err = store.Append(ctx, "episodes", bins.Value{Type: "application/json", Body: text})
 //	items, err := store.Take(ctx, "episodes", bins.TakeOptions{Wait: true})
 //	events, err := store.Listen(ctx, "episodes")
 //
-// A bin has items in the order in which they were written. Put replaces all of them by one, Append adds one, Take returns and removes
-// them, Peek returns and keeps them. A bin without items does not exist.
+// A bin has items in the order in which they were written. Put replaces all of them by one, Append adds one, Take
+// returns and removes them, Peek returns and keeps them. A bin without items does not exist.
 //
 // # What is promised
 //
-// A write that returned without an error is stored: it survives the end of the writer and a restart of the server, and on three
-// replicas the loss of one. A write whose outcome cannot be known ends with [ErrOutcomeUnknown]; until its context ends the package
-// repeats it under the same message id, so that the server stores it once. Take gives every item to exactly one caller; a caller that dies
-// with what it took has lost it. Listeners hear of every change while they are connected, and after a gap of the state that it left.
+// A write that returned without an error is stored: it survives the end of the writer and a restart of the server, and
+// on three replicas the loss of one. A write whose outcome cannot be known ends with [ErrOutcomeUnknown]; until its
+// context ends the package repeats it under the same message id, so that the server stores it once. Take gives every
+// item to exactly one caller; a caller that dies with what it took has lost it. Listeners hear of every change while
+// they are connected, and after a gap of the state that it left.
 //
 // # How it lies in JetStream
 //
-// Each namespace is one stream, BINS_<namespace>. Items are messages on bin.<namespace>.<name>; Put and Take roll the subject up,
-// Take under the condition that nothing was written since it read. What Take leaves is an empty message that lives for a second.
-// Bodies above [Options].Inline lie in the object store BINS_<namespace> under names that are never used twice.
+// Each namespace is one stream, BINS_<namespace>. Items are messages on bin.<namespace>.<name>; Put and Take roll the
+// subject up, Take under the condition that nothing was written since it read. What Take leaves is an empty message
+// that lives for a second. Bodies above [Options].Inline lie in the object store BINS_<namespace> under names that are
+// never used twice.
 package bins
 
 import (
@@ -52,13 +55,14 @@ const (
 type Options struct {
 	// Namespace separates the bins of one application from those of others: 1 to 64 letters, digits, '-' and '_'.
 	Namespace string
-	// MaxBytes bounds all items of the namespace that lie inline, and as much again is allowed for larger bodies. Beyond it a
-	// write is refused with [ErrFull]. It takes effect when the namespace is made. Zero stands for DefaultMaxBytes.
+	// MaxBytes bounds all items of the namespace that lie inline, and as much again is allowed for larger bodies.
+	// Beyond it a write is refused with [ErrFull]. It takes effect when the namespace is made. Zero stands for
+	// DefaultMaxBytes.
 	MaxBytes int64
 	// MaxItemBytes bounds the body of one item. Zero stands for DefaultMaxItemBytes.
 	MaxItemBytes int64
-	// Inline is the largest body that is stored in the message itself. It must leave room for headers in the server's largest
-	// message. Zero stands for DefaultInline.
+	// Inline is the largest body that is stored in the message itself. It must leave room for headers in the server's
+	// largest message. Zero stands for DefaultInline.
 	Inline int
 	// Replicas is the number of servers that keep each item; zero stands for 1.
 	Replicas int
@@ -68,7 +72,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Store is one namespace of bins. Its methods are safe for concurrent use. It borrows its connection and needs no Close.
+// Store is one namespace of bins. Its methods are safe for concurrent use. It borrows its connection and needs no
+// Close.
 type Store struct {
 	bodies
 	opts   Options

@@ -16,8 +16,9 @@ type TakeOptions struct {
 	Wait bool
 }
 
-// Take returns all items of a bin and removes them in one step: of several takers one gets them all. Errors: [ErrNotFound],
-// [ErrOutcomeUnknown] when the server did not say whether the items were removed: then another taker may get them.
+// Take returns all items of a bin and removes them in one step: of several takers one gets them all. Errors:
+// [ErrNotFound], [ErrOutcomeUnknown] when the server did not say whether the items were removed: then another taker may
+// get them.
 func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Item, err error) {
 	defer func() { err = wrap("take from", bin, err) }()
 	if err := CheckName(bin); err != nil {

@@ -19,18 +19,19 @@ type writeOptions struct {
 	expect *uint64
 }
 
-// WithID names the write. Writes of one namespace with the same id within two minutes are stored once, also when different
-// processes make them. Without it each call has an id of its own.
+// WithID names the write. Writes of one namespace with the same id within two minutes are stored once, also when
+// different processes make them. Without it each call has an id of its own.
 func WithID(id string) WriteOption { return func(o *writeOptions) { o.id = id } }
 
-// IfLast makes the write fail with [ErrConflict] unless sequence is that of the bin's newest item; 0 stands for an empty bin.
+// IfLast makes the write fail with [ErrConflict] unless sequence is that of the bin's newest item; 0 stands for an
+// empty bin.
 func IfLast(sequence uint64) WriteOption { return func(o *writeOptions) { o.expect = &sequence } }
 
 // ErrConflict means that the bin is no longer as the condition of a write says.
 var ErrConflict = errors.New("the bin has changed")
 
-// Put replaces all items of the bin by v and returns its sequence number. Errors: [ErrName], [ErrTooLarge], [ErrFull], [ErrConflict],
-// [ErrOutcomeUnknown].
+// Put replaces all items of the bin by v and returns its sequence number. Errors: [ErrName], [ErrTooLarge], [ErrFull],
+// [ErrConflict], [ErrOutcomeUnknown].
 func (s *Store) Put(ctx context.Context, bin string, v Value, opts ...WriteOption) (uint64, error) {
 	return s.write(ctx, bin, opPut, v, opts)
 }

@@ -7,11 +7,11 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Borrow returns data as a buffer that calls release once, when the last reference to it is freed. Nobody may write to data before
-// that. The caller has the first reference.
+// Borrow returns data as a buffer that calls release once, when the last reference to it is freed. Nobody may write to
+// data before that. The caller has the first reference.
 //
-// A transport whose connection breaks drops some buffers without freeing them: those are released by the garbage collector. Earlier would
-// be unsafe, for the transport may still be reading.
+// A transport whose connection breaks drops some buffers without freeing them: those are released by the garbage
+// collector. Earlier would be unsafe, for the transport may still be reading.
 func Borrow(data []byte, release func()) mem.Buffer {
 	m := &memory{data: data, release: sync.OnceFunc(release)}
 	if mem.IsBelowBufferPoolingThreshold(cap(data)) {

@@ -29,8 +29,8 @@ func (m *Message) SetData(data mem.BufferSlice) {
 	m.data = data
 }
 
-// TakeData returns the large field as it was received. The references to the buffers are the caller's, who frees them; the
-// message has none any more.
+// TakeData returns the large field as it was received. The references to the buffers are the caller's, who frees them;
+// the message has none any more.
 func (m *Message) TakeData() mem.BufferSlice {
 	data := m.data
 	m.data = nil
@@ -53,7 +53,8 @@ func (m *Message) Free() {
 	m.data = nil
 }
 
-// ProtoReflect makes a *Message a proto.Message for codecs that know nothing of this package. It copies the large field into Head.
+// ProtoReflect makes a *Message a proto.Message for codecs that know nothing of this package. It copies the large field
+// into Head.
 func (m *Message) ProtoReflect() protoreflect.Message {
 	head := m.Head.ProtoReflect()
 	if field := m.descriptor(); m.data != nil && field != nil {
@@ -125,8 +126,8 @@ type Stream interface {
 	SendMsg(m any) error
 }
 
-// Send sends m and takes its large field, also where that fails. The buffers are freed when the transport has written them, which
-// may be long after Send has returned: until then nobody may write to their bytes.
+// Send sends m and takes its large field, also where that fails. The buffers are freed when the transport has written
+// them, which may be long after Send has returned: until then nobody may write to their bytes.
 func Send(s Stream, m *Message) error {
 	defer m.Free() // what did not get as far as the codec
 	return s.SendMsg(m)

@@ -73,7 +73,8 @@ func TestOtherCodec(t *testing.T) {
 	require.True(t, proto.Equal(chunk(), back.Head))
 }
 
-// TestBorrowIsReleasedOnce counts references as the transport and a receiver do, also for what is too small to be counted.
+// TestBorrowIsReleasedOnce counts references as the transport and a receiver do, also for what is too small to be
+// counted.
 func TestBorrowIsReleasedOnce(t *testing.T) {
 	for _, size := range []int{0, 1, 1024, 1025, 1 << 20} {
 		released := 0
@@ -105,7 +106,8 @@ func TestDroppedBuffersAreReleased(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-// TestReceivedBuffersAreFreed reads the same field twice from one message: only the last one is kept, and freeing that frees all.
+// TestReceivedBuffersAreFreed reads the same field twice from one message: only the last one is kept, and freeing that
+// frees all.
 func TestReceivedBuffersAreFreed(t *testing.T) {
 	head, err := proto.Marshal(&torchpb.TensorChunk{Data: bytes.Repeat([]byte{1}, 5000)})
 	require.NoError(t, err)

@@ -13,15 +13,15 @@ import (
 // maxParts bounds how many parts are received in one message: each costs more memory than it takes on the wire.
 const maxParts = 1 << 16
 
-// Parts is a Message whose large field is a repeated one of bytes: each of its values, a part, lies apart. It is not safe for
-// concurrent use.
+// Parts is a Message whose large field is a repeated one of bytes: each of its values, a part, lies apart. It is not
+// safe for concurrent use.
 type Parts struct {
 	// Head is the message without the parts. The caller sets it, also to receive.
 	Head proto.Message
 	// Field is the number of the parts' field.
 	Field protowire.Number
-	// Outer is where the message is the only field that is set of another one, the number of that field. 0 is a message by itself. Only
-	// for messages that are sent, on a server or connection with the codec of this package.
+	// Outer is where the message is the only field that is set of another one, the number of that field. 0 is a message
+	// by itself. Only for messages that are sent, on a server or connection with the codec of this package.
 	Outer protowire.Number
 
 	parts []mem.BufferSlice // the message has a reference to each buffer
@@ -30,8 +30,8 @@ type Parts struct {
 // Append adds a part and takes the caller's references to its buffers.
 func (p *Parts) Append(part mem.BufferSlice) { p.parts = append(p.parts, part) }
 
-// Take returns the parts as they were received. The references to the buffers are the caller's, who frees them; the message has
-// none any more.
+// Take returns the parts as they were received. The references to the buffers are the caller's, who frees them; the
+// message has none any more.
 func (p *Parts) Take() []mem.BufferSlice {
 	parts := p.parts
 	p.parts = nil
@@ -59,7 +59,8 @@ func (p *Parts) Free() {
 	p.parts = nil
 }
 
-// ProtoReflect makes *Parts a proto.Message for codecs that know nothing of this package. It copies the parts into Head.
+// ProtoReflect makes *Parts a proto.Message for codecs that know nothing of this package. It copies the parts into
+// Head.
 func (p *Parts) ProtoReflect() protoreflect.Message {
 	head := p.Head.ProtoReflect()
 	if field := p.descriptor(); p.parts != nil && field != nil {

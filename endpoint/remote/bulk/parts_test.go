@@ -14,7 +14,8 @@ import (
 	pb "github.com/sharedtensor/sharedtensor/endpoint/remote/inference/inferencepb"
 )
 
-// TestPartsAreOrdinaryProtobuf sends repeated bytes between a codec of this package and that of grpc-go, in both directions.
+// TestPartsAreOrdinaryProtobuf sends repeated bytes between a codec of this package and that of grpc-go, in both
+// directions.
 func TestPartsAreOrdinaryProtobuf(t *testing.T) {
 	ours, theirs := bulk.Codec(), encoding.GetCodecV2("proto")
 	r := rand.New(rand.NewPCG(1, 2))

@@ -13,7 +13,8 @@ import (
 // chunkBytes is the size of a chunk of ComputeStream. Larger ones are not faster.
 const chunkBytes = 1 << 20
 
-// sendChunks sends a tensor's elements: the first chunk in first, the others in messages that next makes. It borrows buffer.
+// sendChunks sends a tensor's elements: the first chunk in first, the others in messages that next makes. It borrows
+// buffer.
 func sendChunks(call bulk.Stream, first *bulk.Message, buffer mem.Buffer, next func() *bulk.Message) error {
 	for at, m := 0, first; m == first || at < buffer.Len(); m = next() {
 		n := min(chunkBytes, buffer.Len()-at)

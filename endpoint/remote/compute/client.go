@@ -36,11 +36,11 @@ type ClientOptions struct {
 	Timeout, Budget time.Duration
 	// Retry says how often to try.
 	Retry Retry
-	// NotIdempotent is set for functions that must not run twice: a call is repeated only where it is certain that the function was not run, and
-	// fails with ErrUnknown where the connection does not tell.
+	// NotIdempotent is set for functions that must not run twice: a call is repeated only where it is certain that the
+	// function was not run, and fails with ErrUnknown where the connection does not tell.
 	NotIdempotent bool
-	// Compression is what data may be compressed by, in both directions, such as "zstd,zlib"; empty for none. Where it does not pay, and to a server
-	// of this host, it is left out.
+	// Compression is what data may be compressed by, in both directions, such as "zstd,zlib"; empty for none. Where it
+	// does not pay, and to a server of this host, it is left out.
 	Compression string
 	// CompressLocal compresses for a server of this host too. It is meant for tests and measurements.
 	CompressLocal bool
@@ -48,7 +48,8 @@ type ClientOptions struct {
 	StreamFrom int64
 	// ResultBytes bounds a result; 2 GiB.
 	ResultBytes int64
-	// DialOptions are for Dial, which has no transport security of its own: without credentials here the connection is in the clear.
+	// DialOptions are for Dial, which has no transport security of its own: without credentials here the connection is
+	// in the clear.
 	DialOptions []grpc.DialOption
 }
 
@@ -80,8 +81,8 @@ func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	return &Client{conn: conn, rpc: computepb.NewComputeServiceClient(conn), opts: opts, close: func() error { return nil }}
 }
 
-// Dial connects to a server and asks for its health, once the connection stands. The caller closes the client. The error is that of the connection, or
-// ErrNotReady with what the server says.
+// Dial connects to a server and asks for its health, once the connection stands. The caller closes the client. The
+// error is that of the connection, or ErrNotReady with what the server says.
 func Dial(ctx context.Context, address string, opts ClientOptions) (*Client, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -116,9 +117,9 @@ type Result struct {
 	Attempts int
 }
 
-// Compute runs the function on in, which it borrows: nobody may write to it until Compute has returned. The result is the caller's. Errors are
-// status errors of gRPC with the operation before them; what the function returned is Internal. ErrUnknown is among them where the function is not
-// idempotent and may have been run.
+// Compute runs the function on in, which it borrows: nobody may write to it until Compute has returned. The result is
+// the caller's. Errors are status errors of gRPC with the operation before them; what the function returned is
+// Internal. ErrUnknown is among them where the function is not idempotent and may have been run.
 func (c *Client) Compute(ctx context.Context, in *tensor.Tensor) (*tensor.Tensor, error) {
 	r, err := c.ComputeTimed(ctx, c.opts.Model, in)
 	if err != nil {
@@ -390,7 +391,8 @@ func (c *Client) Info(ctx context.Context) (*Info, error) {
 type ClientStatistics struct {
 	// Requests is how many calls were made, Attempts how often they were tried, Failures how many did not succeed.
 	Requests, Attempts, Failures uint64
-	// AvgNetwork, AvgQueue, AvgCompute and AvgTotal are means over the attempts that succeeded. Total is the sum of the others.
+	// AvgNetwork, AvgQueue, AvgCompute and AvgTotal are means over the attempts that succeeded. Total is the sum of the
+	// others.
 	AvgNetwork, AvgQueue, AvgCompute, AvgTotal time.Duration
 }
 

@@ -431,7 +431,8 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestPythonClient has a Python program do what the simple client of splitlearn-comm does, with and without its compression.
+// TestPythonClient has a Python program do what the simple client of splitlearn-comm does, with and without its
+// compression.
 func TestPythonClient(t *testing.T) {
 	python := pytest.Python(t, "grpc_tools", "torch")
 	_, address := start(t, compute.ServerOptions{Function: double, Name: "double"})

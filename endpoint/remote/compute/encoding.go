@@ -130,7 +130,8 @@ func inflate(t *tensor.Tensor, data mem.BufferSlice, compression string) error {
 		}
 		plain = z
 	case Zstd:
-		// One goroutine, and a window no larger than this side writes: a peer's frame does not decide about this side's memory.
+		// One goroutine, and a window no larger than this side writes: a peer's frame does not decide about this side's
+		// memory.
 		z, err := zstd.NewReader(reader, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -149,7 +150,8 @@ func inflate(t *tensor.Tensor, data mem.BufferSlice, compression string) error {
 	return nil
 }
 
-// looksLikeZlib reports whether data that is not as long as its shape says is compressed as splitlearn-comm's CompressedTensorCodec does it.
+// looksLikeZlib reports whether data that is not as long as its shape says is compressed as splitlearn-comm's
+// CompressedTensorCodec does it.
 func looksLikeZlib(data mem.BufferSlice, bytes int64) bool {
 	if data.Len() < 2 || int64(data.Len()) == bytes {
 		return false
@@ -214,8 +216,8 @@ func compress(data []byte, compression string) []byte {
 	return slices.Clip(out.Bytes())
 }
 
-// toFloat32 takes t and returns it, or where it has another type an owned tensor with its elements converted, as clients get it that know
-// no other.
+// toFloat32 takes t and returns it, or where it has another type an owned tensor with its elements converted, as
+// clients get it that know no other.
 func toFloat32(t *tensor.Tensor, dev driver.Device) (*tensor.Tensor, error) {
 	if t.DType() == tensor.Float32 {
 		return t, nil

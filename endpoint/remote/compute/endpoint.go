@@ -14,9 +14,9 @@ import (
 // tensorType is what EndpointInfo calls a tensor.
 const tensorType = "tensor.Tensor"
 
-// EndpointFunction returns the endpoint of an owner as a Function. It has one tensor in and one tensor out, each as it is or as the only
-// tensor of a struct, of which all other fields may be left out. The error is ErrInvalid for other endpoints. The function borrows c and dev, the
-// device on which arguments are put: the owner maps them there.
+// EndpointFunction returns the endpoint of an owner as a Function. It has one tensor in and one tensor out, each as it
+// is or as the only tensor of a struct, of which all other fields may be left out. The error is ErrInvalid for other
+// endpoints. The function borrows c and dev, the device on which arguments are put: the owner maps them there.
 func EndpointFunction(c endpoint.Caller, info endpoint.EndpointInfo, dev driver.Device) (Function, error) {
 	in, err := tensorField(info.In, info.InFields, true)
 	if err != nil {

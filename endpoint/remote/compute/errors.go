@@ -29,13 +29,15 @@ var (
 	ErrNotServed = errors.New("not served here")
 	// ErrPanic is a function that panicked.
 	ErrPanic = errors.New("the function panicked")
-	// ErrUnknown is a call of a function that is not idempotent, of which the client did not hear whether the function was run.
+	// ErrUnknown is a call of a function that is not idempotent, of which the client did not hear whether the function
+	// was run.
 	ErrUnknown = errors.New("it is not known whether the function was run")
 	// ErrClosed is a client or server that was closed.
 	ErrClosed = errors.New("closed")
 )
 
-// codesOf are the gRPC codes of errors, the first that fits. What a function returns is Internal unless it is one of them.
+// codesOf are the gRPC codes of errors, the first that fits. What a function returns is Internal unless it is one of
+// them.
 var codesOf = []struct {
 	err  error
 	code codes.Code

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Retry says how often and with which pauses a client tries. The zero value is that of splitlearn-comm: three attempts, pauses of 1 s and
-// 2 s, each up to a quarter longer or shorter.
+// Retry says how often and with which pauses a client tries. The zero value is that of splitlearn-comm: three attempts,
+// pauses of 1 s and 2 s, each up to a quarter longer or shorter.
 type Retry struct {
 	// Attempts is how many there are, the first one included; 3. 1 for no second one.
 	Attempts int
@@ -48,8 +48,8 @@ func (r Retry) pause(n int) time.Duration {
 	return max(pause, min(minPause, r.Initial))
 }
 
-// retriable reports whether another attempt could succeed where this one failed: not where the request itself is wrong, where the function
-// failed, or where there is no room for it.
+// retriable reports whether another attempt could succeed where this one failed: not where the request itself is wrong,
+// where the function failed, or where there is no room for it.
 func retriable(err error) bool {
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.Unknown:

@@ -19,17 +19,17 @@ import (
 // healthInterval is how often Watch of grpc.health.v1 has something new to say at most.
 const healthInterval = time.Second
 
-// GRPCOptions returns options for a grpc.Server that has only this service: the codec, the size of messages, and clients that keep their connection
-// alive as those of splitlearn-comm do.
+// GRPCOptions returns options for a grpc.Server that has only this service: the codec, the size of messages, and
+// clients that keep their connection alive as those of splitlearn-comm do.
 func (s *Server) GRPCOptions() []grpc.ServerOption {
 	return append(bulk.ServerOptions(),
 		grpc.MaxRecvMsgSize(int(s.opts.MessageBytes)+(64<<10)),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 }
 
-// Serve answers on a listener, which it takes, with this service, grpc.health.v1 and reflection, until ctx ends. Then it is unhealthy, refuses
-// new requests, lets those in flight end for up to grace (5 s where it is 0), and tears the functions down. opts go before those of GRPCOptions;
-// without credentials among them everything is in the clear.
+// Serve answers on a listener, which it takes, with this service, grpc.health.v1 and reflection, until ctx ends. Then
+// it is unhealthy, refuses new requests, lets those in flight end for up to grace (5 s where it is 0), and tears the
+// functions down. opts go before those of GRPCOptions; without credentials among them everything is in the clear.
 func (s *Server) Serve(ctx context.Context, l net.Listener, grace time.Duration, opts ...grpc.ServerOption) error {
 	def(&grace, 5*time.Second)
 	g := grpc.NewServer(append(s.GRPCOptions(), opts...)...)

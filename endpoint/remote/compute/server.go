@@ -22,17 +22,18 @@ type ServerOptions struct {
 	Function Function
 	// Functions are what requests with a model_id run.
 	Functions map[string]Function
-	// Lookup finds a function that is in neither, such as an endpoint of an owner; nil where there are no others. What it finds is neither set up nor torn down.
-	// Its error is ErrNotFound where there is none of that name.
+	// Lookup finds a function that is in neither, such as an endpoint of an owner; nil where there are no others. What
+	// it finds is neither set up nor torn down. Its error is ErrNotFound where there is none of that name.
 	Lookup func(ctx context.Context, model string) (Function, error)
 	// Check says whether what the functions need is there, such as an owner; nil where they need nothing.
 	Check func(ctx context.Context) error
-	// Device is where arguments are put, unless their function is a Placer; nil for ordinary memory of the process. Borrowed.
+	// Device is where arguments are put, unless their function is a Placer; nil for ordinary memory of the process.
+	// Borrowed.
 	Device driver.Device
 	// Workers is how many functions run at a time; 10. Queue is how many requests may wait beside them; 100.
 	Workers, Queue int
-	// MessageBytes bounds a tensor in one message; 100 MiB. StreamBytes bounds one of ComputeStream; 2 GiB. PendingBytes bounds all arguments that
-	// come in chunks at a time; 8 GiB.
+	// MessageBytes bounds a tensor in one message; 100 MiB. StreamBytes bounds one of ComputeStream; 2 GiB.
+	// PendingBytes bounds all arguments that come in chunks at a time; 8 GiB.
 	MessageBytes, StreamBytes, PendingBytes int64
 	// Stall is how long a client may send nothing in the middle of its argument; two minutes.
 	Stall time.Duration
@@ -87,8 +88,8 @@ type Server struct {
 	models   map[string]*recorder
 }
 
-// NewServer sets the functions up and returns a server. Where a Setup fails there is a server all the same, which is not healthy and computes
-// nothing: it can tell why. The error is ErrInvalid for options that make no sense.
+// NewServer sets the functions up and returns a server. Where a Setup fails there is a server all the same, which is
+// not healthy and computes nothing: it can tell why. The error is ErrInvalid for options that make no sense.
 func NewServer(ctx context.Context, opts ServerOptions) (*Server, error) {
 	if opts.Function == nil && len(opts.Functions) == 0 && opts.Lookup == nil {
 		return nil, fmt.Errorf("%w: a server needs a Function, Functions or a Lookup", ErrInvalid)
@@ -225,7 +226,8 @@ func (s *Server) call(ctx context.Context, f Function, model string, in *tensor.
 	return out, err
 }
 
-// recorders are where a request is counted: for its function, and for all. Models that the server does not have are counted for all only.
+// recorders are where a request is counted: for its function, and for all. Models that the server does not have are
+// counted for all only.
 func (s *Server) recorders(model string, known bool) []*recorder {
 	if !known {
 		return []*recorder{&s.all}
@@ -267,8 +269,9 @@ func (s *Server) Models() []string {
 	return slices.Sorted(maps.Keys(s.models))
 }
 
-// Shutdown refuses new requests, waits for those in flight as long as ctx allows, and tears the functions down. The error is the cause of
-// ctx where it did not suffice: then functions are torn down though requests run. A second Shutdown is nil.
+// Shutdown refuses new requests, waits for those in flight as long as ctx allows, and tears the functions down. The
+// error is the cause of ctx where it did not suffice: then functions are torn down though requests run. A second
+// Shutdown is nil.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	again := s.closing

@@ -32,8 +32,8 @@ const notRun = "sharedtensor-not-run"
 // ServiceName is the name of the gRPC service.
 const ServiceName = "splitlearn.comm.ComputeService"
 
-// Register adds the service to a gRPC server, which takes messages of MessageBytes and some more, and has the codec of package bulk
-// where elements are not to be copied more often than needed.
+// Register adds the service to a gRPC server, which takes messages of MessageBytes and some more, and has the codec of
+// package bulk where elements are not to be copied more often than needed.
 func (s *Server) Register(r grpc.ServiceRegistrar) {
 	desc := computepb.ComputeService_ServiceDesc
 	desc.Methods = slices.Clone(desc.Methods)

@@ -22,13 +22,15 @@ type Distribution struct {
 
 // Statistics are the figures of a server, or of one of its functions.
 type Statistics struct {
-	// Requests is how many there were since the start, Failures how many of them failed, InFlight how many run or wait now.
+	// Requests is how many there were since the start, Failures how many of them failed, InFlight how many run or wait
+	// now.
 	Requests, Failures, InFlight uint64
 	// BytesIn and BytesOut are those of the tensors, as they travelled.
 	BytesIn, BytesOut uint64
 	// PerSecond is the rate of the last ten seconds.
 	PerSecond float64
-	// Queue is the time requests waited for their turn, Decode and Encode that of reading and writing tensors, Compute that of the function.
+	// Queue is the time requests waited for their turn, Decode and Encode that of reading and writing tensors, Compute
+	// that of the function.
 	Queue, Decode, Compute, Encode Distribution
 }
 

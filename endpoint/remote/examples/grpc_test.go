@@ -74,7 +74,8 @@ func TestCompute(t *testing.T) {
 	require.NoError(t, server.Wait())
 }
 
-// TestComputeServerIsKilled kills the server under a client, which hears of it at once, and goes on when there is one again.
+// TestComputeServerIsKilled kills the server under a client, which hears of it at once, and goes on when there is one
+// again.
 func TestComputeServerIsKilled(t *testing.T) {
 	path := build(t, "compute/server")
 	server, address := serve(t, path, free(t))
@@ -130,8 +131,8 @@ func TestStream(t *testing.T) {
 	require.NoError(t, server.Wait())
 }
 
-// TestStreamServerIsKilled kills the server in the middle of a Put. The client begins again with the next server and gets it done: the set is
-// there once and whole.
+// TestStreamServerIsKilled kills the server in the middle of a Put. The client begins again with the next server and
+// gets it done: the set is there once and whole.
 func TestStreamServerIsKilled(t *testing.T) {
 	path, client := build(t, "stream/server"), build(t, "stream/client")
 	server, address := serve(t, path, free(t))

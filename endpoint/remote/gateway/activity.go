@@ -12,8 +12,8 @@ import (
 // recentCalls is how many latencies of each method the quantiles on the page are made of.
 const recentCalls = 512
 
-// maxMethods bounds the methods that are counted apart; the rest count as one. Names come from peers only where they are registered, so it
-// is not reached in earnest.
+// maxMethods bounds the methods that are counted apart; the rest count as one. Names come from peers only where they
+// are registered, so it is not reached in earnest.
 const maxMethods = 512
 
 // Calls counts the calls that the gateway answers, by protocol and method, for /metrics and the page.
@@ -65,8 +65,8 @@ func newCalls(registry prometheus.Registerer) *Calls {
 	return c
 }
 
-// Observe counts a call that took d and ended with code, "ok" or a word of few that the protocol has for errors. method is a name that is
-// registered, never one that a peer made up.
+// Observe counts a call that took d and ended with code, "ok" or a word of few that the protocol has for errors. method
+// is a name that is registered, never one that a peer made up.
 func (c *Calls) Observe(protocol, method, code string, d time.Duration) {
 	s := c.stats(callKey{protocol, method})
 	s.requests.Observe(d.Seconds())

@@ -27,9 +27,11 @@ const Off = "off"
 // Embedded is what NATS is set to for the server inside the gateway.
 const Embedded = "embedded"
 
-// Config is what a gateway is told. DefaultConfig has the defaults; Flags binds it to flags, and Settings to the environment and a file.
+// Config is what a gateway is told. DefaultConfig has the defaults; Flags binds it to flags, and Settings to the
+// environment and a file.
 type Config struct {
-	// Owner is the path of the owner's socket; empty for the default one, Off for a gateway that has functions of its own only.
+	// Owner is the path of the owner's socket; empty for the default one, Off for a gateway that has functions of its
+	// own only.
 	Owner string
 	// HTTP, GRPC and NATSListen are addresses as host:port or unix:PATH (NATSListen as host:port only), or Off.
 	HTTP, GRPC, NATSListen string
@@ -65,7 +67,8 @@ type Config struct {
 	LogLevel, LogFormat string
 }
 
-// DefaultConfig returns the defaults, for the rank that the launcher of a job has set in the environment (RANK, else LOCAL_RANK).
+// DefaultConfig returns the defaults, for the rank that the launcher of a job has set in the environment (RANK, else
+// LOCAL_RANK).
 func DefaultConfig() Config {
 	rank := rankOf(os.Getenv)
 	at := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port+rank)) }
@@ -131,7 +134,8 @@ func (c *Config) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
 }
 
-// Check says everything that is wrong with the settings, by flag. It reads the files that they name and opens no listener.
+// Check says everything that is wrong with the settings, by flag. It reads the files that they name and opens no
+// listener.
 func (c *Config) Check() error {
 	var errs []error
 	bad := func(flag, format string, args ...any) {
@@ -254,8 +258,8 @@ func checkAddress(address string) error {
 	return nil
 }
 
-// exposed reports whether other hosts could reach the address. A name counts as reachable unless it is localhost: what it
-// resolves to may change.
+// exposed reports whether other hosts could reach the address. A name counts as reachable unless it is localhost: what
+// it resolves to may change.
 func exposed(address string) bool {
 	if address == Off || address == "" || strings.HasPrefix(address, "unix:") {
 		return false

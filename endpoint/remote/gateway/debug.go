@@ -5,8 +5,8 @@ import (
 	"net/http/pprof"
 )
 
-// newDebugServer serves pprof on a listener of its own, which other hosts cannot reach. Browsers are kept from it by the name
-// that they have to use.
+// newDebugServer serves pprof on a listener of its own, which other hosts cannot reach. Browsers are kept from it by
+// the name that they have to use.
 func newDebugServer(l *boundedListener) *http.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)

@@ -31,9 +31,11 @@ type Options struct {
 	Config Config
 	// Components are what the gateway offers, in the order in which they are registered.
 	Components []Component
-	// Devices are what the owner's memory can be mapped on. Borrowed: they must outlive Run. Without any, host memory is opened.
+	// Devices are what the owner's memory can be mapped on. Borrowed: they must outlive Run. Without any, host memory
+	// is opened.
 	Devices []driver.Device
-	// Registry has functions of the embedding program, which go before the owner's of the same name; nil for none. Borrowed.
+	// Registry has functions of the embedding program, which go before the owner's of the same name; nil for none.
+	// Borrowed.
 	Registry *endpoint.Registry
 	// Version is shown to people and in metrics; empty for the version of the module.
 	Version string
@@ -111,7 +113,8 @@ func (g *Gateway) Addresses() Addresses {
 	return a
 }
 
-// Run serves until ctx ends, drains and returns nil; or returns why it could not begin, or a listener's error. Call it once.
+// Run serves until ctx ends, drains and returns nil; or returns why it could not begin, or a listener's error. Call it
+// once.
 func (g *Gateway) Run(ctx context.Context) (err error) {
 	g.started = time.Now()
 	// Requests outlive ctx: they get the time of Drain to end.

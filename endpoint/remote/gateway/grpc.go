@@ -19,14 +19,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// newGRPCServer returns the server of the gRPC listener, without services. Options of components go before the gateway's.
+// newGRPCServer returns the server of the gRPC listener, without services. Options of components go before the
+// gateway's.
 func (g *Gateway) newGRPCServer() *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(g.config.MaxRequest)),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(headerPatience),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		// Clients that ask for a sign of life more often than the server allows are cut off, and the usual settings are ten seconds.
+		// Clients that ask for a sign of life more often than the server allows are cut off, and the usual settings are
+		// ten seconds.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 		grpc.ChainUnaryInterceptor(g.unary),
 		grpc.ChainStreamInterceptor(g.stream),

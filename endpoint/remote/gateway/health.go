@@ -22,7 +22,8 @@ const (
 // errDraining is a gateway that is about to stop.
 var errDraining = errors.New("the gateway is stopping")
 
-// healthBoard tells whether requests would succeed: over HTTP by asking then and there, over gRPC by what was found last.
+// healthBoard reports whether requests would succeed: over HTTP by asking then and there, over gRPC by what was found
+// last.
 type healthBoard struct {
 	gateway *Gateway
 	grpc    *health.Server

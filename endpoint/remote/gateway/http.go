@@ -64,8 +64,8 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 // errHost is a request that a browser was tricked into sending.
 var errHost = errors.New("refused: sent on behalf of another site")
 
-// admit refuses what a web page of somebody else's makes a browser on this host send: another site's request, or one to a name that
-// was made to mean this host.
+// admit refuses what a web page of somebody else's makes a browser on this host send: another site's request, or one to
+// a name that was made to mean this host.
 func (g *Gateway) admit(r *http.Request, crossOrigin *http.CrossOriginProtection) error {
 	if err := crossOrigin.Check(r); err != nil {
 		return fmt.Errorf("%w: %w", errHost, err)
@@ -89,7 +89,8 @@ func refuse(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// observe counts a request and answers for a handler that panicked. Panics by which a handler cuts its connection are passed on.
+// observe counts a request and answers for a handler that panicked. Panics by which a handler cuts its connection are
+// passed on.
 func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Time, panicked any) {
 	route := r.Pattern
 	if route == "" {

@@ -107,7 +107,8 @@ func (ids *identities) identify(authorization string, state *tls.ConnectionState
 	return Identity{}, ErrUnauthenticated
 }
 
-// presentedToken is the token of a header: as a bearer's, or as the password of basic authentication, which is what browsers ask for.
+// presentedToken is the token of a header: as a bearer's, or as the password of basic authentication, which is what
+// browsers ask for.
 func presentedToken(authorization string) string {
 	scheme, rest, _ := strings.Cut(authorization, " ")
 	rest = strings.TrimSpace(rest)
@@ -125,7 +126,8 @@ func presentedToken(authorization string) string {
 	return ""
 }
 
-// allowNATS reports whether a client of the embedded NATS server may connect. It can publish, so a read-only token is not enough.
+// allowNATS reports whether a client of the embedded NATS server may connect. It can publish, so a read-only token is
+// not enough.
 func (ids *identities) allowNATS(token string, state *tls.ConnectionState) bool {
 	authorization := ""
 	if token != "" {
@@ -135,8 +137,8 @@ func (ids *identities) allowNATS(token string, state *tls.ConnectionState) bool 
 	return err == nil && !id.ReadOnly
 }
 
-// tlsConfig is the configuration of listeners; nil without TLS. A client certificate is verified where one is sent, and asked
-// for by identify: health stays open to probes that have none.
+// tlsConfig is the configuration of listeners; nil without TLS. A client certificate is verified where one is sent, and
+// asked for by identify: health stays open to probes that have none.
 func (ids *identities) tlsConfig() *tls.Config {
 	if ids.certificates == nil {
 		return nil

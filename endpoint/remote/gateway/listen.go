@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// boundedListener refuses connections beyond a limit at once, instead of letting their clients wait for an answer that does not come.
+// boundedListener refuses connections beyond a limit at once, instead of letting their clients wait for an answer that
+// does not come.
 type boundedListener struct {
 	net.Listener
 	name    string

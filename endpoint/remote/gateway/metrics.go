@@ -78,7 +78,8 @@ func (g *Gateway) metricsHandler() http.Handler {
 	})
 }
 
-// gatherOwner reads what the owner writes about itself. An owner that is away or slow is no error of a scrape: sharedtensor_gateway_owner_attached tells.
+// gatherOwner reads what the owner writes about itself. An owner that is away or slow is no error of a scrape:
+// sharedtensor_gateway_owner_attached tells.
 func (g *Gateway) gatherOwner() ([]*dto.MetricFamily, error) {
 	client, err := g.owner.Client()
 	if err != nil || g.owner.ready() != nil {

@@ -89,8 +89,8 @@ func (o *ownerLink) keep(ctx context.Context) {
 	}
 }
 
-// follow notes when the owner goes and comes back, until ctx ends. The owner counts as attached while somebody watches it, not before: Watch
-// waits for the next owner where this one went away meanwhile.
+// follow notes when the owner goes and comes back, until ctx ends. The owner counts as attached while somebody watches
+// it, not before: Watch waits for the next owner where this one went away meanwhile.
 func (o *ownerLink) follow(ctx context.Context, client *endpoint.Client) {
 	for ctx.Err() == nil {
 		watcher, err := client.Watch(ctx)

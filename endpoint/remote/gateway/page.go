@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// What the page costs: how often a sample is taken while somebody looks, how long it may take, how many may look at once, and how much is
-// told of tasks.
+// What the page costs: how often a sample is taken while somebody looks, how long it may take, how many may look at
+// once, and how much is told of tasks.
 const (
 	sampleEvery    = time.Second
 	samplePatience = 2 * time.Second
@@ -128,7 +128,8 @@ func (p *page) once(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, p.take(ctx))
 }
 
-// events sends samples until the viewer leaves or the gateway stops. A viewer who reads slowly misses samples in between.
+// events sends samples until the viewer leaves or the gateway stops. A viewer who reads slowly misses samples in
+// between.
 func (p *page) events(w http.ResponseWriter, r *http.Request) {
 	if !p.enter() {
 		http.Error(w, "too many viewers: close another page first", http.StatusServiceUnavailable)

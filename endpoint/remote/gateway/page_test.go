@@ -20,8 +20,8 @@ import (
 
 const tabKey = 9
 
-// TestPage looks at the page in a browser: that it is live, reads well in light and dark, and can be used with a keyboard and a screen
-// reader. With SHAREDTENSOR_SCREENSHOTS set to a folder it leaves pictures there.
+// TestPage looks at the page in a browser: that it is live, reads well in light and dark, and can be used with a
+// keyboard and a screen reader. With SHAREDTENSOR_SCREENSHOTS set to a folder it leaves pictures there.
 func TestPage(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "llm/7b=50331648", "--model", "<img src=x onerror=alert(1)>=4096")
 	gw := remotetest.StartGateway(t, owner.Socket)

@@ -10,7 +10,8 @@ import (
 // reloadEvery is how often files are looked at for changes at most.
 const reloadEvery = time.Second
 
-// reloaded is a value made of files, made anew when one of them changes. A change that cannot be read leaves the value as it was.
+// reloaded is a value made of files, made anew when one of them changes. A change that cannot be read leaves the value
+// as it was.
 type reloaded[T any] struct {
 	paths []string
 	read  func() (T, error)

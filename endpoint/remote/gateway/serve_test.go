@@ -41,7 +41,8 @@ func ready(t *testing.T, gw *remotetest.Gateway, status int) {
 	})
 }
 
-// TestHealthFollowsTheOwner: the gateway begins without an owner, and says so over HTTP and gRPC when it comes, goes and comes again.
+// TestHealthFollowsTheOwner: the gateway begins without an owner, and says so over HTTP and gRPC when it comes, goes
+// and comes again.
 func TestHealthFollowsTheOwner(t *testing.T) {
 	socket := remotetest.Socket(t)
 	gw := remotetest.StartGateway(t, socket)
@@ -103,7 +104,8 @@ func TestMetrics(t *testing.T) {
 	require.Contains(t, scrape(), "sharedtensor_gateway_owner_attached 0")
 }
 
-// TestDrain: a request in flight ends, a new one is not taken, readiness says so, and the stream of the page does not hold it up.
+// TestDrain: a request in flight ends, a new one is not taken, readiness says so, and the stream of the page does not
+// hold it up.
 func TestDrain(t *testing.T) {
 	gw := remotetest.StartGateway(t, gateway.Off, "--drain", "20s")
 	page, err := http.Get(gw.HTTP() + "/v1/events")
@@ -161,8 +163,8 @@ func TestUnixListener(t *testing.T) {
 	remotetest.StartGateway(t, gateway.Off, "--http", "unix:"+path)
 }
 
-// TestThousandConnections opens a thousand of HTTP and a thousand of gRPC, all of which are answered; the owner sees one client. What one costs
-// the gateway is logged, for README.
+// TestThousandConnections opens a thousand of HTTP and a thousand of gRPC, all of which are answered; the owner sees
+// one client. What one costs the gateway is logged, for README.
 func TestThousandConnections(t *testing.T) {
 	const each = 1000
 	owner := remotetest.StartOwner(t)
@@ -254,7 +256,8 @@ func filesOf(t *testing.T, pid int) int {
 	return len(list)
 }
 
-// TestGRPCClientsSurviveARestart: a gateway that was killed and begins again on its port is found by clients that wait for it.
+// TestGRPCClientsSurviveARestart: a gateway that was killed and begins again on its port is found by clients that wait
+// for it.
 func TestGRPCClientsSurviveARestart(t *testing.T) {
 	gw := remotetest.StartGateway(t, gateway.Off)
 	conn := dialGRPC(t, gw)

@@ -29,9 +29,9 @@ type Setting struct {
 	Origin string `json:"origin"`
 }
 
-// ApplySettings gives the flags of set that were not on the command line the value of their environment variable, else that
-// of the YAML file, whose keys are the names of the flags. An empty path stands for no file. It returns all settings in the order
-// of their names. Every error names the variable, or the line of the file.
+// ApplySettings gives the flags of set that were not on the command line the value of their environment variable, else
+// that of the YAML file, whose keys are the names of the flags. An empty path stands for no file. It returns all
+// settings in the order of their names. Every error names the variable, or the line of the file.
 func ApplySettings(set *pflag.FlagSet, lookup func(string) (string, bool), path string) ([]Setting, error) {
 	origin := map[string]string{}
 	set.Visit(func(f *pflag.Flag) { origin[f.Name] = "flag" })

@@ -22,7 +22,8 @@ type tokenFile struct {
 	list *reloaded[[]token]
 }
 
-// token is one line of the file. Only the digest is kept, so that comparing tells nothing of the token by how long it takes.
+// token is one line of the file. Only the digest is kept, so that comparing tells nothing of the token by how long it
+// takes.
 type token struct {
 	digest [sha256.Size]byte
 	id     Identity

@@ -11,7 +11,8 @@ import (
 // TraceHeader carries a Trace over HTTP, gRPC (in lower case) and NATS, as W3C Trace Context says.
 const TraceHeader = "Traceparent"
 
-// Trace names the operation that a request belongs to, over all processes that take part in it, by the W3C's Trace Context.
+// Trace names the operation that a request belongs to, over all processes that take part in it, by the W3C's Trace
+// Context.
 type Trace struct {
 	// TraceID names the operation, SpanID the part of it that is in this process, both in lower-case hexadecimal.
 	TraceID, SpanID string

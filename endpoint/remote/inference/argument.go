@@ -77,7 +77,8 @@ func (a *argument) close() error {
 	return errors.Join(errs...)
 }
 
-// place is an input that was checked, and where it goes. Of a tensor, spec, offset and bytes say where its elements are put.
+// place is an input that was checked, and where it goes. Of a tensor, spec, offset and bytes say where its elements are
+// put.
 type place struct {
 	port   port
 	input  inputTensor
@@ -86,8 +87,9 @@ type place struct {
 	bytes  int64
 }
 
-// argument makes the argument of a request. The caller closes it when the call has ended, also on an error. All that the client says is checked
-// before memory is taken; then the inputs are read in their order, as some are the next bytes of one body.
+// argument makes the argument of a request. The caller closes it when the call has ended, also on an error. All that
+// the client says is checked before memory is taken; then the inputs are read in their order, as some are the next
+// bytes of one body.
 func (s *service) argument(m *model, r *request) (*argument, error) {
 	a := &argument{budget: &s.pending, regions: &s.regions}
 	fields := map[string]any{}

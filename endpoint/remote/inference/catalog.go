@@ -10,8 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// catalog knows the models. It asks the owner for its endpoints when another owner comes and for a name that it does not know: an owner takes no
-// endpoint away.
+// catalog knows the models. It asks the owner for its endpoints when another owner comes and for a name that it does
+// not know: an owner takes no endpoint away.
 type catalog struct {
 	owner gateway.Owner
 

@@ -7,7 +7,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// bytesType is the datatype of texts and other strings of bytes. Each is preceded by its length, 4 bytes, little-endian.
+// bytesType is the datatype of texts and other strings of bytes. Each is preceded by its length, 4 bytes,
+// little-endian.
 const bytesType = "BYTES"
 
 // datatype is an element type of the protocol.

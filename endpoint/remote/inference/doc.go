@@ -1,5 +1,5 @@
-// Package inference serves functions of an owner by the Open Inference Protocol, version 2, over gRPC and REST, as KServe and Triton do: their
-// clients are clients of the gateway.
+// Package inference serves functions of an owner by the Open Inference Protocol, version 2, over gRPC and REST, as
+// KServe and Triton do: their clients are clients of the gateway.
 //
 //	sharedtensor-gateway serve --allow-client-shm
 //
@@ -11,7 +11,8 @@
 //
 // # What a model is
 //
-// Every function of the owner, or of the program that embeds the gateway, whose argument has a tensor or a list is a model.
+// Every function of the owner, or of the program that embeds the gateway, whose argument has a tensor or a list is a
+// model.
 //
 //	*tensor.Tensor                 any datatype and shape
 //	[]T of numbers, truth values,  one dimension; []string is BYTES
@@ -20,26 +21,28 @@
 //	[]byte
 //	a struct                       its fields, as "outer.inner"
 //
-// The inputs are the fields of the argument, by their names on the wire, and optional as they are there; an argument that is itself the tensor is "input".
-// The outputs are the fields of the result, and a result that is no struct is "output". Functions do not say which
-// datatype and shape their tensors have, so the metadata of those is an empty datatype and the shape [-1]. What the protocol has no
-// tensor for is left out where it is optional; a function that needs it is in the index of the repository with the reason for which it is not ready.
+// The inputs are the fields of the argument, by their names on the wire, and optional as they are there; an argument
+// that is itself the tensor is "input". The outputs are the fields of the result, and a result that is no struct is
+// "output". Functions do not say which datatype and shape their tensors have, so the metadata of those is an empty
+// datatype and the shape [-1]. What the protocol has no tensor for is left out where it is optional; a function that
+// needs it is in the index of the repository with the reason for which it is not ready.
 //
 // A function whose results come one by one is a decoupled model, for ModelStreamInfer.
 //
 // # Versions
 //
-// Where the owner has published a state dict under the function's name, its versions are those of the model, and the current one is what an
-// empty version means. A function with an integer field "version" gets the version that was asked for; one without runs on the current version only. All other functions are version 1.
+// Where the owner has published a state dict under the function's name, its versions are those of the model, and the
+// current one is what an empty version means. A function with an integer field "version" gets the version that was
+// asked for; one without runs on the current version only. All other functions are version 1.
 //
 // # Repository
 //
-// Unloading a model makes the gateway refuse requests for it, until it is loaded; nothing changes at the owner. Senders that may only
-// read may not do it.
+// Unloading a model makes the gateway refuse requests for it, until it is loaded; nothing changes at the owner. Senders
+// that may only read may not do it.
 //
 // # Shared memory
 //
-// With --allow-client-shm, clients that come over loopback or a Unix socket register memory of shm_open, and of cudaMalloc where the gateway has the
-// device. Such memory is the client's, who may change it or take it away at any time: it is copied once, by system calls, to memory that the
-// owner maps, and results are copied back in the same way.
+// With --allow-client-shm, clients that come over loopback or a Unix socket register memory of shm_open, and of
+// cudaMalloc where the gateway has the device. Such memory is the client's, who may change it or take it away at any
+// time: it is copied once, by system calls, to memory that the owner maps, and results are copied back in the same way.
 package inference

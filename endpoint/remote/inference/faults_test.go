@@ -277,7 +277,8 @@ func sharedFile(t *testing.T, client pb.GRPCInferenceServiceClient, name string,
 	return f
 }
 
-// TestRegionThatShrinks has a client take its memory away while requests read and write it. Memory that was mapped would end the gateway with SIGBUS.
+// TestRegionThatShrinks has a client take its memory away while requests read and write it. Memory that was mapped
+// would end the gateway with SIGBUS.
 func TestRegionThatShrinks(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := serve(t, owner, "--allow-client-shm")

@@ -194,8 +194,8 @@ func inferHTTP(b *testing.B, address string) func() error {
 	}
 }
 
-// BenchmarkFiguresSmall is identity of 64 bytes: the floor answers by itself; a function in the gateway's own process; a function of an owner,
-// which is one more process that has to be woken and two pieces of shared memory.
+// BenchmarkFiguresSmall is identity of 64 bytes: the floor answers by itself; a function in the gateway's own process;
+// a function of an owner, which is one more process that has to be woken and two pieces of shared memory.
 func BenchmarkFiguresSmall(b *testing.B) {
 	owner := remotetest.StartOwner(b)
 	gw := serve(b, owner)

@@ -16,8 +16,8 @@ import (
 // streamedAtOnce is how many requests of a stream run at a time. More wait in the transport.
 const streamedAtOnce = 8
 
-// inferStream is a call of ModelStreamInfer. Requests run side by side; their responses go out in the order of the requests, but those of
-// decoupled models as they come.
+// inferStream is a call of ModelStreamInfer. Requests run side by side; their responses go out in the order of the
+// requests, but those of decoupled models as they come.
 type inferStream struct {
 	s    grpcService
 	call grpc.BidiStreamingServer[pb.ModelInferRequest, pb.ModelStreamInferResponse]

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// parseElements encodes elements that came as JSON, flat or in nested lists, of which there have to be as many as the shape says. text
-// is well-formed JSON.
+// parseElements encodes elements that came as JSON, flat or in nested lists, of which there have to be as many as the
+// shape says. text is well-formed JSON.
 func parseElements(text json.RawMessage, d string, shape []int64) ([]byte, error) {
 	n, err := elementCount(shape)
 	if err != nil {

@@ -52,7 +52,8 @@ func TestAcceptedEncodings(t *testing.T) {
 	}
 }
 
-// FuzzElements: elements of JSON that are taken are as many as the shape has, and come back as the same JSON that others read.
+// FuzzElements: elements of JSON that are taken are as many as the shape has, and come back as the same JSON that
+// others read.
 func FuzzElements(f *testing.F) {
 	for _, text := range []string{"[1,2]", "[[1.5],[ -2e3]]", `["a","\u00e4\""]`, "[true,0]", `[{}]`, `[null]`, "[18446744073709551615]", "3"} {
 		for i := range datatypes {
@@ -92,7 +93,8 @@ func FuzzElements(f *testing.F) {
 	})
 }
 
-// FuzzRequest: whatever a request says, reading it ends with a request or an error, and no input has more elements than came.
+// FuzzRequest: whatever a request says, reading it ends with a request or an error, and no input has more elements than
+// came.
 func FuzzRequest(f *testing.F) {
 	seed, err := proto.Marshal(&pb.ModelInferRequest{
 		ModelName: "m", Inputs: []*pb.ModelInferRequest_InferInputTensor{

@@ -17,7 +17,8 @@ const (
 
 // port is an input or an output of a model: a field of the function's argument or result, or the whole of it.
 type port struct {
-	// name is the field's; those of structs in structs are joined by dots. path is the same in parts, empty where the port is the whole.
+	// name is the field's; those of structs in structs are joined by dots. path is the same in parts, empty where the
+	// port is the whole.
 	name string
 	path []string
 	kind portKind
@@ -68,7 +69,8 @@ func portOf(name, typeName string, path []string) (p port, ok bool) {
 	return p, false
 }
 
-// ports lists the values of a struct. missing are the fields that the protocol has nothing for and that cannot be left out.
+// ports lists the values of a struct. missing are the fields that the protocol has nothing for and that cannot be left
+// out.
 func ports(fields []endpoint.FieldInfo, path []string, optional bool) (list []port, missing []string) {
 	for _, f := range fields {
 		at := append(path[:len(path):len(path)], f.Name)

@@ -16,8 +16,8 @@ const (
 
 // regionMemory is memory of a client.
 type regionMemory interface {
-	// readAt and writeAt copy between p and the memory from at on, which lie within the region. They fail, and do no harm, where the client has taken
-	// the memory away meanwhile.
+	// readAt and writeAt copy between p and the memory from at on, which lie within the region. They fail, and do no
+	// harm, where the client has taken the memory away meanwhile.
 	readAt(p []byte, at int64) error
 	writeAt(p []byte, at int64) error
 	close() error

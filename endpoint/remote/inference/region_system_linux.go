@@ -13,7 +13,8 @@ import (
 // shmFolder is where shm_open has its files.
 const shmFolder = "/dev/shm/"
 
-// openSystemRegion opens the memory that a client has made with shm_open. Errors do not tell what there is under other keys.
+// openSystemRegion opens the memory that a client has made with shm_open. Errors do not tell what there is under other
+// keys.
 func openSystemRegion(key string, offset, bytes uint64) (regionMemory, error) {
 	name := strings.TrimPrefix(key, "/")
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
@@ -30,8 +31,8 @@ func openSystemRegion(key string, offset, bytes uint64) (regionMemory, error) {
 	return m, nil
 }
 
-// systemMemory is a file of shared memory. It is read and written by system calls and never mapped: memory that is mapped, and that the client makes
-// smaller, ends the process that touches it.
+// systemMemory is a file of shared memory. It is read and written by system calls and never mapped: memory that is
+// mapped, and that the client makes smaller, ends the process that touches it.
 type systemMemory struct {
 	file   *os.File
 	offset int64

@@ -57,8 +57,8 @@ const (
 	paramFinal        = "triton_final_response"
 )
 
-// protocolParameters are those of a request that mean something to servers of the protocol. They are not fields unless a function has
-// fields of these names.
+// protocolParameters are those of a request that mean something to servers of the protocol. They are not fields unless
+// a function has fields of these names.
 var protocolParameters = map[string]bool{
 	"sequence_id": true, "sequence_start": true, "sequence_end": true, "priority": true, paramTimeout: true, paramBinaryOutput: true,
 }
@@ -118,7 +118,8 @@ func (r *request) timeout() (time.Duration, error) {
 	return time.Duration(micros) * time.Microsecond, nil
 }
 
-// setVersion tells the function which version was asked for, where it has a field for it and the client has not filled it.
+// setVersion tells the function which version was asked for, where it has a field for it and the client has not filled
+// it.
 func (r *request) setVersion(m *model) {
 	p, ok := m.input(versionField)
 	if !ok || p.kind != scalarPort {

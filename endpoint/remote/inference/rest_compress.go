@@ -29,8 +29,8 @@ var compressors = map[string]*sync.Pool{
 	"deflate": {New: func() any { z, _ := zlib.NewWriterLevel(nil, zlib.BestSpeed); return z }},
 }
 
-// chooseEncoding is how a response is compressed; empty for not at all: where the client does not accept it, where it would not pay, and on the way to
-// the same host, unless the client compresses itself.
+// chooseEncoding is how a response is compressed; empty for not at all: where the client does not accept it, where it
+// would not pay, and on the way to the same host, unless the client compresses itself.
 func chooseEncoding(r *http.Request, parts [][]byte, size int) string {
 	if size < compressFrom || isLocal(httpPeer(r)) && r.Header.Get("Content-Encoding") == "" {
 		return ""

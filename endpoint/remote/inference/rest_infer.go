@@ -102,7 +102,8 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readRequest reads a request. Elements that are not in the JSON are left in the body. binary is how outputs are sent that do not say.
+// readRequest reads a request. Elements that are not in the JSON are left in the body. binary is how outputs are sent
+// that do not say.
 func (s restService) readRequest(r *http.Request, body io.Reader) (out *request, binary bool, err error) {
 	head, apart, err := readHead(r, body)
 	if err != nil {
@@ -143,7 +144,8 @@ func (s restService) readRequest(r *http.Request, body io.Reader) (out *request,
 	return out, binary, nil
 }
 
-// readHead reads the JSON of a request: the whole body, or as much of it as a header says. apart tells that elements follow.
+// readHead reads the JSON of a request: the whole body, or as much of it as a header says. apart tells that elements
+// follow.
 func readHead(r *http.Request, body io.Reader) (head []byte, apart bool, err error) {
 	text := r.Header.Get(headerLength)
 	if text == "" {
@@ -317,7 +319,8 @@ func (s restService) answer(w http.ResponseWriter, r *http.Request, res *respons
 	return nil
 }
 
-// watchedFrom is the size from which on it is watched that a client takes a response. Less fits into what the system buffers.
+// watchedFrom is the size from which on it is watched that a client takes a response. Less fits into what the system
+// buffers.
 const watchedFrom = 64 << 10
 
 // stallWriter writes a response in pieces, each of which its client has to take within a time.

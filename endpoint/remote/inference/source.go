@@ -8,8 +8,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// source is where the elements of an input come from, in the protocol's encoding: row-major and little-endian, texts with their
-// lengths in front.
+// source is where the elements of an input come from, in the protocol's encoding: row-major and little-endian, texts
+// with their lengths in front.
 type source interface {
 	// bytes is how many there are.
 	bytes() int64

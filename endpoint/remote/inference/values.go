@@ -39,7 +39,8 @@ func appendText(b []byte, text []byte) []byte {
 	return append(little.AppendUint32(b, uint32(len(text))), text...)
 }
 
-// list decodes elements to a slice of the Go type that has them; BYTES to strings, or slices of bytes where one is no text.
+// list decodes elements to a slice of the Go type that has them; BYTES to strings, or slices of bytes where one is no
+// text.
 func list(d string, raw []byte, n int64) (any, error) {
 	if d == bytesType {
 		return textList(raw, n)
@@ -118,7 +119,8 @@ func kindOf(d string) int {
 	return integers
 }
 
-// takes reports whether a field of datatype want takes values of datatype got: the function's side sees to it that a number fits.
+// takes reports whether a field of datatype want takes values of datatype got: the function's side sees to it that a
+// number fits.
 func takes(want, got string) bool {
 	return want == "" || kindOf(want) == kindOf(got) || kindOf(want) == floats && kindOf(got) == integers
 }

@@ -18,8 +18,8 @@ const versionField = "version"
 // versionsFor is how long the versions of a model are believed to be what they were.
 const versionsFor = time.Second
 
-// versions are those of a model: the ones that are published under the endpoint's name. An endpoint without such a name has the
-// version 1.
+// versions are those of a model: the ones that are published under the endpoint's name. An endpoint without such a name
+// has the version 1.
 type versions struct {
 	mu      sync.Mutex
 	at      time.Time
@@ -82,7 +82,8 @@ func (c *catalog) askVersions(ctx context.Context, name string, v *versions) err
 	return nil
 }
 
-// choose returns the version that a request runs on: the one it asks for, or the current one. asked is empty for the latter.
+// choose returns the version that a request runs on: the one it asks for, or the current one. asked is empty for the
+// latter.
 func (c *catalog) choose(ctx context.Context, m *model, asked string) (string, error) {
 	list, current, err := c.versionsOf(ctx, m, false)
 	if err != nil || asked == "" {

@@ -13,8 +13,8 @@ import (
 type callParams struct {
 	// Name is the function.
 	Name string `json:"name,omitempty"`
-	// Args are arguments by position: the fields of the function's argument in their order, or the one value that it takes. Kwargs are
-	// arguments by name.
+	// Args are arguments by position: the fields of the function's argument in their order, or the one value that it
+	// takes. Kwargs are arguments by name.
 	Args   json.RawMessage `json:"args,omitempty"`
 	Kwargs json.RawMessage `json:"kwargs,omitempty"`
 	// Timeout is how long the function may take, in seconds; 0 is for ever.

@@ -17,8 +17,8 @@ const (
 	maxWait     = 2 * time.Minute
 )
 
-// serveChanges is GET /v1/models/{model}/changes?server=ID&version=N&wait=20s: it answers as soon as the newest version of the name is another
-// than that one, and with 204 when the time is over.
+// serveChanges is GET /v1/models/{model}/changes?server=ID&version=N&wait=20s: it answers as soon as the newest version
+// of the name is another than that one, and with 204 when the time is over.
 func (c *Component) serveChanges(w http.ResponseWriter, r *http.Request) {
 	p := modelOf(r)
 	query := r.URL.Query()

@@ -19,8 +19,8 @@ import (
 type Component struct {
 	// PublishRoot is the folder below which publish_from may read; empty refuses paths.
 	PublishRoot string
-	// Fetch are the prefixes of URLs that tensors and models may be fetched from by reference; none refuses URLs. A gateway that fetches
-	// whatever it is told would reach for its peers what they cannot reach themselves.
+	// Fetch are the prefixes of URLs that tensors and models may be fetched from by reference; none refuses URLs. A
+	// gateway that fetches whatever it is told would reach for its peers what they cannot reach themselves.
 	Fetch []string
 	// MaxModel bounds a model that is uploaded or fetched, and all that are on their way at once; 16 GiB where it is 0.
 	MaxModel gateway.ByteSize

@@ -12,11 +12,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// pieceBytes is how much is written at once: large enough that a system call costs nothing beside it, small enough that a stalled peer is
-// noticed within one.
+// pieceBytes is how much is written at once: large enough that a system call costs nothing beside it, small enough that
+// a stalled peer is noticed within one.
 const pieceBytes = 1 << 20
 
-// content is bytes that lie in several places, read as one file. What lies in host memory is handed to the connection as it is.
+// content is bytes that lie in several places, read as one file. What lies in host memory is handed to the connection
+// as it is.
 type content struct {
 	parts []part
 	size  int64
@@ -103,7 +104,8 @@ func (c *content) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// send writes the next n bytes, in pieces and without copying what lies in host memory. before is called ahead of each piece.
+// send writes the next n bytes, in pieces and without copying what lies in host memory. before is called ahead of each
+// piece.
 func (c *content) send(w io.Writer, n int64, before func()) (sent int64, err error) {
 	var buffer []byte
 	for sent < n && c.pos < c.size {
@@ -143,7 +145,8 @@ func (c *content) send(w io.Writer, n int64, before func()) (sent int64, err err
 	return sent, nil
 }
 
-// contentWriter lets http.ServeContent, which knows ranges and conditions, send content without its copies and with a deadline for each piece.
+// contentWriter lets http.ServeContent, which knows ranges and conditions, send content without its copies and with a
+// deadline for each piece.
 type contentWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController

@@ -14,7 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/delta"
 )
 
-// encoders are used again, and encoding bounds how many work at once: however many peers ask, calls of the gateway get their turn.
+// encoders are used again, and encoding bounds how many work at once: however many peers ask, calls of the gateway get
+// their turn.
 var (
 	encoders = sync.Pool{New: func() any {
 		e, err := delta.NewEncoder()
@@ -26,7 +27,8 @@ var (
 	encoding = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))
 )
 
-// view is the bytes from begin to end: those of host memory themselves, else read into the buffer, which it returns enlarged.
+// view is the bytes from begin to end: those of host memory themselves, else read into the buffer, which it returns
+// enlarged.
 func (c *content) view(begin, end int64, buffer []byte) (data, kept []byte, err error) {
 	if len(c.parts) == 1 && c.parts[0].data != nil {
 		return c.parts[0].data[begin:end], buffer, nil
@@ -39,8 +41,8 @@ func (c *content) view(begin, end int64, buffer []byte) (data, kept []byte, err 
 	return buffer[:end-begin], buffer, err
 }
 
-// serveDelta is GET /v1/models/{model}/deltas/{tensor}?lease=ID&base=SHA256&segment=K: how the tensor differs from the one of that name in
-// the version of the lease, in the form of package delta, from segment K on.
+// serveDelta is GET /v1/models/{model}/deltas/{tensor}?lease=ID&base=SHA256&segment=K: how the tensor differs from the
+// one of that name in the version of the lease, in the form of package delta, from segment K on.
 func (c *Component) serveDelta(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	name := r.PathValue("tensor")

@@ -22,7 +22,8 @@ type digestKey struct {
 	part         string // a tensor's name behind "tensor ", or "file"
 }
 
-// digestCache remembers the digests of what was asked for. Whoever asks first pays for reading the bytes once; whoever asks meanwhile waits.
+// digestCache remembers the digests of what was asked for. Whoever asks first pays for reading the bytes once; whoever
+// asks meanwhile waits.
 type digestCache struct {
 	mu    sync.Mutex
 	known map[digestKey]*digestEntry
@@ -34,8 +35,8 @@ type digestEntry struct {
 	err    error
 }
 
-// get is the digest of key, computed by read of the content where nobody knows it. A caller that leaves leaves the others waiting for nothing:
-// the next one computes.
+// get is the digest of key, computed by read of the content where nobody knows it. A caller that leaves leaves the
+// others waiting for nothing: the next one computes.
 func (d *digestCache) get(ctx context.Context, key digestKey, source *content) (string, error) {
 	for {
 		d.mu.Lock()

@@ -22,12 +22,14 @@
 //	{"$tensor": {"model": "llm", "name": "lm_head.weight", "version": 3}}
 //	{"$tensor": {"dtype": "float32", "shape": [2, 2], "url": "https://…", "sha256": "<hex>"}}
 //
-// Arguments may have any of these. Results have the first, or the last where the caller asks for "tensors": "url": then the url is
-// one of this gateway. All tensors of a model, and state dicts in results, are {"$state_dict": …}; bytes are {"$bytes": "<base64>"},
-// and floating-point numbers that JSON does not have are {"$float": "NaN"}, "Infinity" or "-Infinity".
+// Arguments may have any of these. Results have the first, or the last where the caller asks for "tensors": "url": then
+// the url is one of this gateway. All tensors of a model, and state dicts in results, are {"$state_dict": …}; bytes are
+// {"$bytes": "<base64>"}, and floating-point numbers that JSON does not have are {"$float": "NaN"}, "Infinity" or
+// "-Infinity".
 //
 // # What a caller knows
 //
-// A call happens at most once. Where the owner went away, or the time was over, after a call was sent, the function may have run:
-// the error's data says "outcome": "unknown". Otherwise it says "not_run" or, for an error that the function returned, "failed".
+// A call happens at most once. Where the owner went away, or the time was over, after a call was sent, the function may
+// have run: the error's data says "outcome": "unknown". Otherwise it says "not_run" or, for an error that the function
+// returned, "failed".
 package jsonrpc

@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
-// endpointCache keeps what the endpoints of an owner take, so that a call asks for it once and not each time. It is asked anew for a name
-// that is not in it and of another owner: endpoints are never taken away from one.
+// endpointCache keeps what the endpoints of an owner take, so that a call asks for it once and not each time. It is
+// asked anew for a name that is not in it and of another owner: endpoints are never taken away from one.
 type endpointCache struct {
 	mu     sync.Mutex
 	server string

@@ -127,7 +127,8 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 		data.Outcome, code = call.outcome, CodeExecution
 	}
 	for _, row := range codeRows {
-		// What a function returned is an error of its run, whatever it looks like; but not what kept its argument or result from crossing.
+		// What a function returned is an error of its run, whatever it looks like; but not what kept its argument or
+		// result from crossing.
 		if errors.Is(err, row.err) && (!isCall || call.outcome != failed || row.code == CodeTask || row.code == CodeSerialization) {
 			code = row.code
 			break

@@ -70,7 +70,8 @@ func postRaw(gw *remotetest.Gateway, body string) (int, []byte) {
 	return resp.StatusCode, text
 }
 
-// TestGatewayKilled kills a gateway in the middle of an upload. What it had acknowledged is at the owner, the rest is not.
+// TestGatewayKilled kills a gateway in the middle of an upload. What it had acknowledged is at the owner, the rest is
+// not.
 func TestGatewayKilled(t *testing.T) {
 	_, file := tiedFile(t)
 	owner := remotetest.StartOwner(t)

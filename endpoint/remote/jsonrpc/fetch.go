@@ -20,8 +20,8 @@ import (
 // fetchPatience is how long a server of a reference may take to begin to answer.
 const fetchPatience = 30 * time.Second
 
-// checkPrefix checks a prefix of URLs that may be fetched. It has to end the host, or what is allowed for example.com would be for
-// example.com.evil.org.
+// checkPrefix checks a prefix of URLs that may be fetched. It has to end the host, or what is allowed for example.com
+// would be for example.com.evil.org.
 func checkPrefix(prefix string) error {
 	u, err := url.Parse(prefix)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -33,7 +33,8 @@ func checkPrefix(prefix string) error {
 	return nil
 }
 
-// newFetcher is the client for references. It uses no proxy of the environment, and follows redirections within what is allowed only.
+// newFetcher is the client for references. It uses no proxy of the environment, and follows redirections within what is
+// allowed only.
 func newFetcher(allowed []string) *http.Client {
 	transport := &http.Transport{ResponseHeaderTimeout: fetchPatience, MaxIdleConnsPerHost: 4, IdleConnTimeout: time.Minute, DisableCompression: true}
 	return &http.Client{Transport: transport, CheckRedirect: func(r *http.Request, via []*http.Request) error {
@@ -44,7 +45,8 @@ func newFetcher(allowed []string) *http.Client {
 	}}
 }
 
-// checkURL refuses what is below none of the prefixes. Paths with dots are refused: servers may take them for other paths.
+// checkURL refuses what is below none of the prefixes. Paths with dots are refused: servers may take them for other
+// paths.
 func checkURL(u *url.URL, allowed []string) error {
 	if len(allowed) == 0 {
 		return fmt.Errorf("%w: this gateway fetches nothing: start it with --fetch", errRefused)

@@ -20,13 +20,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
-// The figures of README: what the gateway does beside the least that could be done, in turns and in the same run, each side a process of its
-// own. One round is one iteration:
+// The figures of README: what the gateway does beside the least that could be done, in turns and in the same run, each
+// side a process of its own. One round is one iteration:
 //
 //	go test -run '^$' -bench Figures -benchtime 15x ./jsonrpc
 //
-// "ratio" is the median of the ratios of the rounds: of bytes a second, the gateway's to the floor's; of calls, the time of one through the
-// gateway to the time of one at the floor.
+// "ratio" is the median of the ratios of the rounds: of bytes a second, the gateway's to the floor's; of calls, the
+// time of one through the gateway to the time of one at the floor.
 
 // modelBytes is the size of the model that is moved.
 const modelBytes = 256 << 20
@@ -195,8 +195,8 @@ func BenchmarkFiguresProtocol(b *testing.B) {
 	})
 }
 
-// BenchmarkFiguresCall is a call of an owner's function over JSON-RPC. The floor has the function itself, so the owner's part, which is a
-// process further, is in the ratio.
+// BenchmarkFiguresCall is a call of an owner's function over JSON-RPC. The floor has the function itself, so the
+// owner's part, which is a process further, is in the ratio.
 func BenchmarkFiguresCall(b *testing.B) {
 	owner := remotetest.StartOwner(b)
 	gw := remotetest.StartGateway(b, owner.Socket)

@@ -14,8 +14,9 @@ const filePiece = 4 << 20
 // fileFrom is the least for which opening the file behind a memory pays.
 const fileFrom = 256 << 10
 
-// files are the files behind memories. The kernel sends from them to a connection without a copy, and without their pages being mapped here. What is sent
-// so must not change while it lies in the queue of the connection, as published memory does not.
+// files are the files behind memories. The kernel sends from them to a connection without a copy, and without their
+// pages being mapped here. What is sent so must not change while it lies in the queue of the connection, as published
+// memory does not.
 type files map[driver.Memory]*os.File
 
 // useFiles has host memory sent by the kernel where it can be. The caller closes c.
@@ -43,7 +44,8 @@ func (f files) of(p *part, n int64) *os.File {
 	return file
 }
 
-// openMemory opens the file behind host memory with a position of its own; nil where there is none, or it does not begin where the memory does.
+// openMemory opens the file behind host memory with a position of its own; nil where there is none, or it does not
+// begin where the memory does.
 func openMemory(memory driver.Memory) *os.File {
 	handle, err := memory.Export()
 	if err != nil {

@@ -25,8 +25,8 @@ const (
 	batchParallel = 16
 )
 
-// rpcHandler answers POST /jsonrpc. The library parses and checks requests; which HTTP request they came in, whose context and identity they
-// have and when they run is decided here.
+// rpcHandler answers POST /jsonrpc. The library parses and checks requests; which HTTP request they came in, whose
+// context and identity they have and when they run is decided here.
 type rpcHandler struct {
 	*Component
 	methods map[string]jrpc2.Handler

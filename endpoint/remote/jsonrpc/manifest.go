@@ -85,8 +85,8 @@ func elementBytes(dt tensor.DType, n int64) int64 {
 	return n * int64(dt.BitSize()/8)
 }
 
-// safetensorsFile lays a state dict out as a file, without copying it: tied names are stored once, and the metadata says which, as package
-// module writes them. It borrows sd.
+// safetensorsFile lays a state dict out as a file, without copying it: tied names are stored once, and the metadata
+// says which, as package module writes them. It borrows sd.
 func safetensorsFile(sd *module.StateDict) (*content, error) {
 	dropped, metadata := tiedNames(sd)
 	var list []safetensors.TensorInfo
@@ -117,8 +117,9 @@ func safetensorsFile(sd *module.StateDict) (*content, error) {
 	return c, nil
 }
 
-// tiedNames are the names that the file does not store, and its metadata, which says whose elements they have. The kept name is the one that
-// the metadata names already, else the first in alphabetical order: what package module would write.
+// tiedNames are the names that the file does not store, and its metadata, which says whose elements they have. The kept
+// name is the one that the metadata names already, else the first in alphabetical order: what package module would
+// write.
 func tiedNames(sd *module.StateDict) (dropped, metadata map[string]string) {
 	dropped, metadata = map[string]string{}, map[string]string{}
 	maps.Copy(metadata, sd.Metadata)

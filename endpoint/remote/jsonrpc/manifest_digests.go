@@ -13,11 +13,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// signOfLife is how often whoever waits for digests is sent a blank, which JSON allows for: they take as long as the reading of all bytes.
+// signOfLife is how often whoever waits for digests is sent a blank, which JSON allows for: they take as long as the
+// reading of all bytes.
 const signOfLife = 5 * time.Second
 
-// serveDigests is GET /v1/models/{model}/manifest?digests: the manifest with the SHA-256 of each tensor. What was not asked for before is
-// computed now.
+// serveDigests is GET /v1/models/{model}/manifest?digests: the manifest with the SHA-256 of each tensor. What was not
+// asked for before is computed now.
 func (c *Component) serveDigests(w http.ResponseWriter, r *http.Request) {
 	h, err := c.attach(r)
 	if err != nil {

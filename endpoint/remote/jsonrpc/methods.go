@@ -41,8 +41,8 @@ func (c *Component) rpcMethods() map[string]jrpc2.Handler {
 // none are the parameters of a method that has none.
 type none struct{}
 
-// method makes a handler of a function. Parameters come as an object, or as a list in the order of the fields, from which the last ones may be
-// missing; names that the method does not know are refused.
+// method makes a handler of a function. Parameters come as an object, or as a list in the order of the fields, from
+// which the last ones may be missing; names that the method does not know are refused.
 func method[P, R any](fn func(context.Context, *P) (R, error)) jrpc2.Handler {
 	names := fieldKeys(reflect.TypeFor[P]())
 	return func(ctx context.Context, r *jrpc2.Request) (any, error) {

@@ -113,8 +113,8 @@ func (p *call) result(ctx context.Context) (any, error) {
 	return all, nil
 }
 
-// outcomeOf says what is known of a call that ended with an error. A call that broke off after it was sent may have run; an error that
-// came from the owner in words is the function's, or the owner's refusal to run it.
+// outcomeOf says what is known of a call that ended with an error. A call that broke off after it was sent may have
+// run; an error that came from the owner in words is the function's, or the owner's refusal to run it.
 func outcomeOf(ctx context.Context, err error) error {
 	outcome := failed
 	var remote *message.Error

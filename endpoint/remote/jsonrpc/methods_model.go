@@ -132,7 +132,8 @@ func (c *Component) withdraw(ctx context.Context, p *modelParams) (map[string]bo
 // publishParams say what is published under which name.
 type publishParams struct {
 	Name string `json:"name"`
-	// Path is a safetensors file, index or folder below --publish-root, URL one to be fetched, whose SHA-256 in hexadecimal has to be given.
+	// Path is a safetensors file, index or folder below --publish-root, URL one to be fetched, whose SHA-256 in
+	// hexadecimal has to be given.
 	Path   string `json:"path,omitempty"`
 	URL    string `json:"url,omitempty"`
 	SHA256 string `json:"sha256,omitempty"`

@@ -10,8 +10,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// TestPythonClient runs what the example programs of shared-tensor 0.1 did, a server with functions and a client that calls them, submits
-// tasks and asks about them, with a client in another language and the owner, the gateway and the client in processes of their own.
+// TestPythonClient runs what the example programs of shared-tensor 0.1 did, a server with functions and a client that
+// calls them, submits tasks and asks about them, with a client in another language and the owner, the gateway and the
+// client in processes of their own.
 func TestPythonClient(t *testing.T) {
 	python := pytest.Python(t)
 	owner := remotetest.StartOwner(t, "--model", "m=65536")

@@ -21,8 +21,8 @@ const (
 	maxResults = 10000
 )
 
-// resultStore keeps tensors of results until they are fetched or forgotten. The memory is the owner's or the function's; keeping a tensor
-// keeps it mapped.
+// resultStore keeps tensors of results until they are fetched or forgotten. The memory is the owner's or the
+// function's; keeping a tensor keeps it mapped.
 type resultStore struct {
 	limit int64 // bytes
 

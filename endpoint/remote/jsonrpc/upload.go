@@ -29,7 +29,8 @@ import (
 // errUpload is a body that is not the file that it says it is.
 var errUpload = fmt.Errorf("%w: not a safetensors file as announced", errParams)
 
-// upload is PUT /v1/models/{model}/model.safetensors: the body becomes the next version of the name, all of it or nothing.
+// upload is PUT /v1/models/{model}/model.safetensors: the body becomes the next version of the name, all of it or
+// nothing.
 func (c *Component) upload(w http.ResponseWriter, r *http.Request) {
 	out, err := c.receive(w, r)
 	if err != nil {
@@ -100,7 +101,8 @@ func (b *budget) reserve(n, limit int64) (release func(), err error) {
 	}, nil
 }
 
-// announcedDigest is the SHA-256 that a request says its body has, in the field that RFC 9530 has for it; nil where it says none.
+// announcedDigest is the SHA-256 that a request says its body has, in the field that RFC 9530 has for it; nil where it
+// says none.
 func announcedDigest(h http.Header) ([]byte, error) {
 	for _, field := range []string{"Repr-Digest", "Content-Digest"} {
 		for one := range strings.SplitSeq(h.Get(field), ",") {
@@ -118,8 +120,9 @@ func announcedDigest(h http.Header) ([]byte, error) {
 	return nil, nil
 }
 
-// publishStream publishes a file of size bytes that comes as a stream: its header is checked before memory is taken, the bytes go straight into
-// the slab, and the digest, where there is one, is compared before anybody can see the version.
+// publishStream publishes a file of size bytes that comes as a stream: its header is checked before memory is taken,
+// the bytes go straight into the slab, and the digest, where there is one, is compared before anybody can see the
+// version.
 func (c *Component) publishStream(ctx context.Context, name string, r io.Reader, size int64, want []byte, source string) (out published, err error) {
 	var digest hash.Hash
 	if want != nil {
@@ -197,8 +200,9 @@ func tiesOf(header *safetensors.Header) ([]safetensors.Tie, error) {
 	return ties, nil
 }
 
-// fill reads the elements of all tensors, which follow each other in the file. It takes them through one small buffer, which stays in the processor's
-// cache, and not from the connection into the memory itself: each page of that would fault and be cleared before the bytes come.
+// fill reads the elements of all tensors, which follow each other in the file. It takes them through one small buffer,
+// which stays in the processor's cache, and not from the connection into the memory itself: each page of that would
+// fault and be cleared before the bytes come.
 func fill(ctx context.Context, sd *module.StateDict, header *safetensors.Header, r io.Reader) error {
 	piece := make([]byte, pieceBytes)
 	in := bufio.NewReaderSize(r, pieceBytes)

@@ -24,7 +24,8 @@ const (
 // maxDepth is how deep values may be nested.
 const maxDepth = 64
 
-// incoming makes the argument of a call of a value of JSON. What it opens on the way is closed by close, when the call has ended.
+// incoming makes the argument of a call of a value of JSON. What it opens on the way is closed by close, when the call
+// has ended.
 type incoming struct {
 	c      *Component
 	client *endpoint.Client // for tensors by reference; nil where there is no owner

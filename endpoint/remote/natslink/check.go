@@ -8,8 +8,8 @@ import (
 	"net/http"
 )
 
-// ErrStore means that an embedded server cannot write to its store, as when its disk is full. It answers nobody who would store something then,
-// also when there is room again: it has to be started again.
+// ErrStore means that an embedded server cannot write to its store, as when its disk is full. It answers nobody who
+// would store something then, also when there is room again: it has to be started again.
 var ErrStore = errors.New("the embedded NATS server cannot write to its store: make room on its disk and start it again")
 
 // Check returns nil while the server keeps what it is given, and else [ErrStore] with the reason.

@@ -35,8 +35,8 @@ const tlsTimeout = 10 * time.Second
 type ServerOptions struct {
 	// Name is the server's name in its cluster and logs; empty stands for the host's name.
 	Name string
-	// Store is the folder of the server's streams. It is made with mode 0700 where it is missing. Empty is an error: data that
-	// was acknowledged must survive a restart.
+	// Store is the folder of the server's streams. It is made with mode 0700 where it is missing. Empty is an error:
+	// data that was acknowledged must survive a restart.
 	Store string
 	// Listen is a TCP address; empty means that only this process reaches the server. Port 0 takes a free port.
 	Listen string
@@ -44,16 +44,17 @@ type ServerOptions struct {
 	Token string
 	// TLS is for clients of Listen; nil for none.
 	TLS *tls.Config
-	// Allow, if not nil, decides by a client's token and the state of its TLS connection (nil without) whether it may connect, instead of Token.
+	// Allow, if not nil, decides by a client's token and the state of its TLS connection (nil without) whether it may
+	// connect, instead of Token.
 	Allow func(token string, state *tls.ConnectionState) bool
 	// AllowAll lets everybody connect who reaches Listen, whatever address that is.
 	AllowAll bool
-	// MaxStore, MaxMemory and MaxPayload bound the bytes of streams on disk, of streams in memory, and of one message. Zero stands
-	// for the defaults.
+	// MaxStore, MaxMemory and MaxPayload bound the bytes of streams on disk, of streams in memory, and of one message.
+	// Zero stands for the defaults.
 	MaxStore, MaxMemory int64
 	MaxPayload          int32
-	// SyncAlways makes the server write every message to the disk before it acknowledges it. Otherwise the disk is synchronised every
-	// two minutes: a killed process loses nothing, a power failure may lose what came last.
+	// SyncAlways makes the server write every message to the disk before it acknowledges it. Otherwise the disk is
+	// synchronised every two minutes: a killed process loses nothing, a power failure may lose what came last.
 	SyncAlways bool
 	// Logger gets the server's warnings and errors. Nil stands for slog.Default().
 	Logger *slog.Logger

@@ -16,8 +16,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// BenchmarkPublish is the time from the start of Publish until a worker has the tensors, in turns with what NATS needs for the same bytes: an
-// object, a pointer to it, the news of that, and the object's bytes. Server and owner are processes of their own.
+// BenchmarkPublish is the time from the start of Publish until a worker has the tensors, in turns with what NATS needs
+// for the same bytes: an object, a pointer to it, the news of that, and the object's bytes. Server and owner are
+// processes of their own.
 func BenchmarkPublish(b *testing.B) {
 	for _, size := range []int{1 << 20, 64 << 20} {
 		for _, shared := range []bool{false, true} {

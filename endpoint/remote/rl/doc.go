@@ -1,4 +1,5 @@
-// Package rl carries what reinforcement learning moves between one trainer and many workers: parameters one way, data the other way.
+// Package rl carries what reinforcement learning moves between one trainer and many workers: parameters one way, data
+// the other way.
 //
 //	trainer, err := rl.NewTrainer(ctx, rl.Options{Run: "cartpole", Conn: conn, Device: dev, Owner: owner})
 //	version, err := trainer.Publish(ctx, parameters)
@@ -8,13 +9,14 @@
 //	p, err := worker.Await(ctx, -1) // the first parameters
 //	err = worker.Add(ctx, bins.Value{Body: trajectory})
 //
-// Versions count from 0. A worker whose owner is the trainer's maps the parameters in place, whatever their size; another one fetches
-// their bytes and checks them. Data carries the version of the parameters that the worker last fetched; the trainer gets what is not older
-// than its staleness window allows. Trainer, workers and server may end and come back at any time: parameters and data stay, a trainer
-// that comes back goes on with the next version, and a second trainer of the same run is refused when it publishes.
+// Versions count from 0. A worker whose owner is the trainer's maps the parameters in place, whatever their size;
+// another one fetches their bytes and checks them. Data carries the version of the parameters that the worker last
+// fetched; the trainer gets what is not older than its staleness window allows. Trainer, workers and server may end and
+// come back at any time: parameters and data stay, a trainer that comes back goes on with the next version, and a
+// second trainer of the same run is refused when it publishes.
 //
-// Parameters lie in the bin "<run>.parameters" of the namespace "rl", their bytes in objects that are never overwritten; data lies in a queue
-// that delivers at least once.
+// Parameters lie in the bin "<run>.parameters" of the namespace "rl", their bytes in objects that are never
+// overwritten; data lies in a queue that delivers at least once.
 package rl
 
 import (
@@ -50,22 +52,24 @@ type Options struct {
 	Conn *nats.Conn
 	// Device takes parameters that come as bytes. Borrowed; parameters must be closed before it.
 	Device driver.Device
-	// Owner is an owner of tensors on this host. A trainer publishes parameters to it, under the name "rl/<run>"; a worker with the same
-	// owner maps them from there. Nil means that bytes go through NATS. Borrowed.
+	// Owner is an owner of tensors on this host. A trainer publishes parameters to it, under the name "rl/<run>"; a
+	// worker with the same owner maps them from there. Nil means that bytes go through NATS. Borrowed.
 	Owner *endpoint.Client
 	// LocalOnly keeps a trainer from storing the bytes: then only workers with its owner can have the parameters.
 	LocalOnly bool
-	// Name names this member of the run among the others; empty stands for the host's name and the process id. It is 1 to 64 letters,
-	// digits, '-' and '_'.
+	// Name names this member of the run among the others; empty stands for the host's name and the process id. It is 1
+	// to 64 letters, digits, '-' and '_'.
 	Name string
 	// Staleness is how many versions older than the newest data may be for a trainer to get it; negative means any.
 	Staleness int64
-	// Keep is how many versions' bytes a trainer keeps for workers that are slow to fetch them. Zero stands for DefaultKeep.
+	// Keep is how many versions' bytes a trainer keeps for workers that are slow to fetch them. Zero stands for
+	// DefaultKeep.
 	Keep int
-	// Queue bounds the bytes of data that wait for the trainer; workers wait while it is full. It takes effect when the run begins. Zero
-	// stands for DefaultQueue.
+	// Queue bounds the bytes of data that wait for the trainer; workers wait while it is full. It takes effect when the
+	// run begins. Zero stands for DefaultQueue.
 	Queue int64
-	// Presence is after how long a member that was killed is gone from Members. At least 3 seconds; zero stands for DefaultPresence.
+	// Presence is after how long a member that was killed is gone from Members. At least 3 seconds; zero stands for
+	// DefaultPresence.
 	Presence time.Duration
 	// Memory keeps parameters and data in the server's memory, for runs that need not survive a restart of it.
 	Memory bool
@@ -80,7 +84,8 @@ var (
 	ErrSuperseded = errors.New("another trainer publishes for this run")
 	// ErrNoParameters means that no trainer has published yet.
 	ErrNoParameters = errors.New("no parameters are published yet")
-	// ErrUnreachable means that parameters lie in the memory of an owner that this worker has no connection to, and nowhere else.
+	// ErrUnreachable means that parameters lie in the memory of an owner that this worker has no connection to, and
+	// nowhere else.
 	ErrUnreachable = errors.New("the parameters cannot be reached from here")
 )
 

@@ -47,8 +47,8 @@ func openMembers(ctx context.Context, js jetstream.JetStream, o Options) (jetstr
 	})
 }
 
-// presence says again and again that a member is there. Each message lives for Options.Presence, so a member that was killed is gone after
-// that time.
+// presence says again and again that a member is there. Each message lives for Options.Presence, so a member that was
+// killed is gone after that time.
 type presence struct {
 	run     *run
 	role    string

@@ -84,8 +84,8 @@ func openParameters(ctx context.Context, js jetstream.JetStream, o Options) (jet
 	})
 }
 
-// upload stores the bytes of a state dict under a name that was never used, without having them all in memory. The object store checks
-// their digest when they are read.
+// upload stores the bytes of a state dict under a name that was never used, without having them all in memory. The
+// object store checks their digest when they are read.
 func (r *run) upload(ctx context.Context, name string, sd *module.StateDict) (int64, error) {
 	out, in := io.Pipe()
 	go func() { in.CloseWithError(module.SaveTo(ctx, in, sd, module.SaveOptions{})) }()
@@ -109,7 +109,8 @@ func (f *fullReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fetch makes the parameters that a pointer names: from the owner's memory where this process has the same owner, else from their bytes.
+// fetch makes the parameters that a pointer names: from the owner's memory where this process has the same owner, else
+// from their bytes.
 func (r *run) fetch(ctx context.Context, p pointer) (*Parameters, error) {
 	if r.opts.Owner != nil && p.Server != "" && r.opts.Owner.ServerID() == p.Server {
 		handle, err := r.opts.Owner.AcquireWith(ctx, p.Model, endpoint.AcquireOptions{Version: p.ModelVersion})

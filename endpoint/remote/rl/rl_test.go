@@ -68,8 +68,8 @@ func childOwner() error {
 	return err
 }
 
-// childWorker answers every version of the run's parameters with a sample that says what it saw: version, first element, whether it was
-// shared. Arguments: the URL, the run, its name, and a socket or "".
+// childWorker answers every version of the run's parameters with a sample that says what it saw: version, first
+// element, whether it was shared. Arguments: the URL, the run, its name, and a socket or "".
 func childWorker() error {
 	ctx := context.Background()
 	dev, err := host.Open()

@@ -63,9 +63,9 @@ func (t *Trainer) Version() int64 {
 	return t.version
 }
 
-// Publish makes sd the newest parameters and returns their version. It borrows sd; with an owner, publishing freezes sd's memory against
-// new writers, as endpoint.Client.Publish says. On an error the workers see nothing new. Errors: [ErrSuperseded],
-// bins.ErrOutcomeUnknown, those of the owner.
+// Publish makes sd the newest parameters and returns their version. It borrows sd; with an owner, publishing freezes
+// sd's memory against new writers, as endpoint.Client.Publish says. On an error the workers see nothing new. Errors:
+// [ErrSuperseded], bins.ErrOutcomeUnknown, those of the owner.
 func (t *Trainer) Publish(ctx context.Context, sd *module.StateDict) (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -172,8 +172,8 @@ type Sample struct {
 	Worker string
 }
 
-// Pull returns at least one and at most max samples of versions within the staleness window, oldest first, and waits for the first until
-// ctx ends. Older ones are dropped and counted.
+// Pull returns at least one and at most max samples of versions within the staleness window, oldest first, and waits
+// for the first until ctx ends. Older ones are dropped and counted.
 func (t *Trainer) Pull(ctx context.Context, max int) ([]Sample, error) {
 	for {
 		deliveries, err := t.queue.Pull(ctx, max)

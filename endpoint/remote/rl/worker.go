@@ -110,8 +110,8 @@ func (w *Worker) Newest() int64 {
 // Version returns the version that the worker fetched last, which its data is marked with; -1 before the first.
 func (w *Worker) Version() int64 { return w.here.version.Load() }
 
-// Latest returns the newest parameters, or [ErrNoParameters]. Calls for a version that is there already cost no message. The caller
-// closes what it gets; older parameters that it holds stay valid.
+// Latest returns the newest parameters, or [ErrNoParameters]. Calls for a version that is there already cost no
+// message. The caller closes what it gets; older parameters that it holds stay valid.
 func (w *Worker) Latest(ctx context.Context) (*Parameters, error) {
 	for {
 		w.mu.Lock()
@@ -144,7 +144,8 @@ func gone(err error) error {
 	return err
 }
 
-// adopt makes p what Latest returns from now on, unless something newer has come, and returns the caller's own use of the newest.
+// adopt makes p what Latest returns from now on, unless something newer has come, and returns the caller's own use of
+// the newest.
 func (w *Worker) adopt(p *Parameters) *Parameters {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,8 +163,8 @@ func (w *Worker) adopt(p *Parameters) *Parameters {
 	return w.current.clone()
 }
 
-// Await returns the newest parameters as soon as their version is above after; -1 waits for the first. When ctx ends first the error is its
-// cause, and the parameters that the caller has stay good. The caller closes what it gets.
+// Await returns the newest parameters as soon as their version is above after; -1 waits for the first. When ctx ends
+// first the error is its cause, and the parameters that the caller has stay good. The caller closes what it gets.
 func (w *Worker) Await(ctx context.Context, after int64) (*Parameters, error) {
 	for {
 		w.mu.Lock()
@@ -182,8 +183,9 @@ func (w *Worker) Await(ctx context.Context, after int64) (*Parameters, error) {
 	}
 }
 
-// Add sends data to the trainer, marked with the version of the parameters that the worker fetched last. While the trainer's queue is full
-// it waits until ctx ends; then the error is bins.ErrFull. Data that was added survives the worker and the server.
+// Add sends data to the trainer, marked with the version of the parameters that the worker fetched last. While the
+// trainer's queue is full it waits until ctx ends; then the error is bins.ErrFull. Data that was added survives the
+// worker and the server.
 func (w *Worker) Add(ctx context.Context, v bins.Value) error {
 	id := fmt.Sprintf("%s.%d", w.id, w.added.Add(1))
 	_, err := w.queue.Push(ctx, topic(w.Version())+"."+w.opts.Name, v, bins.WithID(id))

@@ -12,7 +12,8 @@ const chunkBytes = 1 << 20
 // castagnoli is the table of CRC-32C.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// dataField is the number of the large field in chunks of our own service, torchField that in those of kpu.torch.Service.
+// dataField is the number of the large field in chunks of our own service, torchField that in those of
+// kpu.torch.Service.
 const (
 	dataField  protowire.Number = 1
 	torchField protowire.Number = 3

@@ -31,7 +31,8 @@ type ClientOptions struct {
 	Attempts int
 	// Backoff is the pause before the second attempt, which doubles up to 5 s; 100 ms.
 	Backoff time.Duration
-	// Progress is told of the bytes of a transfer as they leave or come; nil for nobody. It is called from one goroutine at a time.
+	// Progress is told of the bytes of a transfer as they leave or come; nil for nobody. It is called from one
+	// goroutine at a time.
 	Progress func(done, total int64)
 }
 
@@ -43,7 +44,8 @@ type Client struct {
 	budget *budget
 }
 
-// NewClient returns a client of the server behind conn, which it borrows. Its calls use the codec of package bulk, whatever conn uses.
+// NewClient returns a client of the server behind conn, which it borrows. Its calls use the codec of package bulk,
+// whatever conn uses.
 func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	if opts.Host == nil {
 		opts.Host = opts.Device
@@ -67,9 +69,10 @@ type Receipt struct {
 	Calls int
 }
 
-// Put sends a set, which it borrows: nobody may write to its tensors until Put has returned. The server takes it whole or not at all. Where the
-// connection breaks, Put dials again through its connection and goes on where the server says. Errors are those of this package, as *RemoteError
-// where the server said so; ErrUnknown where all was sent and no answer could be had.
+// Put sends a set, which it borrows: nobody may write to its tensors until Put has returned. The server takes it whole
+// or not at all. Where the connection breaks, Put dials again through its connection and goes on where the server says.
+// Errors are those of this package, as *RemoteError where the server said so; ErrUnknown where all was sent and no
+// answer could be had.
 func (c *Client) Put(ctx context.Context, set *Set) (*Receipt, error) {
 	op := fmt.Sprintf("put %q", set.Name)
 	named := *set
@@ -233,7 +236,8 @@ func endOf(call interface{ RecvMsg(any) error }, err error) error {
 	return err
 }
 
-// Local returns the path of the owner's socket where the server runs on this host, and so says it; empty where it does not.
+// Local returns the path of the owner's socket where the server runs on this host, and so says it; empty where it does
+// not.
 func (c *Client) Local(ctx context.Context) (socket string, err error) {
 	proof := hostProof(c.opts.Device)
 	if proof == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
-// Exchange is a call in which the server answers each tensor by another one. One goroutine may send while another receives.
+// Exchange is a call in which the server answers each tensor by another one. One goroutine may send while another
+// receives.
 type Exchange struct {
 	client  *Client
 	ctx     context.Context // ends with Close
@@ -50,7 +51,8 @@ func (x *Exchange) grant(bytes uint64) error {
 	return nil
 }
 
-// Send sends a tensor, which it borrows: nobody may write to it until it was answered. It waits for the server's credit.
+// Send sends a tensor, which it borrows: nobody may write to it until it was answered. It waits for the server's
+// credit.
 func (x *Exchange) Send(item *Item) error {
 	out := &sender{ctx: x.ctx, call: x.sending, credit: x.granted, stall: x.client.limits.Stall, host: x.client.opts.Host}
 	err := out.tensor(x.sent.Add(1)-1, item.Tensor.Clone(), nil, specOf(item.ID, item.Tensor, item.Metadata))
@@ -76,7 +78,8 @@ func (x *Exchange) CloseSend() error {
 	return remoteError("exchange", x.sending.SendMsg(&streampb.Chunk{End: true}))
 }
 
-// Recv returns the next answer, owned; ID is that of the tensor that it answers. The error is io.EOF when all were answered.
+// Recv returns the next answer, owned; ID is that of the tensor that it answers. The error is io.EOF when all were
+// answered.
 func (x *Exchange) Recv() (*Item, error) {
 	a, err := x.in.next(x.ctx)
 	if errors.Is(err, io.EOF) {

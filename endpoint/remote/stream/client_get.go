@@ -12,9 +12,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streampb"
 )
 
-// Get asks for a set and returns it, owned, in new memory of the client's device. Where the connection breaks, it goes on
-// where it was, unless the server has another set under that name by then. Errors are those of this package, as *RemoteError where
-// the server said so.
+// Get asks for a set and returns it, owned, in new memory of the client's device. Where the connection breaks, it goes
+// on where it was, unless the server has another set under that name by then. Errors are those of this package, as
+// *RemoteError where the server said so.
 func (c *Client) Get(ctx context.Context, request Request) (*Set, error) {
 	g := &getting{client: c, request: request}
 	defer g.free()

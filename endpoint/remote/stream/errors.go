@@ -32,7 +32,8 @@ var (
 	ErrNotServed = errors.New("not served here")
 	// ErrStalled is a peer that did not read or send for too long.
 	ErrStalled = pump.ErrStalled
-	// ErrUnknown is a transfer of which the client did not hear whether it was taken: all was sent, and the connection broke.
+	// ErrUnknown is a transfer of which the client did not hear whether it was taken: all was sent, and the connection
+	// broke.
 	ErrUnknown = errors.New("the outcome is unknown")
 )
 
@@ -79,8 +80,8 @@ func statusOf(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// RemoteError is an error that the server answered with. It answers errors.Is for the sentinel of this package that the server's
-// status stands for, and status.FromError gives the status itself.
+// RemoteError is an error that the server answered with. It answers errors.Is for the sentinel of this package that the
+// server's status stands for, and status.FromError gives the status itself.
 type RemoteError struct {
 	// Op is what was asked, such as "put \"silero\"".
 	Op  string

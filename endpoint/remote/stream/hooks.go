@@ -20,7 +20,8 @@ type Item struct {
 
 // Set is named tensors that belong together, such as a model.
 type Set struct {
-	// ID names the transfer; empty for one that Put makes up. A Source gives equal IDs to equal bytes, so that a Get can be resumed.
+	// ID names the transfer; empty for one that Put makes up. A Source gives equal IDs to equal bytes, so that a Get
+	// can be resumed.
 	ID string
 	// Name is what the set is called.
 	Name string

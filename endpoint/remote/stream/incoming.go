@@ -16,7 +16,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// incoming are the tensors of an Exchange as they arrive: those of which chunks are missing, and those that wait to be taken.
+// incoming are the tensors of an Exchange as they arrive: those of which chunks are missing, and those that wait to be
+// taken.
 type incoming struct {
 	limits  Limits
 	budget  *budget

@@ -10,12 +10,14 @@ import (
 type Limits struct {
 	// TensorBytes bounds one tensor; 16 GiB.
 	TensorBytes int64
-	// PendingBytes bounds what all transfers that are not complete hold together; 64 GiB. Memory that the system does not have is refused
-	// whatever this says.
+	// PendingBytes bounds what all transfers that are not complete hold together; 64 GiB. Memory that the system does
+	// not have is refused whatever this says.
 	PendingBytes int64
-	// TorchBytes bounds what the incomplete tensors of kpu.torch.Service hold together, which lie on the heap until they can be read; 4 GiB.
+	// TorchBytes bounds what the incomplete tensors of kpu.torch.Service hold together, which lie on the heap until
+	// they can be read; 4 GiB.
 	TorchBytes int64
-	// Tensors bounds the tensors of a transfer; 100,000. A call of kpu.torch.Service may have 1,024 incomplete at a time.
+	// Tensors bounds the tensors of a transfer; 100,000. A call of kpu.torch.Service may have 1,024 incomplete at a
+	// time.
 	Tensors int
 	// Chunks bounds total_chunks of a tensor of kpu.torch.Service; 65,536.
 	Chunks uint32

@@ -15,12 +15,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// Models is the models of an owner as a Source and a Sink: what clients put is published, what they get is mapped from the owner and sent
-// from there.
+// Models is the models of an owner as a Source and a Sink: what clients put is published, what they get is mapped from
+// the owner and sent from there.
 //
-// Requests of kpu.torch.Service name a model by the parameters "model", "version" and "tensor"; without the last one they get its
-// tensors in order. What ReceiveTensors takes is published under "model" of the metadata, one tensor a version, or else as "received-" and the id of the tensor, of which
-// the last Keep stay published.
+// Requests of kpu.torch.Service name a model by the parameters "model", "version" and "tensor"; without the last one
+// they get its tensors in order. What ReceiveTensors takes is published under "model" of the metadata, one tensor a
+// version, or else as "received-" and the id of the tensor, of which the last Keep stay published.
 type Models struct {
 	// Client returns the connection to the owner, borrowed.
 	Client func() (*endpoint.Client, error)

@@ -24,8 +24,8 @@ type sender struct {
 	sent   func(bytes int) // told of each chunk; may be nil
 }
 
-// tensor sends t, which it takes, from a position on that the peer has already. Where the bytes before that position are not those
-// that the peer has, it begins at 0. spec stands in the first chunk; nil where the peer knows it.
+// tensor sends t, which it takes, from a position on that the peer has already. Where the bytes before that position
+// are not those that the peer has, it begins at 0. spec stands in the first chunk; nil where the peer knows it.
 func (s *sender) tensor(index uint32, t *tensor.Tensor, from *streampb.Position, spec *streampb.TensorSpec) error {
 	buffer, err := elements.Borrow(t, s.host)
 	if err != nil {

@@ -99,8 +99,8 @@ func (s service) receive(call grpc.BidiStreamingServer[streampb.Chunk, streampb.
 	}
 }
 
-// handOver gives a complete set to the sink. From here on the client's leaving changes nothing: the set is taken or refused, and whoever
-// asks again with the same id gets to know.
+// handOver gives a complete set to the sink. From here on the client's leaving changes nothing: the set is taken or
+// refused, and whoever asks again with the same id gets to know.
 func (s service) handOver(call grpc.BidiStreamingServer[streampb.Chunk, streampb.PutReply], w *waiting, a arrival) error {
 	sd, err := w.finish(a.writer)
 	if err != nil {
@@ -178,8 +178,8 @@ func (s service) Exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb
 	return statusOf(s.exchange(call))
 }
 
-// exchange receives in one goroutine and answers in this one. What the client may send ahead is bounded by its credit: that for the
-// last chunk of a tensor is granted when the tensor was answered.
+// exchange receives in one goroutine and answers in this one. What the client may send ahead is bounded by its credit:
+// that for the last chunk of a tensor is granted when the tensor was answered.
 func (s service) exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb.Chunk]) error {
 	sending := &lockedStream{call: call}
 	granted := newCredit()

@@ -16,7 +16,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// assembler puts the chunks of one call of kpu.torch.Service together. Nothing is allocated for what a chunk claims, only for what it brings.
+// assembler puts the chunks of one call of kpu.torch.Service together. Nothing is allocated for what a chunk claims,
+// only for what it brings.
 type assembler struct {
 	limits  Limits
 	budget  *budget // bytes on the heap, shared by all calls
@@ -94,7 +95,8 @@ func (a *assembler) accept(chunk *torchpb.TensorChunk, data mem.BufferSlice) (*p
 	return p, cost, nil
 }
 
-// compact copies data that a peer has cut into so many small buffers that keeping them would cost more than the data. It takes data.
+// compact copies data that a peer has cut into so many small buffers that keeping them would cost more than the data.
+// It takes data.
 func compact(data mem.BufferSlice) mem.BufferSlice {
 	if len(data) <= 2+data.Len()/(4<<10) {
 		return data

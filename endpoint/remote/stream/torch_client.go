@@ -44,8 +44,9 @@ func (e *TransferError) Error() string {
 	return fmt.Sprintf("send tensors: %s (%d were taken before)", e.Message, len(e.ReceivedIDs))
 }
 
-// SendTensors sends tensors, which it borrows, and returns the ids under which the server has them, in its order. An item without
-// an ID gets one. An error of the server is a *TransferError, or a *RemoteError where the call itself failed.
+// SendTensors sends tensors, which it borrows, and returns the ids under which the server has them, in its order. An
+// item without an ID gets one. An error of the server is a *TransferError, or a *RemoteError where the call itself
+// failed.
 func (c *TorchClient) SendTensors(ctx context.Context, items ...*Item) ([]string, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -90,7 +91,8 @@ func (c *TorchClient) ReceiveTensors(ctx context.Context, count int, parameters 
 	return c.collect(ctx, call, "receive tensors")
 }
 
-// StreamTensors sends tensors, which it borrows, and returns what the server answers, owned: the id of each has "processed_" before it.
+// StreamTensors sends tensors, which it borrows, and returns what the server answers, owned: the id of each has
+// "processed_" before it.
 func (c *TorchClient) StreamTensors(ctx context.Context, items ...*Item) ([]*Item, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	call, err := c.rpc.StreamTensors(ctx, callOptions...)

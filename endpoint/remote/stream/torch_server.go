@@ -20,8 +20,8 @@ type torchService struct {
 	*Server
 }
 
-// ReceiveTensors hands each tensor to the sink as soon as it is complete. What is wrong with a tensor is said in the response, as
-// Python clients of the service expect it; the tensors before it were taken.
+// ReceiveTensors hands each tensor to the sink as soon as it is complete. What is wrong with a tensor is said in the
+// response, as Python clients of the service expect it; the tensors before it were taken.
 func (s torchService) ReceiveTensors(call grpc.ClientStreamingServer[torchpb.TensorChunk, torchpb.TensorResponse]) error {
 	if s.opts.Sink == nil {
 		return statusOf(fmt.Errorf("%w: this server takes no tensors", ErrNotServed))

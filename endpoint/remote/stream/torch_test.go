@@ -104,7 +104,8 @@ func sendChunks(t *testing.T, address string, chunks []*torchpb.TensorChunk) (*t
 	return call.CloseAndRecv()
 }
 
-// TestChunksInAnyOrder shuffles the chunks of several tensors, the last and shorter ones among them, and sends some twice.
+// TestChunksInAnyOrder shuffles the chunks of several tensors, the last and shorter ones among them, and sends some
+// twice.
 func TestChunksInAnyOrder(t *testing.T) {
 	sink := &keepSink{}
 	defer sink.close()
@@ -134,7 +135,8 @@ func TestChunksInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestTorchLies has calls that break the rules. The answer is that of the service: no success, and what was received before.
+// TestTorchLies has calls that break the rules. The answer is that of the service: no success, and what was received
+// before.
 func TestTorchLies(t *testing.T) {
 	dev := openHost(t)
 	before := memfds(t)
@@ -192,8 +194,8 @@ func TestTorchServerRefuses(t *testing.T) {
 	require.ErrorIs(t, err, stream.ErrNotServed)
 }
 
-// TestPythonClient has a Python program do what the example client of skytorch does: send tensors, ask for some, and have some
-// processed, with torch.save and torch.load at its end.
+// TestPythonClient has a Python program do what the example client of skytorch does: send tensors, ask for some, and
+// have some processed, with torch.save and torch.load at its end.
 func TestPythonClient(t *testing.T) {
 	python := pytest.Python(t, "grpc_tools", "torch")
 	dev := openHost(t)

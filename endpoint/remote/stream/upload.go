@@ -15,8 +15,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// upload is a set that is on its way in: its memory, and how much of each tensor is there. One call at a time writes it; a later call
-// with the same id takes over from an earlier one, whose connection may be dead without anybody having noticed.
+// upload is a set that is on its way in: its memory, and how much of each tensor is there. One call at a time writes
+// it; a later call with the same id takes over from an earlier one, whose connection may be dead without anybody having
+// noticed.
 //
 //	open ──> complete ──> handed over (forgotten but for its outcome)
 //	  └────> abandoned (its time is over, or others need the room)
@@ -80,7 +81,8 @@ func (u *upload) done() (bytes int64) {
 	return u.bytes
 }
 
-// write puts a chunk of a tensor where it belongs and checks it there. It takes data. A chunk that begins at 0 begins the tensor again.
+// write puts a chunk of a tensor where it belongs and checks it there. It takes data. A chunk that begins at 0 begins
+// the tensor again.
 func (u *upload) write(writer int, index uint32, chunk *streampb.Chunk, data mem.BufferSlice) error {
 	defer data.Free()
 	u.mu.Lock()
@@ -181,7 +183,8 @@ func newUploads(limits Limits, b *budget, dev driver.Device) *uploads {
 	return &uploads{limits: limits, budget: b, device: dev, open: make(map[string]*waiting), outcomes: make(map[string]*streampb.Done)}
 }
 
-// begin finds the upload that d goes on with, or makes one. Where the set was handed over before, its outcome is returned instead.
+// begin finds the upload that d goes on with, or makes one. Where the set was handed over before, its outcome is
+// returned instead.
 func (us *uploads) begin(d *description) (*waiting, *streampb.Done, error) {
 	us.mu.Lock()
 	defer us.mu.Unlock()

@@ -1,4 +1,5 @@
-// Command exchange is the Go half of two small programs that hand each other weights without a copy; exchange.py is the other half.
+// Command exchange is the Go half of two small programs that hand each other weights without a copy; exchange.py is the
+// other half.
 //
 //	go run ./examples/python/exchange SOCKET
 package main

@@ -1,5 +1,6 @@
-// Package cartpole is the classic control problem: a cart on a track balances a pole that can only be pushed left or right.
-// The equations are those of Barto, Sutton and Anderson (1983), with the constants and the Euler step that everybody uses.
+// Package cartpole is the classic control problem: a cart on a track balances a pole that can only be pushed left or
+// right. The equations are those of Barto, Sutton and Anderson (1983), with the constants and the Euler step that
+// everybody uses.
 package cartpole
 
 import (
@@ -69,7 +70,8 @@ func (e *Env) Steps() int { return e.steps }
 // Float64 is a random number of [0, 1) from the environment's source.
 func (e *Env) Float64() float64 { return e.random.Float64() }
 
-// Step pushes the cart, right or left, and returns what is observed then and how the episode stands. Each step that is taken has reward 1.
+// Step pushes the cart, right or left, and returns what is observed then and how the episode stands. Each step that is
+// taken has reward 1.
 func (e *Env) Step(right bool) (State, End) {
 	push := -force
 	if right {

@@ -1,5 +1,5 @@
-// Command worker plays cart and pole with the newest policy that a trainer has published, in place on its weights, and publishes what it
-// has seen for the trainer to learn from. train.py starts three of them.
+// Command worker plays cart and pole with the newest policy that a trainer has published, in place on its weights, and
+// publishes what it has seen for the trainer to learn from. train.py starts three of them.
 //
 //	go run ./examples/rl/worker SOCKET NUMBER STEPS
 package main

@@ -1,5 +1,5 @@
-// Command client has an owner build a model, transform a tensor and compute the norm of a matrix. No byte of a tensor is copied between the
-// two processes.
+// Command client has an owner build a model, transform a tensor and compute the norm of a matrix. No byte of a tensor
+// is copied between the two processes.
 //
 //	go run ./examples/service/client SOCKET
 package main

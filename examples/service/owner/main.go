@@ -1,4 +1,5 @@
-// Command owner serves the functions of the example to every process of this user on this host, and a first model, base.
+// Command owner serves the functions of the example to every process of this user on this host, and a first model,
+// base.
 //
 //	go run ./examples/service/owner SOCKET
 package main

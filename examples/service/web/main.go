@@ -1,5 +1,5 @@
-// Command web answers HTTP requests with four worker processes on one model, which an owner has in memory once. A new version is taken while
-// requests run, without one that fails; SIGTERM lets those that run end.
+// Command web answers HTTP requests with four worker processes on one model, which an owner has in memory once. A new
+// version is taken while requests run, without one that fails; SIGTERM lets those that run end.
 //
 //	go run ./examples/service/owner SOCKET
 //	go run ./examples/service/web -listen localhost:8080 SOCKET

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// keepRunning starts a worker, and again whenever it ends, until ctx ends. Then it asks the worker to drain and waits for its end.
+// keepRunning starts a worker, and again whenever it ends, until ctx ends. Then it asks the worker to drain and waits
+// for its end.
 func keepRunning(ctx context.Context, number int, listener *os.File, drain time.Duration) {
 	for ctx.Err() == nil {
 		err := runWorker(ctx, number, listener, drain)

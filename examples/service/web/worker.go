@@ -106,7 +106,8 @@ type answer struct {
 // maxBody bounds the body of a request, in bytes.
 const maxBody = 1 << 20
 
-// forwardHandler sends the input through the version that is newest when the request begins. It stays mapped until the answer is made.
+// forwardHandler sends the input through the version that is newest when the request begins. It stays mapped until the
+// answer is made.
 func forwardHandler(model *endpoint.Follower) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var in request

@@ -1,4 +1,5 @@
-// Command client attaches the tensors of an owner and prints the sum of each, computed on the owner's bytes without a copy.
+// Command client attaches the tensors of an owner and prints the sum of each, computed on the owner's bytes without a
+// copy.
 //
 //	go run ./examples/share/client SOCKET NAME
 package main

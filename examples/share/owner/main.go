@@ -1,4 +1,5 @@
-// Command owner loads a safetensors file into shared memory and lets every other process of this user on this host use it in place.
+// Command owner loads a safetensors file into shared memory and lets every other process of this user on this host use
+// it in place.
 //
 //	go run ./examples/share/owner SOCKET NAME FILE
 package main

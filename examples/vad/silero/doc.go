@@ -1,8 +1,8 @@
 // Package silero is Silero VAD, the 16 kHz voice-activity network of github.com/snakers4/silero-vad, in plain Go.
 //
-// The network looks at 512 new samples (32 ms) at a time and gives the probability that somebody speaks in them. Its weights
-// stay where they are, in this process or in shared memory of another one: [New] takes the addresses of a state dict's
-// tensors and copies nothing.
+// The network looks at 512 new samples (32 ms) at a time and gives the probability that somebody speaks in them. Its
+// weights stay where they are, in this process or in shared memory of another one: [New] takes the addresses of a state
+// dict's tensors and copies nothing.
 //
 // A chunk goes through these steps; shapes are channels × time.
 //

@@ -1,8 +1,8 @@
 package silero
 
 // unfold lays out what a convolution with kernel 3 and padding 1 looks at, one patch after the other: patches[t] is
-// channels × 3, the elements of in (channels × time) around time step t*stride, zeros outside. A convolution is then the
-// product of its weights with each patch, and both are read from front to back.
+// channels × 3, the elements of in (channels × time) around time step t*stride, zeros outside. A convolution is then
+// the product of its weights with each patch, and both are read from front to back.
 func unfold(patches, in []float32, channels, stride int) {
 	steps := len(in) / channels
 	width := 3 * channels
@@ -22,8 +22,8 @@ func unfold(patches, in []float32, channels, stride int) {
 }
 
 // matmul sets out[r][t] to the dot product of row r of weight and the width elements of x from t*step on, for all rows
-// and all count values of t: 4, 2 or 1. The steps of t are taken together so that the weights, which are most of what is read,
-// pass through the cache once.
+// and all count values of t: 4, 2 or 1. The steps of t are taken together so that the weights, which are most of what
+// is read, pass through the cache once.
 func matmul(out, weight, x []float32, width, step, count int) {
 	for r := range len(weight) / width {
 		row := weight[r*width : (r+1)*width]

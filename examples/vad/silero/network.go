@@ -23,8 +23,8 @@ const (
 	units          = 128
 )
 
-// Network is the network with the state of one stream of audio. It is not safe for concurrent use; make one for each stream,
-// they share the weights and cost about 20 KiB each.
+// Network is the network with the state of one stream of audio. It is not safe for concurrent use; make one for each
+// stream, they share the weights and cost about 20 KiB each.
 type Network struct {
 	weights weights
 
@@ -41,8 +41,8 @@ type Network struct {
 }
 
 // New makes a network over the weights in sd. It borrows sd, which must stay open as long as the network is used: the
-// weights are read where they are. A state dict that does not hold this network is refused with [ErrWeights]; tensors beyond the
-// network's own are ignored.
+// weights are read where they are. A state dict that does not hold this network is refused with [ErrWeights]; tensors
+// beyond the network's own are ignored.
 func New(sd *module.StateDict) (*Network, error) {
 	w, err := bindWeights(sd)
 	if err != nil {
@@ -58,9 +58,9 @@ func (n *Network) Reset() {
 	clear(n.cell[:])
 }
 
-// Process takes the next [ChunkSamples] samples of the stream, in -1 to 1, and returns the probability of speech in them,
-// 0 to 1. It borrows chunk. Another number of samples is an error and leaves the state alone; the last chunk of a clip is
-// filled up with zeros by the caller.
+// Process takes the next [ChunkSamples] samples of the stream, in -1 to 1, and returns the probability of speech in
+// them, 0 to 1. It borrows chunk. Another number of samples is an error and leaves the state alone; the last chunk of a
+// clip is filled up with zeros by the caller.
 func (n *Network) Process(chunk []float32) (float32, error) {
 	if len(chunk) != ChunkSamples {
 		return 0, fmt.Errorf("chunk of %d samples, want %d", len(chunk), ChunkSamples)
@@ -100,7 +100,8 @@ func (n *Network) encode() {
 	n.conv(n.a[:128*1], n.b[:64*1], w.conv4, w.bias4, 64, 1)
 }
 
-// conv is a 1-D convolution, kernel 3, padding 1, with bias and ReLU, from in (channels × time) to out (len(bias) × time).
+// conv is a 1-D convolution, kernel 3, padding 1, with bias and ReLU, from in (channels × time) to out (len(bias) ×
+// time).
 func (n *Network) conv(out, in, weight, bias []float32, channels, stride int) {
 	steps := len(out) / len(bias)
 	width := 3 * channels
@@ -132,7 +133,8 @@ func (n *Network) lstm(in []float32) {
 	}
 }
 
-// decode turns the hidden state into the probability. There is one time step, so the mean over time is the value itself.
+// decode turns the hidden state into the probability. There is one time step, so the mean over time is the value
+// itself.
 func (n *Network) decode() float32 {
 	sum := n.weights.finalBias[0]
 	for u, h := range n.hidden {

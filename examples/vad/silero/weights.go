@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// ErrWeights is a state dict that does not hold this network: a tensor is missing, has another dtype or shape, or is not
-// in memory that the processor addresses.
+// ErrWeights is a state dict that does not hold this network: a tensor is missing, has another dtype or shape, or is
+// not in memory that the processor addresses.
 var ErrWeights = errors.New("not the weights of Silero VAD (16 kHz)")
 
 // weights are the tensors of the network, in place.

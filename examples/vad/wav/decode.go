@@ -17,7 +17,8 @@ type Clip struct {
 }
 
 const (
-	// maxChunks bounds how many chunks are walked, so that a file of empty chunks costs no time. Real files have a handful.
+	// maxChunks bounds how many chunks are walked, so that a file of empty chunks costs no time. Real files have a
+	// handful.
 	maxChunks = 1024
 	// toEnd is what programs that write to a pipe leave in a size that they do not know.
 	toEnd = 1<<32 - 1
@@ -53,8 +54,8 @@ func ReadFile(path string, sampleRate int) (*Clip, error) {
 	return clip, nil
 }
 
-// Decode reads the clip in the first size bytes of r, which it borrows. Nothing in the file is trusted: a size that goes
-// past the end is an error before memory for it is allocated. Bytes after the RIFF chunk are ignored.
+// Decode reads the clip in the first size bytes of r, which it borrows. Nothing in the file is trusted: a size that
+// goes past the end is an error before memory for it is allocated. Bytes after the RIFF chunk are ignored.
 func Decode(r io.ReaderAt, size int64) (*Clip, error) {
 	var head [12]byte
 	if err := readAt(r, head[:], 0, size); err != nil {

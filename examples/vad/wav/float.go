@@ -1,7 +1,7 @@
 package wav
 
-// Chunk fills dst with the samples from offset at on, scaled to -1 to 1 (by 1/32768), and with zeros behind the clip's end.
-// at must not be negative.
+// Chunk fills dst with the samples from offset at on, scaled to -1 to 1 (by 1/32768), and with zeros behind the clip's
+// end. at must not be negative.
 func (c *Clip) Chunk(dst []float32, at int) {
 	n := 0
 	if at < len(c.Samples) {

@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Depguard is the table as the rules of golangci-lint's depguard, indented as they stand in .golangci.yml. Rows that may import
-// everything of ours allow the module as a whole. Test files are left to the test in this package, which knows floors.
+// Depguard is the table as the rules of golangci-lint's depguard, indented as they stand in .golangci.yml. Rows that
+// may import everything of ours allow the module as a whole. Test files are left to the test in this package, which
+// knows floors.
 func Depguard() string {
 	var b strings.Builder
 	for _, r := range Table {

@@ -43,7 +43,8 @@ func checkPackages(sources []*source) []Violation {
 	return found
 }
 
-// personal matches paths that exist on one person's machine only. The pieces are apart so that this file does not match.
+// personal matches paths that exist on one person's machine only. The pieces are apart so that this file does not
+// match.
 var personal = regexp.MustCompile(`(^|[\s"'` + "`" + `(=:])(/ho` + `me/|/Us` + `ers/|/ro` + `ot/|/wo` + `rk/|[A-Z]:\\Us` + `ers\\)[A-Za-z0-9_.-]`)
 
 // checkText finds paths of a developer's machine.

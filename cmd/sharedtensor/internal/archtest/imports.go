@@ -63,7 +63,8 @@ func oursAllowed(s *source, r Row, floor int, pkg string) bool {
 	return s.pkg == pkg || slices.Contains(testDevices, pkg) || ok && lower < floor
 }
 
-// sameHouse reports whether one package is an internal one of the other, or both are of a third; Go itself keeps others out.
+// sameHouse reports whether one package is an internal one of the other, or both are of a third; Go itself keeps others
+// out.
 func sameHouse(a, b string) bool {
 	house := func(p string) string {
 		house, _, _ := strings.Cut(p, "/internal/")

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Markdown is the table for people, as it stands in CONTRIBUTING.md. Rows that follow each other and allow the same share a line.
+// Markdown is the table for people, as it stands in CONTRIBUTING.md. Rows that follow each other and allow the same
+// share a line.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| package | of ours | of others |\n|---|---|---|\n")

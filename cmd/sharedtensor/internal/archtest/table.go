@@ -113,8 +113,8 @@ var belowEndpoint = []string{
 // testDevices may be imported by the test files of every package: the devices that tests run on, and their suite.
 var testDevices = []string{"driver", "driver/host", "driver/drivertest", "driver/cuda", "driver/cuda/cudatest"}
 
-// unsafeAllowed reports whether a file may import unsafe: in the binding, and elsewhere in files that say so by name, as in
-// cast_unsafe.go or recvmsg_unsafe_linux.go.
+// unsafeAllowed reports whether a file may import unsafe: in the binding, and elsewhere in files that say so by name,
+// as in cast_unsafe.go or recvmsg_unsafe_linux.go.
 func unsafeAllowed(pkg, file string) bool {
 	words := strings.Split(strings.TrimSuffix(path.Base(file), ".go"), "_")
 	return within(pkg, "driver/cuda/cu") || slices.Contains(words[1:], "unsafe")

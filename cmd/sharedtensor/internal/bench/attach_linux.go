@@ -11,8 +11,8 @@ import (
 // floorBytes is how much is mapped beside an attach.
 const floorBytes = 64 << 20
 
-// Attach measures how long it takes until the tensors of another process can be used, for several numbers of them, in turn
-// with passing one descriptor over a bare Unix socket on request and mapping 64 MiB.
+// Attach measures how long it takes until the tensors of another process can be used, for several numbers of them, in
+// turn with passing one descriptor over a bare Unix socket on request and mapping 64 MiB.
 func Attach(ctx context.Context, o Options) ([]Result, error) {
 	o.stage("attach")
 	s, err := newStage(ctx, o)

@@ -36,7 +36,8 @@ type Options struct {
 	Worker func(ctx context.Context) (*exec.Cmd, error)
 	// Effort is how long to measure.
 	Effort Effort
-	// Dir is where the file is made that Load reads, and removed again; empty stands for the system's temporary directory.
+	// Dir is where the file is made that Load reads, and removed again; empty stands for the system's temporary
+	// directory.
 	Dir string
 	// Stage, if not nil, is told what begins to be measured.
 	Stage func(what string)
@@ -81,8 +82,8 @@ func All() []Benchmark {
 	}
 }
 
-// Run measures. Errors are errors.ErrUnsupported where the system is not Linux, the cause of ctx, and what the processes
-// report.
+// Run measures. Errors are errors.ErrUnsupported where the system is not Linux, the cause of ctx, and what the
+// processes report.
 func (b Benchmark) Run(ctx context.Context, o Options) ([]Result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.Limit, fmt.Errorf("it took longer than %v", b.Limit))
 	defer cancel()

@@ -18,8 +18,8 @@ const (
 	attachesInRow = 20
 )
 
-// Bytes measures whether attaching a model depends on its bytes: models of a hundred tensors and up to 4 GiB, each in turn with
-// one of a hundred tensors and 1 MiB. What is more than a quarter of the available memory is left out.
+// Bytes measures whether attaching a model depends on its bytes: models of a hundred tensors and up to 4 GiB, each in
+// turn with one of a hundred tensors and 1 MiB. What is more than a quarter of the available memory is left out.
 func Bytes(ctx context.Context, o Options) ([]Result, error) {
 	s, err := newStage(ctx, o)
 	if err != nil {
@@ -113,8 +113,8 @@ func attachHeap(ctx context.Context, o Options, client *endpoint.Client) (Result
 	return figure("attach-heap", large, "B").over(small).within(Ratio, 1.01), nil
 }
 
-// allocated is how many bytes of heap a run of f allocates. Whatever else allocates meanwhile only adds to it, so the least of
-// several measurements is the nearest.
+// allocated is how many bytes of heap a run of f allocates. Whatever else allocates meanwhile only adds to it, so the
+// least of several measurements is the nearest.
 func allocated(ctx context.Context, rounds int, f func(context.Context) (time.Duration, error)) (float64, error) {
 	least := math.Inf(1)
 	var before, after runtime.MemStats

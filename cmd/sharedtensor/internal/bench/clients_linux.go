@@ -13,10 +13,10 @@ const spareDescriptors = 64
 // clientProcesses is how many processes the idle clients are in.
 const clientProcesses = 4
 
-// Clients measures what connected clients that do nothing cost an owner. Memory is the growth of the owner's resident anonymous
-// memory (heap, stacks and the Go runtime's own; neither what the kernel keeps for a socket nor mapped files), each client
-// after one request; its floor is a process with as many bare connections and a goroutine for each. The ping is that of
-// one more client, in turn with an owner that has no others.
+// Clients measures what connected clients that do nothing cost an owner. Memory is the growth of the owner's resident
+// anonymous memory (heap, stacks and the Go runtime's own; neither what the kernel keeps for a socket nor mapped
+// files), each client after one request; its floor is a process with as many bare connections and a goroutine for each.
+// The ping is that of one more client, in turn with an owner that has no others.
 func Clients(ctx context.Context, o Options) ([]Result, error) {
 	count := pick(o.Effort, 1000, 1000, 8)
 	o.stage("%d clients", count)

@@ -12,9 +12,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// Load measures how fast a file that the kernel has in its page cache gets into shared memory, in turn with a plain read of
-// the same file into fresh anonymous memory. Both begin without memory and end with all bytes in it; giving it back does
-// not count.
+// Load measures how fast a file that the kernel has in its page cache gets into shared memory, in turn with a plain
+// read of the same file into fresh anonymous memory. Both begin without memory and end with all bytes in it; giving it
+// back does not count.
 func Load(ctx context.Context, o Options) ([]Result, error) {
 	size := pick[int64](o.Effort, 1<<30, 256<<20, 4<<20)
 	limit, err := affordable()

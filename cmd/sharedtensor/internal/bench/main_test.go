@@ -40,8 +40,8 @@ func again(ctx context.Context) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// BenchmarkAll measures everything once at quick effort; -bench BenchmarkAll/ping measures one group. The time for an operation
-// means nothing here, so it is left out.
+// BenchmarkAll measures everything once at quick effort; -bench BenchmarkAll/ping measures one group. The time for an
+// operation means nothing here, so it is left out.
 func BenchmarkAll(b *testing.B) {
 	for _, group := range All() {
 		b.Run(group.Name, func(b *testing.B) {

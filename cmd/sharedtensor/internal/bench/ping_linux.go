@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Ping measures a request without content and its answer between two processes, in turn with 64 bytes there and back over a
-// bare Unix socket between two processes.
+// Ping measures a request without content and its answer between two processes, in turn with 64 bytes there and back
+// over a bare Unix socket between two processes.
 func Ping(ctx context.Context, o Options) ([]Result, error) {
 	o.stage("ping")
 	s, err := newStage(ctx, o)

@@ -43,7 +43,8 @@ func newStage(ctx context.Context, o Options) (*stage, error) {
 	return s, nil
 }
 
-// tempDir makes a directory for this user alone, which goes with the stage. A process of its own removes it if this one is killed.
+// tempDir makes a directory for this user alone, which goes with the stage. A process of its own removes it if this one
+// is killed.
 func (s *stage) tempDir(parent string) (_ string, err error) {
 	if s.janitor == nil {
 		if s.janitor, err = s.start(); err != nil {

@@ -10,8 +10,8 @@ import (
 type Result struct {
 	// Name says what was measured.
 	Name string `json:"name"`
-	// Value is the figure, in Unit. Of repeated measurements it is the median where the name says nothing else; where they are
-	// short, that of turns in which other processes did not disturb, and so is Floor.
+	// Value is the figure, in Unit. Of repeated measurements it is the median where the name says nothing else; where
+	// they are short, that of turns in which other processes did not disturb, and so is Floor.
 	Value float64 `json:"value"`
 	// Unit is the unit of Value and Floor.
 	Unit string `json:"unit"`

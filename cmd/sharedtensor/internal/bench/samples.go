@@ -27,8 +27,8 @@ type turns []samples
 // all are the samples of all turns.
 func (t turns) all() samples { return slices.Concat(t...) }
 
-// quiet is the median of a turn in which others did not disturb: the lower quartile of the turns' medians. Other processes
-// only ever add to what a turn takes, and where there are none, all turns are alike.
+// quiet is the median of a turn in which others did not disturb: the lower quartile of the turns' medians. Other
+// processes only ever add to what a turn takes, and where there are none, all turns are alike.
 func (t turns) quiet() time.Duration {
 	medians := make(samples, len(t))
 	for i := range t {
@@ -60,8 +60,8 @@ type schedule struct {
 // unmeasured is the part of its rounds with which a subject warms up at the beginning of each turn.
 const unmeasured = 8
 
-// alternate measures the subjects in turn and returns the turns of each. Every second turn has the order reversed, so that
-// what drifts meets all of them alike.
+// alternate measures the subjects in turn and returns the turns of each. Every second turn has the order reversed, so
+// that what drifts meets all of them alike.
 func alternate(ctx context.Context, s schedule, subjects ...subject) ([]turns, error) {
 	order := make([]int, len(subjects))
 	for i := range order {

@@ -55,8 +55,8 @@ type worker struct {
 	tidy []string // directories to remove when the process of the benchmark has gone
 }
 
-// Work does what in says until in ends, and answers on out. When in ends, the process that reads it should end, too: that of
-// the benchmark is done or gone. Descriptor 3 has to be a socket of that process.
+// Work does what in says until in ends, and answers on out. When in ends, the process that reads it should end, too:
+// that of the benchmark is done or gone. Descriptor 3 has to be a socket of that process.
 func Work(in io.Reader, out io.Writer) error {
 	dev, err := host.Open()
 	if err != nil {
@@ -205,8 +205,8 @@ func (w *worker) acquire(ctx context.Context, socket, name string) error {
 	return err
 }
 
-// measureSelf reports the process's own resident anonymous memory: heap, stacks and all that the Go runtime keeps, after a
-// collection whose result was given back to the kernel.
+// measureSelf reports the process's own resident anonymous memory: heap, stacks and all that the Go runtime keeps,
+// after a collection whose result was given back to the kernel.
 func measureSelf(r *report) (err error) {
 	runtime.GC() // the second collection, in FreeOSMemory, also empties pools
 	debug.FreeOSMemory()

@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// OpenDevice opens the device that people call name: host or cuda:N. The caller owns it. Errors: driver.ErrInvalid for a name
-// that means nothing, *driver.UnsupportedError for a device that this host or this build does not have.
+// OpenDevice opens the device that people call name: host or cuda:N. The caller owns it. Errors: driver.ErrInvalid for
+// a name that means nothing, *driver.UnsupportedError for a device that this host or this build does not have.
 func OpenDevice(name string) (driver.Device, error) {
 	kind, index, err := driver.ParseDevice(name)
 	if err != nil {
@@ -44,8 +44,8 @@ func DeviceFlag(c *cobra.Command, name *string) {
 	})
 }
 
-// OpenDevicesFor opens the devices on which a model's storages lie, as its owner names them: the ones to attach it with. Host
-// memory is always among them. The caller closes them with closeDevices.
+// OpenDevicesFor opens the devices on which a model's storages lie, as its owner names them: the ones to attach it
+// with. Host memory is always among them. The caller closes them with closeDevices.
 func OpenDevicesFor(storages []module.StorageSpec) (_ []driver.Device, err error) {
 	var devices []driver.Device
 	defer func() {

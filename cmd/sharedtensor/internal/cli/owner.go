@@ -66,15 +66,16 @@ func (l Late) Error() string {
 // Is makes the error answer for context.DeadlineExceeded.
 func (l Late) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// Silent returns the same flags for a question on the side, such as that of a completion: it waits for nothing and writes nothing.
+// Silent returns the same flags for a question on the side, such as that of a completion: it waits for nothing and
+// writes nothing.
 func (o *OwnerFlags) Silent() *OwnerFlags {
 	quick := *o
 	quick.Wait, quick.notes = false, nil
 	return &quick
 }
 
-// Dial connects to the owner at the default socket of device number 0, or where --socket says. Where nobody serves on the former, it is the only
-// other owner that there is.
+// Dial connects to the owner at the default socket of device number 0, or where --socket says. Where nobody serves on
+// the former, it is the only other owner that there is.
 func (o *OwnerFlags) Dial(ctx context.Context, devices ...driver.Device) (*endpoint.Client, error) {
 	return o.DialDevice(ctx, 0, devices...)
 }
@@ -185,7 +186,8 @@ func Completion(word, about string) string {
 // CompletionTime is how long a key press may wait for the owner.
 const CompletionTime = 500 * time.Millisecond
 
-// PublishedNames asks the owner for names with a prefix. Where there is no answer there are no names: a shell has no place for errors.
+// PublishedNames asks the owner for names with a prefix. Where there is no answer there are no names: a shell has no
+// place for errors.
 func PublishedNames(o *OwnerFlags, prefix string) []string {
 	ctx, cancel := context.WithTimeout(context.Background(), CompletionTime)
 	defer cancel()

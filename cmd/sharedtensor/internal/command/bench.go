@@ -155,7 +155,8 @@ func printFigures(w io.Writer, results []bench.Result, asJSON bool) error {
 	return nil
 }
 
-// pythonPing is what was measured of the implementation in Python, which makes a connection and a thread for each request.
+// pythonPing is what was measured of the implementation in Python, which makes a connection and a thread for each
+// request.
 const pythonPing = "174 µs"
 
 // figureCells is a row of the table.
@@ -194,8 +195,8 @@ func withUnit(v float64, unit string) string {
 	return term.FormatSignificant(v) + " " + unit
 }
 
-// stages tells people what is being measured: on one line of a terminal, else on a line each. Nothing is written during a
-// measurement.
+// stages tells people what is being measured: on one line of a terminal, else on a line each. Nothing is written during
+// a measurement.
 type stages struct {
 	w             io.Writer
 	terminal      bool

@@ -113,7 +113,8 @@ func (d overdue) Error() string {
 
 func (d overdue) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// ended makes the error of a call whose time was over one that says so, whoever noticed first: this process or the owner.
+// ended makes the error of a call whose time was over one that says so, whoever noticed first: this process or the
+// owner.
 func (o *callFlags) ended(ctx context.Context, err error) error {
 	deadline, limited := ctx.Deadline()
 	if limited && errors.Is(err, context.DeadlineExceeded) && time.Until(deadline) < 10*time.Millisecond {
@@ -163,7 +164,8 @@ func callStream(ctx context.Context, on *caller, out printer, name string, in an
 	return nil
 }
 
-// callTask is a call that shows the progress of the task. When ctx ends first, the task is cancelled, as that of any call.
+// callTask is a call that shows the progress of the task. When ctx ends first, the task is cancelled, as that of any
+// call.
 func callTask(ctx context.Context, c *cobra.Command, on *caller, out printer, name string, in any) error {
 	t, err := on.client.Submit(ctx, name, in)
 	if err != nil {

@@ -17,12 +17,13 @@ type tensorJSON struct {
 	DType string  `json:"dtype"`
 	Shape []int64 `json:"shape"`
 	Bytes int64   `json:"bytes"`
-	// Values are the elements in row-major order; absent where there are more than maxJSONElements, or none of a kind JSON has.
+	// Values are the elements in row-major order; absent where there are more than maxJSONElements, or none of a kind
+	// JSON has.
 	Values []any `json:"values,omitempty"`
 }
 
-// jsonValue makes a result something that the JSON library can write: tensors become objects, and numbers that JSON does not have become
-// strings.
+// jsonValue makes a result something that the JSON library can write: tensors become objects, and numbers that JSON
+// does not have become strings.
 func (p printer) jsonValue(v any) (_ any, err error) {
 	switch v := v.(type) {
 	case *tensor.Tensor:

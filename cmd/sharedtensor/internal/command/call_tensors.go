@@ -38,8 +38,8 @@ func withCaller(ctx context.Context, o *cli.OwnerFlags, use func(ctx context.Con
 	return use(ctx, &caller{o, client, devices})
 }
 
-// ownersDevices opens the devices that the owner shares memory of. One that cannot be opened is left out: a call whose tensors lie on it
-// says so, and the others need it not.
+// ownersDevices opens the devices that the owner shares memory of. One that cannot be opened is left out: a call whose
+// tensors lie on it says so, and the others need it not.
 func ownersDevices(ctx context.Context, o *cli.OwnerFlags) ([]driver.Device, error) {
 	var info endpoint.ServerInfo
 	err := o.WithOwner(ctx, func(ctx context.Context, client *endpoint.Client) (err error) {
@@ -79,7 +79,8 @@ func (c closers) Close() error {
 	return errors.Join(errs...)
 }
 
-// argument makes the argument of a call. The caller closes what comes with it when the call has ended, also on an error.
+// argument makes the argument of a call. The caller closes what comes with it when the call has ended, also on an
+// error.
 func (on *caller) argument(ctx context.Context, args *callArgs) (any, closers, error) {
 	if args.whole != "" {
 		v, err := parseJSON(args.whole)
@@ -130,8 +131,8 @@ func (on *caller) tensors(ctx context.Context, ref string) (any, closers, error)
 	return t, closers{h}, nil
 }
 
-// splitReference splits SOURCE:NAME. Names of files, models and tensors may have colons: the longest part that is a file wins, and if there
-// is none, the first part is a model.
+// splitReference splits SOURCE:NAME. Names of files, models and tensors may have colons: the longest part that is a
+// file wins, and if there is none, the first part is a model.
 func splitReference(ref string) (source, name string, isFile bool, err error) {
 	for end := len(ref); end > 0; end = strings.LastIndexByte(ref[:end], ':') {
 		_, err := os.Stat(ref[:end])

@@ -22,7 +22,8 @@ func demoPlace(t *testing.T) *place {
 	return p
 }
 
-// empty waits until no demo has left anything: neither files in the place nor processes that were given a directory in it.
+// empty waits until no demo has left anything: neither files in the place nor processes that were given a directory in
+// it.
 func (p *place) empty() {
 	p.t.Helper()
 	eventually(p.t, "processes or files are left", func() bool {
@@ -174,7 +175,8 @@ func TestDemoReportsFailureAsJSON(t *testing.T) {
 	require.Contains(t, got.stderr, r.Error)
 }
 
-// TestDemoProcessKeepsOtherDirectories starts a process of the demo with a directory that is none of the demo's, and without a director.
+// TestDemoProcessKeepsOtherDirectories starts a process of the demo with a directory that is none of the demo's, and
+// without a director.
 func TestDemoProcessKeepsOtherDirectories(t *testing.T) {
 	p := newPlace(t)
 	require.NoError(t, os.WriteFile(p.file("mine"), nil, 0o600))

@@ -21,7 +21,8 @@ type description struct {
 	Bytes    int64             `json:"bytes"`
 	Metadata map[string]string `json:"metadata,omitempty"`
 	Tensors  []*tensorRow      `json:"tensors"`
-	// PossibleTies are metadata entries that would be tied tensors in a file of Python's save_model, and were not taken for any.
+	// PossibleTies are metadata entries that would be tied tensors in a file of Python's save_model, and were not taken
+	// for any.
 	PossibleTies []possibleTie `json:"possible_ties,omitempty"`
 	// Loading is the next version, where the owner loads one or failed to.
 	Loading *endpoint.LoadInfo `json:"loading,omitempty"`

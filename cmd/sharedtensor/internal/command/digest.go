@@ -26,8 +26,9 @@ func (s section) WriteTo(w io.Writer) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{w}, s.Reader, make([]byte, hashPiece))
 }
 
-// hashAll computes the SHA-256 of every tensor that is not tied, one a processor at a time, and gives tied ones that of the tensor they
-// are tied to. progress is called by one goroutine at a time. The first error ends the work and names the tensor.
+// hashAll computes the SHA-256 of every tensor that is not tied, one a processor at a time, and gives tied ones that of
+// the tensor they are tied to. progress is called by one goroutine at a time. The first error ends the work and names
+// the tensor.
 func hashAll(ctx context.Context, tensors []*tensorRow, open func(*tensorRow) (hashSource, error), progress func(done, total int64)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

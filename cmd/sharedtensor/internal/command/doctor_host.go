@@ -51,7 +51,8 @@ func kernel() finding {
 	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
 		return ok("kernel", "Linux %s", version)
 	}
-	// F_SEAL_FUTURE_WRITE came with 5.1 (fcntl(2)); distributions have carried it back, so what counts is the check of the seal.
+	// F_SEAL_FUTURE_WRITE came with 5.1 (fcntl(2)); distributions have carried it back, so what counts is the check of
+	// the seal.
 	if major < 5 || major == 5 && minor < 1 {
 		return warn("kernel", "use Linux 5.1 or newer", "Linux %s does not know F_SEAL_FUTURE_WRITE, unless it was carried back", version)
 	}
@@ -92,7 +93,8 @@ func sharingAdvice(err error) string {
 	return ""
 }
 
-// probeFindings tries every kind of handle that a device knows. A device that can share by one of them is fit, whatever the others say.
+// probeFindings tries every kind of handle that a device knows. A device that can share by one of them is fit, whatever
+// the others say.
 func probeFindings(name string, dev driver.Prober) []finding {
 	support := dev.Probe()
 	usable := false
@@ -114,8 +116,8 @@ func probeFindings(name string, dev driver.Prober) []finding {
 	return findings
 }
 
-// gpuFiles are there where the kernel has an NVIDIA GPU for this process, whatever libraries there are: the driver's list, the device nodes,
-// and the device of WSL. /dev/nvidiactl says nothing: the library makes that node itself.
+// gpuFiles are there where the kernel has an NVIDIA GPU for this process, whatever libraries there are: the driver's
+// list, the device nodes, and the device of WSL. /dev/nvidiactl says nothing: the library makes that node itself.
 var gpuFiles = []string{"proc/driver/nvidia/gpus/*", "dev/nvidia[0-9]*", "dev/dxg"}
 
 // hasGPU reports whether a file system, usually that of the host, has a file of a GPU.

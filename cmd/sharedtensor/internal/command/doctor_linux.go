@@ -7,7 +7,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-// shm looks at /dev/shm. Tensors here are memfds, which its size does not bound; data loaders and other programs need it.
+// shm looks at /dev/shm. Tensors here are memfds, which its size does not bound; data loaders and other programs need
+// it.
 func shm() (finding, bool) {
 	const check, path = "/dev/shm", "/dev/shm"
 	if _, err := os.Stat(path); err != nil {

@@ -52,8 +52,8 @@ func placeAdvice(err error, dir string) string {
 	return sharingAdvice(err)
 }
 
-// rehearse is an owner for a moment: it publishes one tensor, attaches it over the socket and reads it. It returns how long attaching
-// took. The socket and its lock are gone when it returns.
+// rehearse is an owner for a moment: it publishes one tensor, attaches it over the socket and reads it. It returns how
+// long attaching took. The socket and its lock are gone when it returns.
 func rehearse(ctx context.Context, base string) (took time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, examineTime)
 	defer cancel()

@@ -143,7 +143,8 @@ func endpointOptions(e endpoint.EndpointInfo) string {
 	return strings.Join(words, ", ")
 }
 
-// completeEndpoints offers the names of the owner's endpoints, for the positional arguments up to the limit; 0 is no limit.
+// completeEndpoints offers the names of the owner's endpoints, for the positional arguments up to the limit; 0 is no
+// limit.
 func completeEndpoints(o *cli.OwnerFlags, limit int) cobra.CompletionFunc {
 	return func(c *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if limit > 0 && len(words) >= limit {

@@ -11,7 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 )
 
-// D22: a file of another format is named, with what to do, by every command that reads files; so are shards without their index.
+// D22: a file of another format is named, with what to do, by every command that reads files; so are shards without
+// their index.
 func TestForeignFilesAreNamed(t *testing.T) {
 	p := newPlace(t)
 	torch := p.file("model.pt")

@@ -113,8 +113,8 @@ func acquire(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, na
 // askAgain is the time between two questions after a model that is still loading.
 const askAgain = 50 * time.Millisecond
 
-// loaded asks the owner for something of a model. While that is still loading, it asks again until ctx ends if --wait says so, else the error
-// names the flag.
+// loaded asks the owner for something of a model. While that is still loading, it asks again until ctx ends if --wait
+// says so, else the error names the flag.
 func loaded[T any](ctx context.Context, o *cli.OwnerFlags, ask func() (T, error)) (T, error) {
 	for {
 		got, err := ask()
@@ -129,7 +129,8 @@ func loaded[T any](ctx context.Context, o *cli.OwnerFlags, ask func() (T, error)
 	}
 }
 
-// devicesOf opens the devices that a version's tensors lie on, as its manifest says. A client has to have them when it dials.
+// devicesOf opens the devices that a version's tensors lie on, as its manifest says. A client has to have them when it
+// dials.
 func devicesOf(ctx context.Context, o *cli.OwnerFlags, name string, version uint64) (devices []driver.Device, err error) {
 	err = o.WithOwner(ctx, func(ctx context.Context, client *endpoint.Client) error {
 		ctx, cancel := o.Bounded(ctx)

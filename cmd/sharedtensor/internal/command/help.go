@@ -49,7 +49,8 @@ func fitHelp(c *cobra.Command) {
 	c.SetUsageTemplate(template.Replace(c.UsageTemplate()))
 }
 
-// reflow breaks the paragraphs of a text anew. Lines that begin with a space, such as examples and tables, stay as they are.
+// reflow breaks the paragraphs of a text anew. Lines that begin with a space, such as examples and tables, stay as they
+// are.
 func reflow(text string, width int) string {
 	var out []string
 	var words []string

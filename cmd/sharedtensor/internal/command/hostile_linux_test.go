@@ -54,7 +54,8 @@ var hostileCommands = []string{
 	"invalidate f x=1 --json", "publish m=model.safetensors", "withdraw m", "doctor", "doctor --json", "call f x=@m:t",
 }
 
-// D13, D14: whatever an owner says, no command lets a control character through to the terminal or breaks down over a number.
+// D13, D14: whatever an owner says, no command lets a control character through to the terminal or breaks down over a
+// number.
 func TestHostileOwnerReachesNoTerminal(t *testing.T) {
 	for _, mood := range hostileMoods {
 		t.Run(mood, func(t *testing.T) {

@@ -17,8 +17,8 @@ const (
 	hostileMoodEnv   = "SHAREDTENSOR_TEST_HOSTILE_MOOD"
 )
 
-// hostileText is what no terminal may get: the title of the window, a cleared screen, a colour by one character of the upper control
-// range, a change of direction, a backspace, lines and a tab.
+// hostileText is what no terminal may get: the title of the window, a cleared screen, a colour by one character of the
+// upper control range, a change of direction, a backspace, lines and a tab.
 const hostileText = "evil\x1b]0;owned\x07\x1b[2J\r\n\u009b31m\u202e\u200b\x7f\b\t\x00\u2028é"
 
 // The moods of a hostile owner.
@@ -232,7 +232,8 @@ func (h *hostileSession) fill(v reflect.Value, depth int) {
 	}
 }
 
-// manifest is one that can be read, of tensors that could not be: float4 of 2^62 elements that are all the same one (D13).
+// manifest is one that can be read, of tensors that could not be: float4 of 2^62 elements that are all the same one
+// (D13).
 func (h *hostileSession) manifest() *message.Manifest {
 	m, err := message.NewManifest([]message.Tensor{
 		{Name: hostileText, DType: 23, Shape: []int64{1 << 61, 2}, Strides: []int64{0, 0}},

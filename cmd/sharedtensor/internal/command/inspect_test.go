@@ -143,8 +143,8 @@ func TestInspectOfNothing(t *testing.T) {
 	require.Contains(t, p.must("inspect", "e", "--json"), `"tensors": []`)
 }
 
-// TestPythonTies: a file of Python's save_model says in its metadata which names it dropped. Commands tie them where they are asked to, and
-// inspect says that they can be.
+// TestPythonTies: a file of Python's save_model says in its metadata which names it dropped. Commands tie them where
+// they are asked to, and inspect says that they can be.
 func TestPythonTies(t *testing.T) {
 	p := newPlace(t)
 	h, err := safetensors.NewHeader([]safetensors.TensorInfo{{Name: "embed", DType: tensor.Uint8, Shape: tensor.Shape{3}}},

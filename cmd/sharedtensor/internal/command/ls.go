@@ -134,7 +134,8 @@ func modelTable(models []endpoint.ModelInfo, all bool, now time.Time) *term.Tabl
 	return t
 }
 
-// loadText says how a version stands that is being loaded: "loading 42%, 1.2 GiB/s", "waiting", "failed: out of memory".
+// loadText says how a version stands that is being loaded: "loading 42%, 1.2 GiB/s", "waiting", "failed: out of
+// memory".
 func loadText(l *endpoint.LoadInfo) string {
 	switch {
 	case l.State == endpoint.LoadFailed:

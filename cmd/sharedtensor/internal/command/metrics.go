@@ -74,8 +74,8 @@ func (o *metricsFlags) scrape(ctx context.Context) (text []byte, err error) {
 	return bytes.Map(metricRune, b.Bytes()), err
 }
 
-// metricRune is a character of the text format as it is printed: what a peer has put into a label must not reach a terminal, and the format
-// has no escape for it.
+// metricRune is a character of the text format as it is printed: what a peer has put into a label must not reach a
+// terminal, and the format has no escape for it.
 func metricRune(r rune) rune {
 	if term.Unprintable(r) {
 		return utf8.RuneError

@@ -77,7 +77,8 @@ func completeModels(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 	return nil, cobra.ShellCompDirectiveDefault
 }
 
-// checkModels reads and checks the headers of all files, so that a mistake in the last one is found before the first is loaded.
+// checkModels reads and checks the headers of all files, so that a mistake in the last one is found before the first is
+// loaded.
 func checkModels(models []modelArg) error {
 	var errs []error
 	for _, m := range models {
@@ -110,8 +111,8 @@ func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Wri
 	return sd, err
 }
 
-// seal closes the memory of a model against all writers, this process included: what is published is what was in the file, whatever happens
-// to this process. Memory of a device that has no seals stays as it is.
+// seal closes the memory of a model against all writers, this process included: what is published is what was in the
+// file, whatever happens to this process. Memory of a device that has no seals stays as it is.
 func seal(sd *module.StateDict) error {
 	for _, s := range sd.Storages() {
 		if err := s.Seal(); err != nil && !errors.Is(err, errors.ErrUnsupported) {

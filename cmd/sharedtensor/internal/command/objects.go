@@ -96,8 +96,8 @@ func heldBy(o endpoint.ObjectInfo) string {
 	return strings.Join(words, ", ")
 }
 
-// findObject finds the object that a word means among those there are: an id, or a beginning that is that of one object only. It is nil where
-// the word is of none.
+// findObject finds the object that a word means among those there are: an id, or a beginning that is that of one object
+// only. It is nil where the word is of none.
 func findObject(list []endpoint.ObjectInfo, word string) (*endpoint.ObjectInfo, error) {
 	var found []*endpoint.ObjectInfo
 	for i := range list {

@@ -123,7 +123,8 @@ type latencies struct {
 	Max   time.Duration `json:"max_ns"`
 }
 
-// summarize sorts the samples, of which there is at least one. Percentiles are by nearest rank: each is a time that was measured.
+// summarize sorts the samples, of which there is at least one. Percentiles are by nearest rank: each is a time that was
+// measured.
 func summarize(samples []time.Duration) latencies {
 	slices.Sort(samples)
 	rank := func(p float64) time.Duration {

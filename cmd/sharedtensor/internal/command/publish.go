@@ -48,7 +48,8 @@ from then on. Readers of the version before stay on it.`,
 	return c
 }
 
-// publish loads the models one after the other and hands each over. The owner is dialed first: without one nothing is worth loading.
+// publish loads the models one after the other and hands each over. The owner is dialed first: without one nothing is
+// worth loading.
 func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 	if err := checkModels(models); err != nil {
 		return err
@@ -95,8 +96,8 @@ func publishOne(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client
 // errOwnerGone ends what is done for an owner that has gone away.
 var errOwnerGone = fmt.Errorf("%w any more: the owner ended", endpoint.ErrUnavailable)
 
-// whileOwnerLives returns a context that ends when the connection to the owner does. A client waits for the next owner by itself, but what was
-// asked of this one may not be meant for that. With --wait it is. The caller calls stop.
+// whileOwnerLives returns a context that ends when the connection to the owner does. A client waits for the next owner
+// by itself, but what was asked of this one may not be meant for that. With --wait it is. The caller calls stop.
 func whileOwnerLives(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, name string) (_ context.Context, stop func(), err error) {
 	if o.Wait {
 		return ctx, func() {}, nil

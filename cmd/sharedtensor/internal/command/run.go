@@ -10,8 +10,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 )
 
-// Main runs a command line of the program, without its name, and returns the exit status. It goes on until it ends or the first SIGINT or SIGTERM cancels its context. From then on the
-// signals have their usual effect again, so a second one ends the process whatever it is doing.
+// Main runs a command line of the program, without its name, and returns the exit status. It goes on until it ends or
+// the first SIGINT or SIGTERM cancels its context. From then on the signals have their usual effect again, so a second
+// one ends the process whatever it is doing.
 func Main(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

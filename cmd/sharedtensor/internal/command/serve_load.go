@@ -66,8 +66,8 @@ func (l *loader) stop() bool {
 	return true
 }
 
-// loadAll loads one model after the other and publishes each as soon as it is there. One that fails does not stop the others; the end of ctx
-// does. Clients see from the beginning what is going to be loaded.
+// loadAll loads one model after the other and publishes each as soon as it is there. One that fails does not stop the
+// others; the end of ctx does. Clients see from the beginning what is going to be loaded.
 func (s *service) loadAll(ctx context.Context) (pass loadPass) {
 	loads := make([]*endpoint.Load, len(s.models))
 	for i, m := range s.models {

@@ -17,8 +17,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// loadGate is a service manager whose queue of messages is full: an owner that tells it of its progress stands still until a message is read. So a
-// test decides how far an owner has loaded its models.
+// loadGate is a service manager whose queue of messages is full: an owner that tells it of its progress stands still
+// until a message is read. So a test decides how far an owner has loaded its models.
 type loadGate struct {
 	t       testing.TB
 	manager *net.UnixConn
@@ -71,7 +71,8 @@ func (p *place) list() []endpoint.ModelInfo {
 	return list
 }
 
-// D23: an owner answers from the beginning, shows what it loads and what it could not, and each model can be attached as soon as it is there.
+// D23: an owner answers from the beginning, shows what it loads and what it could not, and each model can be attached
+// as soon as it is there.
 func TestServeAnswersWhileLoading(t *testing.T) {
 	p := newPlace(t)
 	first, second := p.model("a.safetensors", 1), p.model("b.safetensors", 2)
@@ -162,8 +163,8 @@ func TestServeWithoutAnyModelEnds(t *testing.T) {
 	require.NoFileExists(t, p.socket())
 }
 
-// D16: nobody has a writable mapping of what serve and publish have published, so another process of the same user cannot change it through
-// /proc.
+// D16: nobody has a writable mapping of what serve and publish have published, so another process of the same user
+// cannot change it through /proc.
 func TestServedMemoryCannotBeWritten(t *testing.T) {
 	p := newPlace(t)
 	path := p.model("m.safetensors", 1)

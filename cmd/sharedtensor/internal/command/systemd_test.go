@@ -72,8 +72,8 @@ func TestNotifyElsewhere(t *testing.T) {
 	nobody.Progress("m", 0, 0)
 }
 
-// activated starts the program with a descriptor and the variables that announce it. The shell has the process number that the
-// program will have.
+// activated starts the program with a descriptor and the variables that announce it. The shell has the process number
+// that the program will have.
 func (p *place) activated(f *os.File, fds string, args ...string) *process {
 	p.t.Helper()
 	script := `export LISTEN_PID=$$ LISTEN_FDS=` + fds + `; exec "$@"`

@@ -31,8 +31,8 @@ func findTask(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, w
 	return tasks[0], nil
 }
 
-// completeTasks offers the ids of tasks for the positional arguments up to the limit; 0 is no limit. With unfinished, only of those that
-// have not ended.
+// completeTasks offers the ids of tasks for the positional arguments up to the limit; 0 is no limit. With unfinished,
+// only of those that have not ended.
 func completeTasks(o *cli.OwnerFlags, limit int, unfinished bool) cobra.CompletionFunc {
 	return func(_ *cobra.Command, words []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if limit > 0 && len(words) >= limit {

@@ -12,8 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// taskBoard shows tasks on a terminal: those that have not ended as bars at the bottom, each of the others as a line that scrolls away above
-// them. It is used by one goroutine at a time.
+// taskBoard shows tasks on a terminal: those that have not ended as bars at the bottom, each of the others as a line
+// that scrolls away above them. It is used by one goroutine at a time.
 type taskBoard struct {
 	out  io.Writer
 	size func() (width, height int)

@@ -18,8 +18,8 @@ import (
 // taskEvents are what happens to tasks, as it happens.
 type taskEvents = iter.Seq2[endpoint.TaskEvent, error]
 
-// watchTasks shows every task once and then each change, until ctx ends, which is how watching usually ends and no failure. On a terminal tasks
-// that have not ended are bars at the bottom.
+// watchTasks shows every task once and then each change, until ctx ends, which is how watching usually ends and no
+// failure. On a terminal tasks that have not ended are bars at the bottom.
 func watchTasks(ctx context.Context, c *cobra.Command, o tasksFlags, client *endpoint.Client, filter endpoint.TaskFilter) error {
 	out := c.OutOrStdout()
 	events := client.WatchTasks(ctx, filter)

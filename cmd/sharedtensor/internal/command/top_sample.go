@@ -132,7 +132,8 @@ func (s *sampler) take(ctx context.Context) (*topSnapshot, error) {
 	return now, nil
 }
 
-// place asks where new versions lie and forgets those that are gone. A version that goes while it is asked after has no place.
+// place asks where new versions lie and forgets those that are gone. A version that goes while it is asked after has no
+// place.
 func (s *sampler) place(ctx context.Context, models []endpoint.ModelInfo) error {
 	sizes := map[versionKey]map[driver.UUID]topExtent{}
 	for _, m := range models {
@@ -206,7 +207,8 @@ func driverName(d endpoint.DeviceInfo) string {
 	return driver.Info{Type: driver.CUDA, Index: d.Index}.String()
 }
 
-// rates compares two snapshots of one owner; nil where there is nothing to compare. own is how many requests of the difference were ours.
+// rates compares two snapshots of one owner; nil where there is nothing to compare. own is how many requests of the
+// difference were ours.
 func rates(before, now *topSnapshot, own uint64) *topRates {
 	if before == nil || before.Owner.ID != now.Owner.ID {
 		return nil

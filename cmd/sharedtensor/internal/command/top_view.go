@@ -29,7 +29,8 @@ type topSection struct {
 // defaultWidth is that of the view where there is no terminal.
 const defaultWidth = 120
 
-// view is the snapshot as lines. Height 0 stands for as many as it takes. trouble, if not empty, is why it is not newer.
+// view is the snapshot as lines. Height 0 stands for as many as it takes. trouble, if not empty, is why it is not
+// newer.
 func (t *topSnapshot) view(width, height int, trouble string) []topLine {
 	lines := []topLine{{text: t.title(width)}, {text: t.summary()}}
 	if trouble != "" {
@@ -63,8 +64,8 @@ func (t *topSnapshot) view(width, height int, trouble string) []topLine {
 	return lines
 }
 
-// share says how many rows each section gets of a height, -1 for one that is left out. Short sections get what they need, and the long
-// ones share the rest.
+// share says how many rows each section gets of a height, -1 for one that is left out. Short sections get what they
+// need, and the long ones share the rest.
 func share(sections []topSection, height int) []int {
 	rows := make([]int, len(sections))
 	const frame = 2 // an empty line and the heading
@@ -190,7 +191,8 @@ func (m topModel) label() string { return fmt.Sprintf("  %s v%d", term.Printable
 // eighths are blocks of growing width.
 var eighths = []rune(" ▏▎▍▌▋▊▉█")
 
-// bar is a part of a whole as a bar between brackets, width characters wide inside. What is not nothing is not drawn as nothing.
+// bar is a part of a whole as a bar between brackets, width characters wide inside. What is not nothing is not drawn as
+// nothing.
 func bar(part, whole int64, width int) string {
 	n := 0
 	if whole > 0 && part > 0 {

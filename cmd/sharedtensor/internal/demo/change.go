@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// change makes other weights of a model that was just loaded: it turns the sign of every element of the largest tensor, of a floating-point
-// one if there is any. It returns that tensor's name, "" for a model without a byte.
+// change makes other weights of a model that was just loaded: it turns the sign of every element of the largest tensor,
+// of a floating-point one if there is any. It returns that tensor's name, "" for a model without a byte.
 func change(sd *module.StateDict) (string, error) {
 	var name string
 	var largest *tensor.Tensor
@@ -38,8 +38,8 @@ func preferred(t, than *tensor.Tensor) bool {
 	return t.Bytes() > than.Bytes()
 }
 
-// turnSigns flips the highest bit of each element, which is the sign of all but the unsigned and the complex ones. A bool, which may be 0
-// or 1 only, becomes the other; of elements that share a byte one is changed.
+// turnSigns flips the highest bit of each element, which is the sign of all but the unsigned and the complex ones. A
+// bool, which may be 0 or 1 only, becomes the other; of elements that share a byte one is changed.
 func turnSigns(data []byte, dt tensor.DType) {
 	step, bit := max(dt.BitSize()/8, 1), byte(0x80)
 	if dt == tensor.Bool {

@@ -22,8 +22,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// The processes of the demo are this test binary, started again with workerEnv set. What the variable says can make one of them misbehave:
-// "lie ROLE", "small ROLE", "crash ROLE".
+// The processes of the demo are this test binary, started again with workerEnv set. What the variable says can make one
+// of them misbehave: "lie ROLE", "small ROLE", "crash ROLE".
 const workerEnv = "DEMO_TEST_WORKER"
 
 func TestMain(m *testing.M) {

@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// measure asks the kernel what the processes, which all have the same version, take. keep notes the shares in the report of each process. More
-// than one copy is an error; that the kernel does not tell is none.
+// measure asks the kernel what the processes, which all have the same version, take. keep notes the shares in the
+// report of each process. More than one copy is an error; that the kernel does not tell is none.
 func (d *director) measure(processes []*process, keep bool) (*Memory, error) {
 	model := &d.report.Model
 	m := &Memory{Processes: len(processes), Copies: model.Bytes * int64(len(processes))}

@@ -23,8 +23,8 @@ type process struct {
 	ended  bool
 }
 
-// startProcess starts the command line, which runs [Work], with role and directory behind it. The process is killed when ctx ends. The
-// caller ends it with quit or kill.
+// startProcess starts the command line, which runs [Work], with role and directory behind it. The process is killed
+// when ctx ends. The caller ends it with quit or kill.
 func startProcess(ctx context.Context, command []string, role, dir string) (*process, error) {
 	words := append(append([]string{}, command...), strings.ReplaceAll(role, " ", "-"), dir)
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
@@ -46,8 +46,8 @@ func startProcess(ctx context.Context, command []string, role, dir string) (*pro
 	return p, nil
 }
 
-// ask sends a request and waits for the answer; progress may be nil. A process that takes longer than patience for what does not depend on
-// the size of the model is killed. Errors name the process.
+// ask sends a request and waits for the answer; progress may be nil. A process that takes longer than patience for what
+// does not depend on the size of the model is killed. Errors name the process.
 func (p *process) ask(ctx context.Context, r request, progress func(done, total int64)) (_ reply, err error) {
 	if ctx.Err() != nil {
 		return reply{}, context.Cause(ctx)

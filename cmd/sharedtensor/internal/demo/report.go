@@ -118,8 +118,8 @@ type Published struct {
 type OwnerKilled struct {
 	// PID is the owner.
 	PID int `json:"pid"`
-	// Runs is how often the readers computed while it died and after it, always with the same results; at least one run of each began
-	// after.
+	// Runs is how often the readers computed while it died and after it, always with the same results; at least one run
+	// of each began after.
 	Runs int `json:"runs"`
 	// Memory is what the readers took then. It is nil where they had different versions.
 	Memory *Memory `json:"memory,omitempty"`

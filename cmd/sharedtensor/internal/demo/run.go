@@ -56,8 +56,8 @@ const (
 	OwnerRestarted
 )
 
-// Run runs the demo. What it made is gone when it returns, whatever happened: processes, sockets and files. The report is not nil, and
-// holds what was done before an error.
+// Run runs the demo. What it made is gone when it returns, whatever happened: processes, sockets and files. The report
+// is not nil, and holds what was done before an error.
 func Run(ctx context.Context, opts Options) (_ *Report, err error) {
 	start := time.Now()
 	d := &director{opts: opts, report: &Report{Processes: []*Process{}}}
@@ -140,8 +140,8 @@ func each(ctx context.Context, processes []*process, r request) ([]reply, error)
 // patience bounds what should take no time.
 const patience = 30 * time.Second
 
-// booksShow waits until the owner's books are as the condition says, and returns them. The books have no event for leases, so it asks
-// again and again.
+// booksShow waits until the owner's books are as the condition says, and returns them. The books have no event for
+// leases, so it asks again and again.
 func (d *director) booksShow(ctx context.Context, what string, condition func(holders map[uint64][]int) bool) (map[uint64][]int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the owner's books do not show %s", what))
 	defer cancel()

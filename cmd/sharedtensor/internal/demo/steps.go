@@ -64,8 +64,8 @@ func (d *director) makeModel(ctx context.Context) (err error) {
 	return err
 }
 
-// startOwner starts the process of the owner. It is there before anything is written, because it is also what removes the directory should
-// this process be killed.
+// startOwner starts the process of the owner. It is there before anything is written, because it is also what removes
+// the directory should this process be killed.
 func (d *director) startOwner(ctx context.Context) (err error) {
 	d.owner, err = d.start(ctx, "owner")
 	return err

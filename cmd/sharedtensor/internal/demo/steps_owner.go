@@ -31,8 +31,8 @@ func (d *director) killOwner(ctx context.Context) error {
 	return nil
 }
 
-// restartOwner starts another owner on the same socket. The readers come to it by themselves, and the one that has version 1 hands its
-// memory over: nothing is loaded again, and there is still one copy.
+// restartOwner starts another owner on the same socket. The readers come to it by themselves, and the one that has
+// version 1 hands its memory over: nothing is loaded again, and there is still one copy.
 func (d *director) restartOwner(ctx context.Context) (err error) {
 	report := &Restarted{}
 	start := time.Now()

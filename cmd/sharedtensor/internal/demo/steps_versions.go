@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 )
 
-// publish has another process publish a second version while the readers compute on the first, and one of them switch. Where the memory
-// is too small for two versions it is left out.
+// publish has another process publish a second version while the readers compute on the first, and one of them switch.
+// Where the memory is too small for two versions it is left out.
 func (d *director) publish(ctx context.Context) error {
 	if _, err := each(ctx, d.clients, request{Op: opStart}); err != nil {
 		return err

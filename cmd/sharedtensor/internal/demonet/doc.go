@@ -4,6 +4,6 @@
 // It is there to show that processes which share weights compute the same from them, so all of it is deterministic: the
 // weights follow from their names, and every sum is added in one order.
 //
-// One layer is x += out(attention(norm1(x))); x += down(relu(up(norm2(x)))), with RMS norms, heads of 64 channels and causal
-// attention. The embedding and the output projection are one tensor under two names.
+// One layer is x += out(attention(norm1(x))); x += down(relu(up(norm2(x)))), with RMS norms, heads of 64 channels and
+// causal attention. The embedding and the output projection are one tensor under two names.
 package demonet

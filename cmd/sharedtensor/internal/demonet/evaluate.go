@@ -19,8 +19,8 @@ type Result struct {
 	Tensors int
 	// Bytes is the size of the model, shared bytes counted once.
 	Bytes int64
-	// Value is a plain number to show: the highest score of the network, or the root mean square of all products of a pass
-	// that are finite.
+	// Value is a plain number to show: the highest score of the network, or the root mean square of all products of a
+	// pass that are finite.
 	Value float64
 	// Checksum is over every bit of what was computed.
 	Checksum uint64
@@ -29,8 +29,8 @@ type Result struct {
 // String shows the value and the checksum.
 func (r Result) String() string { return fmt.Sprintf("%.6g (%016x)", r.Value, r.Checksum) }
 
-// Evaluate runs something real on any model: the network of this package where sd holds it, else [Pass]. It borrows sd and
-// reads its bytes where they are. It stops with ctx's cause between tensors.
+// Evaluate runs something real on any model: the network of this package where sd holds it, else [Pass]. It borrows sd
+// and reads its bytes where they are. It stops with ctx's cause between tensors.
 func Evaluate(ctx context.Context, sd *module.StateDict) (Result, error) {
 	n, err := New(sd)
 	if err != nil {
@@ -56,9 +56,9 @@ func Evaluate(ctx context.Context, sd *module.StateDict) (Result, error) {
 	return Result{Network: "transformer", Tensors: sd.Len(), Bytes: sd.Bytes(), Value: top, Checksum: s.sum}, nil
 }
 
-// Pass reads every byte of every tensor of sd, in the dict's order. A tensor of floating-point numbers of 8 to 32 bits is
-// multiplied, as the matrix of its first dimension by all others, with a fixed vector; float32 on the host is read in place, other
-// types are converted piece by piece. Of tensors of all other types a checksum is taken. It borrows sd.
+// Pass reads every byte of every tensor of sd, in the dict's order. A tensor of floating-point numbers of 8 to 32 bits
+// is multiplied, as the matrix of its first dimension by all others, with a fixed vector; float32 on the host is read
+// in place, other types are converted piece by piece. Of tensors of all other types a checksum is taken. It borrows sd.
 //
 // It is work, not a digest: a product may round a small difference away. [module.Digests] are for comparing bytes.
 func Pass(ctx context.Context, sd *module.StateDict) (Result, error) {

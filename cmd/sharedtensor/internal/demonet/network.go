@@ -10,7 +10,8 @@ import (
 // MaxTokens is how many tokens one run takes at most.
 const MaxTokens = 256
 
-// Network is a network over weights that stay where they are. It is not safe for concurrent use; make one for each goroutine.
+// Network is a network over weights that stay where they are. It is not safe for concurrent use; make one for each
+// goroutine.
 type Network struct {
 	config Config
 	embed  []float32
@@ -26,8 +27,8 @@ type Network struct {
 	scores           [MaxTokens]float32
 }
 
-// New makes a network over the weights in sd, whatever the size that their shapes say. It borrows sd, which must stay open as
-// long as the network is used. A state dict that does not hold this network is refused with [ErrWeights].
+// New makes a network over the weights in sd, whatever the size that their shapes say. It borrows sd, which must stay
+// open as long as the network is used. A state dict that does not hold this network is refused with [ErrWeights].
 func New(sd *module.StateDict) (*Network, error) {
 	c, err := configOf(sd)
 	if err != nil {
@@ -55,8 +56,8 @@ func New(sd *module.StateDict) (*Network, error) {
 // Config is the network's size.
 func (n *Network) Config() Config { return n.config }
 
-// Run reads 1 to [MaxTokens] tokens, each 0 to Vocab-1, and returns, owned, a score for each token of the vocabulary as the
-// next one. Equal weights and tokens give equal scores, bit for bit, on one kind of machine.
+// Run reads 1 to [MaxTokens] tokens, each 0 to Vocab-1, and returns, owned, a score for each token of the vocabulary as
+// the next one. Equal weights and tokens give equal scores, bit for bit, on one kind of machine.
 func (n *Network) Run(tokens []int) ([]float32, error) {
 	if len(tokens) == 0 || len(tokens) > MaxTokens {
 		return nil, fmt.Errorf("%d tokens, want 1 to %d", len(tokens), MaxTokens)

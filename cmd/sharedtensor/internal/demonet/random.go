@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// generator makes weights. Its numbers are those of SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
-// Generators", 2014), which needs no table and is the same on every machine.
+// generator makes weights. Its numbers are those of SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom
+// Number Generators", 2014), which needs no table and is the same on every machine.
 type generator struct {
 	state uint64
 	scale float32

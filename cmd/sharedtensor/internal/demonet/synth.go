@@ -15,8 +15,8 @@ import (
 // align is where tensors begin in the slab, as in a [module.Layout].
 const align = 256
 
-// Synthesize makes the network's weights in one piece of new memory on dev and returns them owned. Equal configs give equal
-// bytes everywhere. It stops with ctx's cause between pieces, and leaves nothing behind on error.
+// Synthesize makes the network's weights in one piece of new memory on dev and returns them owned. Equal configs give
+// equal bytes everywhere. It stops with ctx's cause between pieces, and leaves nothing behind on error.
 func Synthesize(ctx context.Context, dev driver.Device, c Config) (_ *module.StateDict, err error) {
 	if err := c.valid(); err != nil {
 		return nil, err
@@ -53,7 +53,8 @@ func Synthesize(ctx context.Context, dev driver.Device, c Config) (_ *module.Sta
 	return sd, nil
 }
 
-// place sets the offset of each tensor in one slab and returns the slab's size. Tied tensors get the offset of the other.
+// place sets the offset of each tensor in one slab and returns the slab's size. Tied tensors get the offset of the
+// other.
 func place(specs []TensorSpec) (bytes int64) {
 	offsets := make(map[string]int64, len(specs))
 	for i := range specs {
@@ -73,8 +74,8 @@ func place(specs []TensorSpec) (bytes int64) {
 	return bytes
 }
 
-// fill writes the weights of one tensor. Norms are ones. The rest is uniform, from a generator seeded by the name, with the
-// variance 1/width that keeps activations of one size from layer to layer.
+// fill writes the weights of one tensor. Norms are ones. The rest is uniform, from a generator seeded by the name, with
+// the variance 1/width that keeps activations of one size from layer to layer.
 func fill(ctx context.Context, mem driver.Memory, s TensorSpec) error {
 	shape := s.Spec.Shape
 	width := shape[len(shape)-1]

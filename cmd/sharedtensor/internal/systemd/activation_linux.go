@@ -12,8 +12,9 @@ import (
 // firstActivated is the first descriptor that a service manager hands over (SD_LISTEN_FDS_START in sd_listen_fds(3)).
 const firstActivated = 3
 
-// ActivatedListener returns the socket that the service manager has bound and handed over, owned by the caller, or nil where there is
-// none (sd_listen_fds(3)). The variables that announce it are removed, so that no child takes them for its own.
+// ActivatedListener returns the socket that the service manager has bound and handed over, owned by the caller, or nil
+// where there is none (sd_listen_fds(3)). The variables that announce it are removed, so that no child takes them for
+// its own.
 func ActivatedListener() (*net.UnixListener, error) {
 	pid, count := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	if pid == "" || count == "" || pid != strconv.Itoa(os.Getpid()) {

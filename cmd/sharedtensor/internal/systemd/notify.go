@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
 )
 
-// Notifier tells the service manager how a service stands, with the protocol of sd_notify(3): datagrams of NAME=VALUE lines to the Unix
-// socket that NOTIFY_SOCKET names. A nil notifier tells nobody.
+// Notifier tells the service manager how a service stands, with the protocol of sd_notify(3): datagrams of NAME=VALUE
+// lines to the Unix socket that NOTIFY_SOCKET names. A nil notifier tells nobody.
 type Notifier struct {
 	address net.UnixAddr
 
@@ -53,8 +53,8 @@ func (n *Notifier) Tell(lines ...string) error {
 // patience is how much longer a service manager is asked to wait with every sign of progress.
 const patience = 30 * time.Second
 
-// Progress tells how far a load has come, at most once a second for each model, and asks for time: large models take longer to load
-// than a service manager waits by itself.
+// Progress tells how far a load has come, at most once a second for each model, and asks for time: large models take
+// longer to load than a service manager waits by itself.
 func (n *Notifier) Progress(name string, done, total int64) {
 	if n == nil {
 		return

@@ -20,7 +20,8 @@ var byteUnits = []struct {
 	{"b", 1}, {"", 1},
 }
 
-// ParseBytes reads a size such as "64MiB", "1.5 GB" or "4096". One letter alone stands for a unit of 1024. Errors are driver.ErrInvalid.
+// ParseBytes reads a size such as "64MiB", "1.5 GB" or "4096". One letter alone stands for a unit of 1024. Errors are
+// driver.ErrInvalid.
 func ParseBytes(text string) (int64, error) {
 	lower := strings.ToLower(strings.TrimSpace(text))
 	for _, u := range byteUnits {

@@ -48,7 +48,8 @@ func Saturated(a, b int64) int64 {
 	return a + b
 }
 
-// FormatDuration is a duration in the unit that suits it, with three digits: "870ns", "12.3µs", "4.56ms", "1.23s", "2m03s", "1h02m".
+// FormatDuration is a duration in the unit that suits it, with three digits: "870ns", "12.3µs", "4.56ms", "1.23s",
+// "2m03s", "1h02m".
 func FormatDuration(d time.Duration) string {
 	if d < 0 {
 		return "-" + FormatDuration(-max(d, -math.MaxInt64)) // the least one has no opposite

@@ -20,7 +20,8 @@ func PrintJSONLine(w io.Writer, v any) error {
 	return writeJSON(w, v, "")
 }
 
-// writeJSON writes v in one piece. Characters that JSON need not escape but a terminal may obey, such as U+009B, are escaped too.
+// writeJSON writes v in one piece. Characters that JSON need not escape but a terminal may obey, such as U+009B, are
+// escaped too.
 func writeJSON(w io.Writer, v any, indent string) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

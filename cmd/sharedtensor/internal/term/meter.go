@@ -11,8 +11,8 @@ import (
 // PlainEvery is the least time between two lines of progress where there is no terminal.
 const PlainEvery = time.Second
 
-// Meter tells people how far something has come: with a bar on a terminal, else with at most a line a second, and one line at the
-// End. It is used by one goroutine at a time.
+// Meter tells people how far something has come: with a bar on a terminal, else with at most a line a second, and one
+// line at the End. It is used by one goroutine at a time.
 type Meter struct {
 	w          io.Writer
 	doing, did string // "loading", "loaded"
@@ -25,7 +25,8 @@ type Meter struct {
 	done, total int64
 }
 
-// NewMeter returns a meter that writes to w, which is usually standard error. It writes nothing before its first update.
+// NewMeter returns a meter that writes to w, which is usually standard error. It writes nothing before its first
+// update.
 func NewMeter(w io.Writer, doing, did, what string) *Meter {
 	return &Meter{w: w, doing: doing, did: did, what: Printable(what), terminal: IsTerminal(w), now: time.Now}
 }

@@ -17,7 +17,8 @@ type Screen struct {
 	changes chan os.Signal
 }
 
-// OpenScreen returns the terminal of a command, and false where standard output is none. Nothing is changed before enter.
+// OpenScreen returns the terminal of a command, and false where standard output is none. Nothing is changed before
+// enter.
 func OpenScreen(in io.Reader, out io.Writer) (*Screen, bool, error) {
 	stdin, okIn := in.(*os.File)
 	stdout, okOut := out.(*os.File)
@@ -27,8 +28,8 @@ func OpenScreen(in io.Reader, out io.Writer) (*Screen, bool, error) {
 	return &Screen{in: stdin, out: stdout}, true, nil
 }
 
-// Enter takes the terminal: another page, without a cursor, and keys that come as they are pressed. Interrupting still is a signal;
-// suspending is turned off, because nobody would give the page back.
+// Enter takes the terminal: another page, without a cursor, and keys that come as they are pressed. Interrupting still
+// is a signal; suspending is turned off, because nobody would give the page back.
 func (s *Screen) Enter() error {
 	var now syscall.Termios
 	if err := terminalControl(s.in, syscall.TCGETS, &now); err == nil {

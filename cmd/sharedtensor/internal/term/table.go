@@ -23,8 +23,8 @@ type Column struct {
 	Title string
 	// Align is where cells stand.
 	Align Align
-	// Give is how readily the column is cut when the table does not fit the terminal: the one with the highest number is cut
-	// first. 0 is never cut.
+	// Give is how readily the column is cut when the table does not fit the terminal: the one with the highest number
+	// is cut first. 0 is never cut.
 	Give int
 }
 

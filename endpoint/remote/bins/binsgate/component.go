@@ -1,4 +1,5 @@
-// Package binsgate shows the bins of a gateway's NATS server on its page and in its metrics, and removes bodies that no item names.
+// Package binsgate shows the bins of a gateway's NATS server on its page and in its metrics, and removes bodies that no
+// item names.
 //
 //	gateway.Options{Components: []gateway.Component{binsgate.New()}}
 package binsgate

@@ -286,7 +286,8 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// printable makes text of others harmless for a terminal: characters that control it become '?'. Line breaks and tabs stay.
+// printable makes text of others harmless for a terminal: characters that control it become '?'. Line breaks and tabs
+// stay.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || r == '\t' || unicode.IsPrint(r) {

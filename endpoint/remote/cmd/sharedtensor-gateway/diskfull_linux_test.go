@@ -38,8 +38,8 @@ func TestReceiveDiskFull(t *testing.T) {
 	}
 }
 
-// TestGatewayDiskFull fills the disk of a gateway's store: bins say so and readiness does, models and functions go on, and a gateway that begins again
-// when there is room has every item that was acknowledged.
+// TestGatewayDiskFull fills the disk of a gateway's store: bins say so and readiness does, models and functions go on,
+// and a gateway that begins again when there is room has every item that was acknowledged.
 func TestGatewayDiskFull(t *testing.T) {
 	owner := remotetest.StartOwner(t, "--model", "m=65536")
 	disk := remotetest.NewSmallDisk(t, 8<<20)

@@ -127,7 +127,8 @@ func TestMirrorCommandThatIsWrong(t *testing.T) {
 	}
 }
 
-// TestMirrorCommandIsKilled kills the command with SIGKILL while bytes are on their way. The owner has nothing, and the next attempt goes well.
+// TestMirrorCommandIsKilled kills the command with SIGKILL while bytes are on their way. The owner has nothing, and the
+// next attempt goes well.
 func TestMirrorCommandIsKilled(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=67108864"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)

@@ -99,7 +99,8 @@ func (t *transfer) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-// transferAttempts is how often a transfer goes on after a broken connection without getting any further: for some 20 s.
+// transferAttempts is how often a transfer goes on after a broken connection without getting any further: for some 20
+// s.
 const transferAttempts = 10
 
 // link is a gateway, and its owner where that is on this host.
@@ -110,7 +111,8 @@ type link struct {
 	owner  *endpoint.Client // nil where bytes have to move
 }
 
-// open connects. Where the gateway's owner is on this host its socket is used, unless --network was given or the socket cannot be.
+// open connects. Where the gateway's owner is on this host its socket is used, unless --network was given or the socket
+// cannot be.
 func (t *transfer) open(ctx context.Context, progress io.Writer) (l *link, err error) {
 	l = &link{}
 	defer func() {

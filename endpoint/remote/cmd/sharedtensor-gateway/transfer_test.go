@@ -76,7 +76,8 @@ func requireSame(t *testing.T, a, b string) {
 	}
 }
 
-// TestSendAndReceive sends files to an owner behind a gateway and fetches them, over the network and in place. All are processes of their own.
+// TestSendAndReceive sends files to an owner behind a gateway and fetches them, over the network and in place. All are
+// processes of their own.
 func TestSendAndReceive(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)

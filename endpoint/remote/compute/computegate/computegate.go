@@ -1,5 +1,5 @@
-// Package computegate is remote compute as a component of the gateway: each endpoint of the owner with one tensor in and one tensor out is a
-// model_id.
+// Package computegate is remote compute as a component of the gateway: each endpoint of the owner with one tensor in
+// and one tensor out is a model_id.
 //
 //	gateway.Options{Components: []gateway.Component{computegate.New()}}
 package computegate
@@ -15,8 +15,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Component serves splitlearn.comm.ComputeService. The codec of package bulk, by which elements are copied no more than needed, has to be an
-// option of the gRPC server; streamgate brings it.
+// Component serves splitlearn.comm.ComputeService. The codec of package bulk, by which elements are copied no more than
+// needed, has to be an option of the gRPC server; streamgate brings it.
 type Component struct {
 	workers, queue int
 	maxStream      gateway.ByteSize

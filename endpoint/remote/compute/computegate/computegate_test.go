@@ -119,8 +119,8 @@ func TestOwnerKilled(t *testing.T) {
 	require.Equal(t, []float32{1, 2, 3}, values)
 }
 
-// TestGatewayKilled kills the gateway while a function runs. A client of a function that may run twice gets its result from the next gateway,
-// another one hears that the outcome is unknown.
+// TestGatewayKilled kills the gateway while a function runs. A client of a function that may run twice gets its result
+// from the next gateway, another one hears that the outcome is unknown.
 func TestGatewayKilled(t *testing.T) {
 	owner := remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, owner.Socket)

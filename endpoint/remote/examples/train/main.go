@@ -4,8 +4,9 @@
 //	sharedtensor-gateway serve &             # NATS at 127.0.0.1:4222
 //	train trainer & train worker & train worker
 //
-// Workers map the newest parameters in place, make a batch of examples, and send the gradient of their loss on it. The trainer
-// applies gradients that are at most two versions old and publishes the next version, until the loss that workers report is small.
+// Workers map the newest parameters in place, make a batch of examples, and send the gradient of their loss on it. The
+// trainer applies gradients that are at most two versions old and publishes the next version, until the loss that
+// workers report is small.
 package main
 
 import (

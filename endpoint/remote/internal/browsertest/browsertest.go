@@ -47,7 +47,8 @@ type message struct {
 	} `json:"error,omitempty"`
 }
 
-// Open opens a page of the given size. Without a Chromium the test is skipped, unless SHAREDTENSOR_REQUIRE names "chromium".
+// Open opens a page of the given size. Without a Chromium the test is skipped, unless SHAREDTENSOR_REQUIRE names
+// "chromium".
 func Open(t testing.TB, url string, width, height int) *Page {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
@@ -277,7 +278,8 @@ func (p *Page) Problems() []string { p.mu.Lock(); defer p.mu.Unlock(); return sl
 // Requests are the URLs that the page asked for.
 func (p *Page) Requests() []string { p.mu.Lock(); defer p.mu.Unlock(); return slices.Clone(p.requests) }
 
-// Screenshot writes the whole page as a picture into the folder that SHAREDTENSOR_SCREENSHOTS names; without one it does nothing.
+// Screenshot writes the whole page as a picture into the folder that SHAREDTENSOR_SCREENSHOTS names; without one it
+// does nothing.
 func (p *Page) Screenshot(name string) {
 	p.t.Helper()
 	dir := os.Getenv("SHAREDTENSOR_SCREENSHOTS")

@@ -12,7 +12,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// SegmentBytes is the length of a segment, but for the last of a tensor. It is a multiple of every size of element and of a block.
+// SegmentBytes is the length of a segment, but for the last of a tensor. It is a multiple of every size of element and
+// of a block.
 const SegmentBytes = 4 << 20
 
 // blockBytes is what is compared at once, and the least that blocks are written in.
@@ -52,7 +53,8 @@ func NewEncoder() (*Encoder, error) {
 	return &Encoder{zstd: z}, err
 }
 
-// Segment appends the way from a segment as it was to what it is now to out. Both are equally long, and their elements have so many bytes.
+// Segment appends the way from a segment as it was to what it is now to out. Both are equally long, and their elements
+// have so many bytes.
 func (e *Encoder) Segment(out, old, now []byte, elementBytes int) []byte {
 	e.sparse, e.blocks = e.sparse[:0], e.blocks[:0]
 	if !e.compare(old, now, elementBytes) {
@@ -74,8 +76,8 @@ func (e *Encoder) Segment(out, old, now []byte, elementBytes int) []byte {
 	return append(out, payload...)
 }
 
-// compare writes what differs in both ways, and reports whether anything does. A way that takes more than the whole is given up: then the
-// bytes of sparse are none, and those of blocks too many.
+// compare writes what differs in both ways, and reports whether anything does. A way that takes more than the whole is
+// given up: then the bytes of sparse are none, and those of blocks too many.
 func (e *Encoder) compare(old, now []byte, size int) bool {
 	changed, fits := false, true
 	lastBlock, lastElement := 0, 0 // behind the last that changed
@@ -118,7 +120,8 @@ func (e *Encoder) elements(old, now []byte, begin, end, size, last int) int {
 	return last
 }
 
-// ElementBytes is the size of elements that a delta is written in: that of the type where it is 1, 2, 4 or 8 bytes, else that of a byte.
+// ElementBytes is the size of elements that a delta is written in: that of the type where it is 1, 2, 4 or 8 bytes,
+// else that of a byte.
 func ElementBytes(bits int) int {
 	switch bits {
 	case 16, 32, 64:
@@ -138,9 +141,9 @@ var decoders = sync.Pool{New: func() any {
 	return d
 }}
 
-// Apply reads the segments of a delta from the given one on and changes data, which holds the base. It returns the number of the first segment
-// that was not applied: all are where there is no error. A segment that was begun may be changed in part where applying fails, and is
-// changed right when it is applied again.
+// Apply reads the segments of a delta from the given one on and changes data, which holds the base. It returns the
+// number of the first segment that was not applied: all are where there is no error. A segment that was begun may be
+// changed in part where applying fails, and is changed right when it is applied again.
 func Apply(data []byte, elementBytes int, from int64, r *bufio.Reader) (int64, error) {
 	got := decoders.Get()
 	if err, failed := got.(error); failed {

@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Borrow takes t and returns its elements, row-major, as a buffer that keeps the tensor until it was sent. A tensor that is strided or in
-// memory that the processor does not address is copied to host first.
+// Borrow takes t and returns its elements, row-major, as a buffer that keeps the tensor until it was sent. A tensor
+// that is strided or in memory that the processor does not address is copied to host first.
 func Borrow(t *tensor.Tensor, host driver.Device) (mem.Buffer, error) {
 	t, err := OnHost(t, host)
 	if err != nil {
@@ -40,7 +40,8 @@ func OnHost(t *tensor.Tensor, host driver.Device) (*tensor.Tensor, error) {
 	return t.Copy(host)
 }
 
-// Store copies data to memory at an offset. seen is told of each piece right after its copy; it may be nil. It borrows data.
+// Store copies data to memory at an offset. seen is told of each piece right after its copy; it may be nil. It borrows
+// data.
 func Store(memory driver.Memory, at int64, data mem.BufferSlice, seen func([]byte)) error {
 	for _, b := range data {
 		piece := b.ReadOnlyData()

@@ -1,5 +1,6 @@
-// Package grpcbench compares remote compute and tensor streams with bare grpc-go, and that with raw TCP, in one run: each operation takes
-// turns with its floors, so that a ratio does not depend on when each was measured. The server is another process.
+// Package grpcbench compares remote compute and tensor streams with bare grpc-go, and that with raw TCP, in one run:
+// each operation takes turns with its floors, so that a ratio does not depend on when each was measured. The server is
+// another process.
 //
 //	go test -run '^$' -bench . ./internal/grpcbench
 package grpcbench
@@ -51,7 +52,8 @@ const (
 	dataField  = 1
 )
 
-// bare is the floor: generated handlers, or a stream with the codec of package bulk that puts what it gets into memory and back.
+// bare is the floor: generated handlers, or a stream with the codec of package bulk that puts what it gets into memory
+// and back.
 type bare struct {
 	computepb.UnimplementedComputeServiceServer
 	memory []byte
@@ -104,7 +106,8 @@ func model(dev *host.Device) (*stream.Set, error) {
 	return &stream.Set{Name: "m", Tensors: sd}, err
 }
 
-// serve runs all servers, with memory as the gateway and the commands open it, until its standard input ends, and prints their addresses.
+// serve runs all servers, with memory as the gateway and the commands open it, until its standard input ends, and
+// prints their addresses.
 func serve() error {
 	dev, err := host.Open(host.Lazy())
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package heap is ordinary memory of this process as a driver.Device, for tensors that no other process is to have. Taking a page of a
-// sealed memfd costs several system calls; this costs an allocation, and large memory is used again.
+// Package heap is ordinary memory of this process as a driver.Device, for tensors that no other process is to have.
+// Taking a page of a sealed memfd costs several system calls; this costs an allocation, and large memory is used again.
 package heap
 
 import (

@@ -22,8 +22,9 @@ type Stream interface {
 	RecvMsg(m any) error
 }
 
-// Pump receives in a goroutine of its own, which ends with the context: on the server that of the stream, which ends when the handler returns;
-// on the client that of the call, for the stream's own ends before its last message was taken.
+// Pump receives in a goroutine of its own, which ends with the context: on the server that of the stream, which ends
+// when the handler returns; on the client that of the call, for the stream's own ends before its last message was
+// taken.
 type Pump[M proto.Message] struct {
 	ctx      context.Context
 	messages chan received[M]
@@ -58,8 +59,8 @@ func New[M proto.Message](ctx context.Context, s Stream, newHead func() M, field
 	return p
 }
 
-// Next waits for the next message, no longer than stall. It is the caller's, who frees it or takes its data. The error is that of the
-// stream, io.EOF at its end, ErrStalled, or the cause of the context.
+// Next waits for the next message, no longer than stall. It is the caller's, who frees it or takes its data. The error
+// is that of the stream, io.EOF at its end, ErrStalled, or the cause of the context.
 func (p *Pump[M]) Next(stall time.Duration) (M, *bulk.Message, error) {
 	timer := time.NewTimer(stall)
 	defer timer.Stop()

@@ -15,7 +15,8 @@ import (
 // Env is the variable with the Python that has grpcio, grpcio-tools and torch.
 const Env = "PYTHON"
 
-// Python returns the path of a Python that has the modules, and skips the test where there is none, see [drivertest.Needs].
+// Python returns the path of a Python that has the modules, and skips the test where there is none, see
+// [drivertest.Needs].
 func Python(tb testing.TB, modules ...string) string {
 	tb.Helper()
 	path := os.Getenv(Env)
@@ -30,7 +31,8 @@ func Python(tb testing.TB, modules ...string) string {
 	return path
 }
 
-// Stubs compiles .proto files for Python, into a new folder that it returns for PYTHONPATH. The modules are named after the files.
+// Stubs compiles .proto files for Python, into a new folder that it returns for PYTHONPATH. The modules are named after
+// the files.
 func Stubs(tb testing.TB, python string, protos ...string) string {
 	tb.Helper()
 	dir := tb.TempDir()

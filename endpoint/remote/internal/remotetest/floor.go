@@ -11,11 +11,14 @@ import (
 	"testing"
 )
 
-// Floor is a process with the least that could be done instead of a gateway: raw TCP, and net/http with JSON. Figures are ratios to it.
+// Floor is a process with the least that could be done instead of a gateway: raw TCP, and net/http with JSON. Figures
+// are ratios to it.
 type Floor struct {
 	*Process
-	// TCP takes a direction ('<' for bytes from the floor, '>' for bytes to it) and a length of 8 bytes, little-endian; to '>' it answers with one
-	// byte when it has all. What it sends lies in memory of that length, as a model does, and not in a small buffer that stays in a cache. HTTP answers POST /add {"id": …, "params": {"a": …, "b": …}} with {"id": …, "result": a+b}.
+	// TCP takes a direction ('<' for bytes from the floor, '>' for bytes to it) and a length of 8 bytes, little-endian;
+	// to '>' it answers with one byte when it has all. What it sends lies in memory of that length, as a model does,
+	// and not in a small buffer that stays in a cache. HTTP answers POST /add {"id": …, "params": {"a": …, "b": …}}
+	// with {"id": …, "result": a+b}.
 	TCP, HTTP string
 }
 

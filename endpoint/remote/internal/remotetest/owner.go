@@ -28,8 +28,9 @@ type Owner struct {
 	Socket string
 }
 
-// StartOwner starts an owner with the functions of Functions and Models. Each "--model NAME=BYTES" publishes a made-up model of four tensors,
-// each "--file NAME=PATH" one of a file; "--socket PATH" is where it serves, in a folder of the test's where it is not given.
+// StartOwner starts an owner with the functions of Functions and Models. Each "--model NAME=BYTES" publishes a made-up
+// model of four tensors, each "--file NAME=PATH" one of a file; "--socket PATH" is where it serves, in a folder of the
+// test's where it is not given.
 func StartOwner(t testing.TB, args ...string) *Owner {
 	t.Helper()
 	socket := ""

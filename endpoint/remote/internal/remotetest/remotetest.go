@@ -36,7 +36,8 @@ const programEnv = "SHAREDTENSOR_TEST_PROGRAM"
 // Patience is how long tests wait for what should happen at once, on a machine that does much else.
 const Patience = 60 * time.Second
 
-// Main runs the tests of a package. In a process that a test started it runs an owner, or a gateway with these components.
+// Main runs the tests of a package. In a process that a test started it runs an owner, or a gateway with these
+// components.
 func Main(m *testing.M, components func() []gateway.Component) {
 	switch os.Getenv(programEnv) {
 	case "owner":
@@ -224,8 +225,8 @@ type Gateway struct {
 	Addresses gateway.Addresses
 }
 
-// StartGateway starts a gateway on free ports of the loopback interface and waits until it serves. NATS is off. args go behind these
-// settings and may change them.
+// StartGateway starts a gateway on free ports of the loopback interface and waits until it serves. NATS is off. args go
+// behind these settings and may change them.
 func StartGateway(t testing.TB, owner string, args ...string) *Gateway {
 	t.Helper()
 	p, line := startGateway(t, owner, args...)

@@ -16,8 +16,8 @@ type SmallDisk struct {
 	t    testing.TB
 }
 
-// NewSmallDisk mounts a file system of so many bytes in a folder of the test's. Where the test may not mount one it is skipped, unless
-// SHAREDTENSOR_REQUIRE names "mount".
+// NewSmallDisk mounts a file system of so many bytes in a folder of the test's. Where the test may not mount one it is
+// skipped, unless SHAREDTENSOR_REQUIRE names "mount".
 func NewSmallDisk(t testing.TB, bytes int64) *SmallDisk {
 	t.Helper()
 	d := &SmallDisk{Path: t.TempDir(), t: t}

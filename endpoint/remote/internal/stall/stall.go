@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Reader reads a body. Without it a slow sender holds its place for ever; with one deadline for all, a large body could not be slow. It is a timer
-// beside the connection and no deadline of it, which would cost a small request more than its reading does.
+// Reader reads a body. Without it a slow sender holds its place for ever; with one deadline for all, a large body could
+// not be slow. It is a timer beside the connection and no deadline of it, which would cost a small request more than
+// its reading does.
 type Reader struct {
 	r     io.Reader
 	stall time.Duration
@@ -19,7 +20,8 @@ type Reader struct {
 	ended bool
 }
 
-// NewReader returns a reader of r, the body of the request that w answers, which ends with an error when nothing comes for so long.
+// NewReader returns a reader of r, the body of the request that w answers, which ends with an error when nothing comes
+// for so long.
 func NewReader(w http.ResponseWriter, r io.Reader, stall time.Duration) *Reader {
 	control := http.NewResponseController(w)
 	return &Reader{r: r, stall: stall, cut: func() {
@@ -45,8 +47,8 @@ func (s *Reader) Read(p []byte) (int, error) {
 // Ended reports whether a body of that length, -1 where it is not known, was read in full.
 func (s *Reader) Ended(length int64) bool { return s.ended || length >= 0 && s.bytes == length }
 
-// Release ends the watch over a body that was read in full. Of one that was not, the rest is not waited for either: its connection ends with
-// the answer.
+// Release ends the watch over a body that was read in full. Of one that was not, the rest is not waited for either: its
+// connection ends with the answer.
 func (s *Reader) Release(read bool) {
 	if s.timer != nil {
 		s.timer.Stop()

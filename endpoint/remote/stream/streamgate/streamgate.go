@@ -18,8 +18,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// Component serves kpu.torch.Service and sharedtensor.stream.v1.TensorStream. Tensors that are to be processed go to the endpoint that
-// their metadata names by "endpoint", and come back as they are without it.
+// Component serves kpu.torch.Service and sharedtensor.stream.v1.TensorStream. Tensors that are to be processed go to
+// the endpoint that their metadata names by "endpoint", and come back as they are without it.
 type Component struct {
 	maxTensor, maxPending gateway.ByteSize
 

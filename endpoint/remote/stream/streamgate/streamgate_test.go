@@ -120,8 +120,8 @@ func atHalf(f func()) func(done, total int64) {
 	}
 }
 
-// TestOwnerKilledDuringGet kills the owner in the middle of a Get: what its clients have mapped outlives it, so the set comes whole. The next one
-// fails, and succeeds with the next owner.
+// TestOwnerKilledDuringGet kills the owner in the middle of a Get: what its clients have mapped outlives it, so the set
+// comes whole. The next one fails, and succeeds with the next owner.
 func TestOwnerKilledDuringGet(t *testing.T) {
 	dev := openHost(t)
 	owner := remotetest.StartOwner(t, "--model", fmt.Sprintf("m=%d", modelBytes))
@@ -153,7 +153,8 @@ func TestOwnerKilledDuringGet(t *testing.T) {
 	require.NoError(t, next.Close())
 }
 
-// TestOwnerKilledDuringPut kills an owner that was given all of a set and has not answered: the sender hears that the outcome is unknown.
+// TestOwnerKilledDuringPut kills an owner that was given all of a set and has not answered: the sender hears that the
+// outcome is unknown.
 func TestOwnerKilledDuringPut(t *testing.T) {
 	dev := openHost(t)
 	owner := remotetest.StartOwner(t)
@@ -178,8 +179,8 @@ func TestOwnerKilledDuringPut(t *testing.T) {
 	acquire(t, dev, next, "m", func(got *module.StateDict) { requireEqual(t, set.Tensors, got) })
 }
 
-// TestGatewayKilledDuringPut kills the gateway when half of a set was sent. It is known that the owner got nothing; a sender that tries again
-// finds the next gateway, and the owner has the set once and whole.
+// TestGatewayKilledDuringPut kills the gateway when half of a set was sent. It is known that the owner got nothing; a
+// sender that tries again finds the next gateway, and the owner has the set once and whole.
 func TestGatewayKilledDuringPut(t *testing.T) {
 	dev := openHost(t)
 	owner := remotetest.StartOwner(t)
@@ -207,8 +208,8 @@ func TestGatewayKilledDuringPut(t *testing.T) {
 	acquire(t, dev, owner, "m", func(got *module.StateDict) { requireEqual(t, set.Tensors, got) })
 }
 
-// TestGatewayKilledBeforeAnAnswer kills the gateway while the owner, which is frozen, has the whole set: only the owner knows what became of it, and
-// it has all or nothing.
+// TestGatewayKilledBeforeAnAnswer kills the gateway while the owner, which is frozen, has the whole set: only the owner
+// knows what became of it, and it has all or nothing.
 func TestGatewayKilledBeforeAnAnswer(t *testing.T) {
 	dev := openHost(t)
 	owner := remotetest.StartOwner(t)

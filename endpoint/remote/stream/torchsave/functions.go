@@ -77,7 +77,8 @@ func call(function global, args []any) (any, error) {
 	return nil, fmt.Errorf("%w: the file calls %s, which was not done", ErrRefused, function)
 }
 
-// rebuildTensor reads (storage, offset, size, stride, requires_grad, backward_hooks, metadata), of which the last three may be missing.
+// rebuildTensor reads (storage, offset, size, stride, requires_grad, backward_hooks, metadata), of which the last three
+// may be missing.
 func rebuildTensor(args []any, dtype any) (*Entry, error) {
 	if len(args) < 4 || len(args) > 7 {
 		return nil, errStack

@@ -319,7 +319,8 @@ func (in *interpreter) reduce() error {
 	return in.push(result)
 }
 
-// build drops the attributes that a state dict has beside its entries (the versions of its modules). Other objects have none.
+// build drops the attributes that a state dict has beside its entries (the versions of its modules). Other objects have
+// none.
 func (in *interpreter) build() error {
 	if _, err := in.pop(); err != nil {
 		return err
@@ -380,8 +381,8 @@ func (in *interpreter) memory(op byte) error {
 // errStack is a pickle that uses what is not there.
 var errStack = fmt.Errorf("%w: a pickle that makes no sense", ErrFormat)
 
-// contain notes that values stand in another one now. A list or dictionary stands in one place only: else a few bytes of pickle
-// could describe a value of any size, or one without end. Tensors may be shared.
+// contain notes that values stand in another one now. A list or dictionary stands in one place only: else a few bytes
+// of pickle could describe a value of any size, or one without end. Tensors may be shared.
 func contain(values ...any) error {
 	for _, value := range values {
 		var contained *bool

@@ -45,8 +45,8 @@ type File struct {
 	storages map[string]*zip.File // by key
 }
 
-// Read reads the description of what a file of size bytes holds. It borrows r, from which Load reads later. Errors are ErrFormat,
-// ErrRefused, ErrLimit and those of r.
+// Read reads the description of what a file of size bytes holds. It borrows r, from which Load reads later. Errors are
+// ErrFormat, ErrRefused, ErrLimit and those of r.
 func Read(r io.ReaderAt, size int64, limits Limits) (*File, error) {
 	limits = limits.withDefaults()
 	archive, err := readDirectory(r, size, limits.DirectoryBytes)
@@ -139,8 +139,8 @@ func (f *File) read(entry *zip.File, limit int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f.source, offset, int64(entry.UncompressedSize64)))
 }
 
-// Load returns an owned tensor of new memory on dev with the elements of e, which is of this file. Strides stay as they are. Errors are
-// ErrFormat where the file does not have what e says, and those of dev and of the file's reader.
+// Load returns an owned tensor of new memory on dev with the elements of e, which is of this file. Strides stay as they
+// are. Errors are ErrFormat where the file does not have what e says, and those of dev and of the file's reader.
 func (f *File) Load(dev driver.Device, e *Entry) (*tensor.Tensor, error) {
 	entry, ok := f.storages[e.Storage]
 	if !ok || entry.UncompressedSize64 != uint64(e.StorageBytes) {

@@ -54,8 +54,8 @@ func (f *File) Tensor() (*Entry, error) {
 	return nil, fmt.Errorf("%w of one tensor, but of a %s", ErrFormat, kindOf(f.Root))
 }
 
-// Tensors returns the tensors of a file that holds one, or a dictionary of them, such as a state dict; the name of a single one is empty.
-// Values that are no tensors are left out. The error is ErrFormat where there are no tensors.
+// Tensors returns the tensors of a file that holds one, or a dictionary of them, such as a state dict; the name of a
+// single one is empty. Values that are no tensors are left out. The error is ErrFormat where there are no tensors.
 func (f *File) Tensors() ([]Named, error) {
 	named := appendNamed(nil, "", f.Root)
 	if len(named) == 0 {

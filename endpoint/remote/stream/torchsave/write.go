@@ -36,9 +36,9 @@ func (e *Encoded) WriteTo(w io.Writer) (n int64, err error) {
 	return n, nil
 }
 
-// Encode returns the file that torch.load reads as a tensor equal to t, on the CPU. The elements are not copied, but read once for their
-// checksum. It borrows t, which is contiguous and in host memory. Errors are those of tensor.RawData, and tensor.ErrDType for a
-// type that PyTorch does not have.
+// Encode returns the file that torch.load reads as a tensor equal to t, on the CPU. The elements are not copied, but
+// read once for their checksum. It borrows t, which is contiguous and in host memory. Errors are those of
+// tensor.RawData, and tensor.ErrDType for a type that PyTorch does not have.
 func Encode(t *tensor.Tensor) (*Encoded, error) {
 	if t.DType().BitSize()%8 != 0 {
 		return nil, fmt.Errorf("%w: torch.save has no %s of single elements", tensor.ErrDType, t.DType())
@@ -93,8 +93,8 @@ func writeStored(archive *zip.Writer, name string, data []byte, at int64) error 
 	return archive.Flush()
 }
 
-// storedHeader describes an entry that is written at an offset of the file, with padding so that its data begins at a multiple of 64
-// bytes: PyTorch maps storages into memory where they are aligned.
+// storedHeader describes an entry that is written at an offset of the file, with padding so that its data begins at a
+// multiple of 64 bytes: PyTorch maps storages into memory where they are aligned.
 func storedHeader(name string, data []byte, at int64) *zip.FileHeader {
 	const localHeader, extraHeader, alignment = 30, 4, 64
 	start := at + localHeader + int64(len(name)) + extraHeader
@@ -137,7 +137,8 @@ var storageClasses = func() map[tensor.DType]string {
 	return classes
 }()
 
-// pickleTensor writes the pickle that calls _rebuild_tensor_v2 or, for types younger than the storage classes, _rebuild_tensor_v3.
+// pickleTensor writes the pickle that calls _rebuild_tensor_v2 or, for types younger than the storage classes,
+// _rebuild_tensor_v3.
 func pickleTensor(t *tensor.Tensor) []byte {
 	class, typed := storageClasses[t.DType()]
 	elements := t.NumElements()

@@ -1,4 +1,5 @@
-// Command benchowner has the function that bench.py calls: it looks at one element of a tensor, so that what is measured is the call.
+// Command benchowner has the function that bench.py calls: it looks at one element of a tensor, so that what is
+// measured is the call.
 //
 //	benchowner SOCKET
 package main

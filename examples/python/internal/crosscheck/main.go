@@ -1,5 +1,5 @@
-// Command crosscheck encodes and decodes messages of the protocol for the tests of the Python client, which does the same and compares.
-// It reads lines from standard input and answers each with one:
+// Command crosscheck encodes and decodes messages of the protocol for the tests of the Python client, which does the
+// same and compares. It reads lines from standard input and answers each with one:
 //
 //	random NAME SEED     a random message of that rule of protocol.cddl, encoded, in hexadecimal
 //	again NAME HEX       the message decoded and encoded again, in hexadecimal

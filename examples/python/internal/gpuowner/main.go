@@ -1,4 +1,5 @@
-// Command gpuowner has a function on a GPU for the tests of the Python client: argument and result are memory of the device.
+// Command gpuowner has a function on a GPU for the tests of the Python client: argument and result are memory of the
+// device.
 //
 //	gpuowner SOCKET
 package main
@@ -38,7 +39,8 @@ func own(socket string) error {
 		return err
 	}
 	defer dev.Close()
-	// double is a new tensor on the GPU with each element of x times two. What it computes with is not the point: the processor does.
+	// double is a new tensor on the GPU with each element of x times two. What it computes with is not the point: the
+	// processor does.
 	double := func(_ context.Context, in doubleArgs) (*tensor.Tensor, error) {
 		if in.X.Device() != driver.Device(dev) {
 			return nil, fmt.Errorf("%w: x has to be on the GPU", driver.ErrInvalid)

@@ -1,5 +1,5 @@
-// Package vadtest finds the model, the clip and the expected values that the tests of examples/vad run on. They are not part
-// of the repository.
+// Package vadtest finds the model, the clip and the expected values that the tests of examples/vad run on. They are not
+// part of the repository.
 package vadtest
 
 import (
@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// File is the path of a test file: in the folder that SHAREDTENSOR_TESTDATA names, or in shared/data beside the folder of the
-// module. Where it is not there, the test is skipped and says so.
+// File is the path of a test file: in the folder that SHAREDTENSOR_TESTDATA names, or in shared/data beside the folder
+// of the module. Where it is not there, the test is skipped and says so.
 func File(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("SHAREDTENSOR_TESTDATA")

@@ -192,7 +192,8 @@ func TestConstants(t *testing.T) {
 	require.Nil(t, h.CastType(b))
 }
 
-// FuzzParse has nothing to compare with: whatever the text is, there is an answer, and what a record claims of itself holds.
+// FuzzParse has nothing to compare with: whatever the text is, there is an answer, and what a record claims of itself
+// holds.
 func FuzzParse(f *testing.F) {
 	f.Add("typedef struct { int a; union { char b; long c; }; } S; int f(S *s, void (*g)(int));")
 	f.Add("#define A(x) x ## 1\n#if defined(A) || 0\nenum { B = A(1) << 3 };\n#endif")

@@ -28,8 +28,8 @@ type Unit struct {
 	macros map[string]Macro
 }
 
-// Preprocess follows the conditionals of src and expands its macros. predefined are macros without arguments, as given to
-// a compiler with -D. #include and #pragma are passed over; an #error that is reached is an error.
+// Preprocess follows the conditionals of src and expands its macros. predefined are macros without arguments, as given
+// to a compiler with -D. #include and #pragma are passed over; an #error that is reached is an error.
 func Preprocess(src string, predefined map[string]string) (*Unit, error) {
 	u := &Unit{macros: map[string]Macro{}}
 	for name, body := range predefined {

@@ -69,8 +69,8 @@ func (m *model) params(f *function) ([]param, error) {
 	return out, nil
 }
 
-// classify refuses the records whose passing depends on more than their size: those with floating-point members would go
-// to floating-point registers, those aligned to 16 bytes or more to even registers.
+// classify refuses the records whose passing depends on more than their size: those with floating-point members would
+// go to floating-point registers, those aligned to 16 bytes or more to even registers.
 func classify(r *cheader.Record, p *param) error {
 	if r.Bytes%8 != 0 || r.Align > 8 || hasFloat(r) {
 		return fmt.Errorf("struct %s of %d bytes by value has no rule here", r.Tag, r.Bytes)

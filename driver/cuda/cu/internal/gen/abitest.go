@@ -8,8 +8,8 @@ import (
 )
 
 // The test of the calling conventions has two sides that are generated together: a C function for each symbol that
-// records the bytes of its arguments, and a Go call of each wrapper with arguments that are all different. The C side is
-// written with plain types of the same size and class, so that it needs no cuda.h.
+// records the bytes of its arguments, and a Go call of each wrapper with arguments that are all different. The C side
+// is written with plain types of the same size and class, so that it needs no cuda.h.
 
 // plainType is the plain C type of a parameter.
 func plainType(t *cheader.Type) (string, error) {

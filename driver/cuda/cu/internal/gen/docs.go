@@ -18,8 +18,8 @@ type docText struct {
 	used  bool
 }
 
-// readDocs reads the doc files. Each entry starts in the first column with a name of cuda.h, a colon and the text, which
-// goes on in indented lines; an empty line inside an entry starts a paragraph, lines starting with # are notes.
+// readDocs reads the doc files. Each entry starts in the first column with a name of cuda.h, a colon and the text,
+// which goes on in indented lines; an empty line inside an entry starts a paragraph, lines starting with # are notes.
 func readDocs(dir string) (map[string]*docText, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.txt"))
 	if err != nil {
@@ -72,7 +72,8 @@ func readDocFile(docs map[string]*docText, path, text string) error {
 	return nil
 }
 
-// addDocs gives every function and type its text. A name without one, and a text without a name, is an error unless lax.
+// addDocs gives every function and type its text. A name without one, and a text without a name, is an error unless
+// lax.
 func (m *model) addDocs(docs map[string]*docText, lax bool) error {
 	take := func(c string) *docText {
 		d := docs[c]

@@ -7,8 +7,9 @@ import (
 )
 
 // overrides are parameters and fields whose C type does not say what is passed: a descriptor or a small number in a
-// void *, an address on the device, an id that comes back in a callback. A Go pointer type would be wrong for them, since
-// the garbage collector refuses pointers that are none. The key is "function.parameter" or "type.field", or "*.name".
+// void *, an address on the device, an id that comes back in a callback. A Go pointer type would be wrong for them,
+// since the garbage collector refuses pointers that are none. The key is "function.parameter" or "type.field", or
+// "*.name".
 var overrides = map[string]string{
 	"*.userData":            "uintptr",
 	"*.extra":               "*uintptr",

@@ -3,8 +3,9 @@
 //	go run ./internal/gen -header /path/to/cuda.h
 //
 // The header comes with the CUDA toolkit and with the wheels nvidia-cuda-runtime (13.x) and nvidia-cuda-runtime-cu12.
-// cudaTypedefs.h is looked for beside it: its PFN_ types carry the CUDA version that brought each symbol. Nothing of the
-// headers' text ends up in what is generated but names, types and numbers; the comments come from the files in docs.
+// cudaTypedefs.h is looked for beside it: its PFN_ types carry the CUDA version that brought each symbol. Nothing of
+// the headers' text ends up in what is generated but names, types and numbers; the comments come from the files in
+// docs.
 package main
 
 import (

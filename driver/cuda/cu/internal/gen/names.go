@@ -9,8 +9,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda/cu/internal/cheader"
 )
 
-// The rule for names: the vendor's name without its prefix cu, CU, CU_ or CUDA_, with a capital first letter, and nothing
-// else changed. Where two names would become one, the type keeps its prefix. renamed are the exceptions.
+// The rule for names: the vendor's name without its prefix cu, CU, CU_ or CUDA_, with a capital first letter, and
+// nothing else changed. Where two names would become one, the type keeps its prefix. renamed are the exceptions.
 var renamed = map[string]string{
 	"CUdeviceptr": "DevicePtr",
 	"CUuuid":      "UUID",

@@ -1,5 +1,5 @@
-// Command server serves a small neural network to clients on other hosts, in Go and in Python: two linear layers of 768 with a ReLU between
-// them, with weights made up from a seed.
+// Command server serves a small neural network to clients on other hosts, in Go and in Python: two linear layers of 768
+// with a ReLU between them, with weights made up from a seed.
 //
 //	go run ./examples/compute/server [address]
 package main

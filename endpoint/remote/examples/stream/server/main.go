@@ -1,5 +1,5 @@
-// Command server takes tensors from clients on other hosts, gives them out again, and scales those that it is to process. Clients are in
-// Go, or in Python by kpu.torch.Service.
+// Command server takes tensors from clients on other hosts, gives them out again, and scales those that it is to
+// process. Clients are in Go, or in Python by kpu.torch.Service.
 //
 //	go run ./examples/stream/server [address]
 package main
