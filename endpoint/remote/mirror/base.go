@@ -22,8 +22,8 @@ type base struct {
 	version  uint64 // there
 }
 
-// newBase is a base over the tensors of a state dict, which stays open until closer is called. Tensors whose bytes the processor does
-// not address are left out.
+// newBase is a base over the tensors of a state dict, which stays open until closer is called. Tensors whose bytes the
+// processor does not address are left out.
 func newBase(sd *module.StateDict, m *manifest, closer func() error) *base {
 	b := &base{
 		closer: closer, digest: m.digest(), metadata: m.metadata, byDigest: map[module.Digest][]byte{}, byName: map[string]module.Digest{},
@@ -56,7 +56,8 @@ func (b *base) close(s *source) error {
 	return b.closer()
 }
 
-// baseOfOwner is the newest version that the owner has under the name; nil where it has none. Its bytes are read once, for their digests.
+// baseOfOwner is the newest version that the owner has under the name; nil where it has none. Its bytes are read once,
+// for their digests.
 func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string) (*base, error) {
 	h, err := owner.Acquire(ctx, name)
 	if errors.Is(err, endpoint.ErrNotFound) {

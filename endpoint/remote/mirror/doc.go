@@ -4,14 +4,15 @@
 //	result, err := m.Pull(ctx)    // once
 //	err = m.Follow(ctx)           // and every newest version from then on
 //
-// The bytes go from the connections straight into one new slab of shared memory, in several ranges at once. Each tensor is held to its SHA-256, and
-// only when all are right the slab is published, as the version beside the one before: readers of the owner get the old version or the new one, whole.
+// The bytes go from the connections straight into one new slab of shared memory, in several ranges at once. Each tensor
+// is held to its SHA-256, and only when all are right the slab is published, as the version beside the one before:
+// readers of the owner get the old version or the new one, whole.
 //
 // # What is trusted
 //
-// Nothing that the source says: its manifest is bounded and checked before memory is taken, a range has to be the one that was asked for, a redirect
-// has to stay on its host, and bytes have to have the digest of the manifest. A source that lies in both can only be found out by who knows what it
-// should be: Options.Digest.
+// Nothing that the source says: its manifest is bounded and checked before memory is taken, a range has to be the one
+// that was asked for, a redirect has to stay on its host, and bytes have to have the digest of the manifest. A source
+// that lies in both can only be found out by who knows what it should be: Options.Digest.
 //
 // # What is not fetched
 //

@@ -11,7 +11,8 @@ import (
 )
 
 var (
-	// ErrSource is a source that answers what it must not: a manifest that does not hold, a range that was not asked for, a redirect to another host.
+	// ErrSource is a source that answers what it must not: a manifest that does not hold, a range that was not asked
+	// for, a redirect to another host.
 	ErrSource = errors.New("the source's answer does not hold")
 	// ErrDigest is bytes that are not those of the manifest, or a model that is not the one of Options.Digest.
 	ErrDigest = module.ErrDigest
@@ -55,8 +56,8 @@ func (e *statusError) Unwrap() error {
 	return nil
 }
 
-// passing reports whether an error is one that may be over when the request is made again: those of connections, and a source that is busy or
-// waits for its owner.
+// passing reports whether an error is one that may be over when the request is made again: those of connections, and a
+// source that is busy or waits for its owner.
 func passing(err error) bool {
 	var status *statusError
 	switch {

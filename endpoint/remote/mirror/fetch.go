@@ -27,8 +27,8 @@ type download struct {
 	sum   runningDigest
 }
 
-// runningDigest is the digest of bytes that arrive in pieces, out of order, of which several may arrive at once. Pieces are hashed soon after they
-// came, while the processor's cache has them.
+// runningDigest is the digest of bytes that arrive in pieces, out of order, of which several may arrive at once. Pieces
+// are hashed soon after they came, while the processor's cache has them.
 type runningDigest struct {
 	mu      sync.Mutex
 	there   []bool
@@ -37,7 +37,8 @@ type runningDigest struct {
 	hash    hash.Hash
 }
 
-// arrived notes a piece, and hashes what can be hashed now unless another goroutine does. It reports whether the digest is complete, to one caller.
+// arrived notes a piece, and hashes what can be hashed now unless another goroutine does. It reports whether the digest
+// is complete, to one caller.
 func (r *runningDigest) arrived(piece int, data []byte, pieceBytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,12 +20,14 @@ import (
 // figureBytes is the size of the model that is moved.
 const figureBytes = 256 << 20
 
-// BenchmarkFiguresPull mirrors a model beside the least that could be done, in turns and in the same run, each side a process of its own:
+// BenchmarkFiguresPull mirrors a model beside the least that could be done, in turns and in the same run, each side a
+// process of its own:
 //
 //	go test -run '^$' -bench FiguresPull -benchtime 7x ./mirror
 //
-// "ratio" is the median of the ratios of the rounds to raw TCP on as many connections into memory that is there and warm. "ratio-hashed" is to raw TCP
-// into new shared memory whose SHA-256 is computed, as a mirror has to do it. The floors ask for each MiB by itself, so the second can be beaten.
+// "ratio" is the median of the ratios of the rounds to raw TCP on as many connections into memory that is there and
+// warm. "ratio-hashed" is to raw TCP into new shared memory whose SHA-256 is computed, as a mirror has to do it. The
+// floors ask for each MiB by itself, so the second can be beaten.
 func BenchmarkFiguresPull(b *testing.B) {
 	from := remotetest.StartOwner(b, "--model", fmt.Sprintf("m=%d", figureBytes))
 	to := remotetest.StartOwner(b)

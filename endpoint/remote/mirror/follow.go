@@ -14,10 +14,11 @@ import (
 // maxWait is how long the source is asked to wait for a change.
 const maxWait = 20 * time.Second
 
-// Follow pulls, and pulls again whenever the source has another newest version, until ctx ends, whose cause it returns. Versions that come
-// while one is fetched are skipped but for the newest. What fails is told and tried again, for ever: a source or an owner that goes away and comes
-// back is gone on with, and an owner that has lost the name gets it again from memory. Only the first pull may fail for good, where trying again cannot
-// help. A source with a version in its URL has nothing to follow.
+// Follow pulls, and pulls again whenever the source has another newest version, until ctx ends, whose cause it returns.
+// Versions that come while one is fetched are skipped but for the newest. What fails is told and tried again, for ever:
+// a source or an owner that goes away and comes back is gone on with, and an owner that has lost the name gets it again
+// from memory. Only the first pull may fail for good, where trying again cannot help. A source with a version in its
+// URL has nothing to follow.
 func (m *Mirror) Follow(ctx context.Context) error {
 	if m.source.version != 0 {
 		return fmt.Errorf("%w: the source names a version, and versions do not change", errors.ErrUnsupported)

@@ -103,8 +103,8 @@ func nth(t testing.TB, told *events, n int) *mirror.Result {
 	return told.of(mirror.EventPublished)[n].Result
 }
 
-// TestFollowMovesWhatChanged follows a model of bfloat16 in training and counts the bytes of each version: what one element in a hundred of all
-// tensors costs, what one tensor in a hundred costs, and one of which everything changed.
+// TestFollowMovesWhatChanged follows a model of bfloat16 in training and counts the bytes of each version: what one
+// element in a hundred of all tensors costs, what one tensor in a hundred costs, and one of which everything changed.
 func TestFollowMovesWhatChanged(t *testing.T) {
 	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
@@ -152,7 +152,8 @@ func TestFollowMovesWhatChanged(t *testing.T) {
 	require.Equal(t, uint64(4), info.Current)
 }
 
-// TestFollowSkipsVersions publishes faster than anybody can follow. What is mirrored is always one of the versions, whole, and at last the newest.
+// TestFollowSkipsVersions publishes faster than anybody can follow. What is mirrored is always one of the versions,
+// whole, and at last the newest.
 func TestFollowSkipsVersions(t *testing.T) {
 	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
@@ -171,7 +172,8 @@ func TestFollowSkipsVersions(t *testing.T) {
 	require.LessOrEqual(t, len(told.of(mirror.EventPublished)), 13)
 }
 
-// TestFollowSurvives kills, one after the other, the source's gateway, the source's owner and the owner here, with SIGKILL.
+// TestFollowSurvives kills, one after the other, the source's gateway, the source's owner and the owner here, with
+// SIGKILL.
 func TestFollowSurvives(t *testing.T) {
 	dir := t.TempDir()
 	fromSocket, toSocket := filepath.Join(dir, "a.sock"), filepath.Join(dir, "b.sock")
@@ -222,7 +224,8 @@ func TestFollowSurvives(t *testing.T) {
 	require.Error(t, stop())
 }
 
-// TestFollowEndsWhereItCannotGoOn: what will not be better by trying again is told at once, and a version is not followed.
+// TestFollowEndsWhereItCannotGoOn: what will not be better by trying again is told at once, and a version is not
+// followed.
 func TestFollowEndsWhereItCannotGoOn(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)

@@ -13,7 +13,8 @@ import (
 // leaseLength is how long the source keeps a version without hearing of this mirror.
 const leaseLength = time.Minute
 
-// lease is a version that the source keeps for this mirror: while it is fetched, and then as the base of the deltas to the next.
+// lease is a version that the source keeps for this mirror: while it is fetched, and then as the base of the deltas to
+// the next.
 type lease struct {
 	ID       string `json:"lease"`
 	Version  uint64 `json:"version"`
@@ -23,8 +24,8 @@ type lease struct {
 	running sync.WaitGroup
 }
 
-// takeLease has the source keep a version; 0 stands for the newest. It returns nil where the source cannot: then the version may go while
-// it is fetched, which is noticed.
+// takeLease has the source keep a version; 0 stands for the newest. It returns nil where the source cannot: then the
+// version may go while it is fetched, which is noticed.
 func (s *source) takeLease(ctx context.Context, version uint64) (*lease, error) {
 	l := &lease{}
 	err := s.again(ctx, func() (bool, error) {

@@ -52,8 +52,8 @@ type tensorEntry struct {
 	digest module.Digest // of tied names the one of the tensor they are tied to
 }
 
-// parseManifest checks a manifest before any memory is taken for it: what it says of a tensor has to agree, names are unique, ties lead to
-// an earlier tensor of the same kind, and all together have at most limit bytes.
+// parseManifest checks a manifest before any memory is taken for it: what it says of a tensor has to agree, names are
+// unique, ties lead to an earlier tensor of the same kind, and all together have at most limit bytes.
 func parseManifest(text []byte, limit int64) (*manifest, error) {
 	var raw manifestJSON
 	if err := json.Unmarshal(text, &raw); err != nil {

@@ -27,7 +27,8 @@ type Options struct {
 	Source string
 	// Name is the name at the owner of this host; that of the source where it is empty.
 	Name string
-	// Owner is the owner that the model is published at. Borrowed: it outlives the Mirror, and is attached with Device among its devices.
+	// Owner is the owner that the model is published at. Borrowed: it outlives the Mirror, and is attached with Device
+	// among its devices.
 	Owner *endpoint.Client
 	// Device is where the model goes: memory that the processor addresses, such as that of package host. Borrowed.
 	Device driver.Device
@@ -42,8 +43,8 @@ type Options struct {
 	MaxBytes int64
 	// Digest is what the model has to be (Result.Digest); any will do where it is zero.
 	Digest module.Digest
-	// Stall is how long the source may send nothing before its connection is given up, Patience how long connections may fail without getting any
-	// further before Pull gives up. Follow goes on.
+	// Stall is how long the source may send nothing before its connection is given up, Patience how long connections
+	// may fail without getting any further before Pull gives up. Follow goes on.
 	Stall, Patience time.Duration
 	// Events is told what goes on, from one goroutine at a time; it may be nil.
 	Events func(Event)
@@ -91,8 +92,9 @@ type Result struct {
 	// Tensors is how many names it has, Bytes the size of their elements.
 	Tensors int   `json:"tensors"`
 	Bytes   int64 `json:"bytes"`
-	// Moved is how many bytes came over the network, manifest and all. Copied is how many of the model's were copied from a version that was here,
-	// Patched how many belong to tensors that were made of those of the version before by what has changed in them.
+	// Moved is how many bytes came over the network, manifest and all. Copied is how many of the model's were copied
+	// from a version that was here, Patched how many belong to tensors that were made of those of the version before by
+	// what has changed in them.
 	Moved   int64 `json:"moved"`
 	Copied  int64 `json:"copied"`
 	Patched int64 `json:"patched"`

@@ -39,8 +39,8 @@ func (b *base) patchFor(d *download) *patch {
 	return nil
 }
 
-// run makes one tensor of the one before and compares its digest. Where that does not come to pass, though the source can be reached, the error
-// is errNoPatch, and the tensor has to be fetched.
+// run makes one tensor of the one before and compares its digest. Where that does not come to pass, though the source
+// can be reached, the error is errNoPatch, and the tensor has to be fetched.
 func (p *patcher) run(ctx context.Context, one *patch) error {
 	copy(one.data, one.old)
 	var segment int64

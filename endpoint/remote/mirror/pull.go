@@ -15,9 +15,9 @@ import (
 // maxRestarts is how often a pull begins again because its version has gone from the source.
 const maxRestarts = 5
 
-// Pull fetches the version of the source, the newest where the source names none, and publishes it, unless the owner here has just that as its
-// newest. An error leaves the owner as it was. Errors: ErrSource, ErrDigest, ErrTooLarge, ErrNotFound, ErrDenied, ErrStalled, those of connections
-// and of endpoint.Client.Publish.
+// Pull fetches the version of the source, the newest where the source names none, and publishes it, unless the owner
+// here has just that as its newest. An error leaves the owner as it was. Errors: ErrSource, ErrDigest, ErrTooLarge,
+// ErrNotFound, ErrDenied, ErrStalled, those of connections and of endpoint.Client.Publish.
 func (m *Mirror) Pull(ctx context.Context) (Result, error) {
 	for restart := 0; ; restart++ {
 		result, err := m.pull(ctx)
@@ -76,7 +76,8 @@ func (m *Mirror) pull(ctx context.Context) (result Result, err error) {
 	return result, nil
 }
 
-// refreshBase finds out what the owner has. A base that it does not have any more, because another owner came, is still there to be copied from.
+// refreshBase finds out what the owner has. A base that it does not have any more, because another owner came, is still
+// there to be copied from.
 func (m *Mirror) refreshBase(ctx context.Context) error {
 	info, err := m.options.Owner.Info(ctx, m.options.Name)
 	if err != nil && !errors.Is(err, endpoint.ErrNotFound) {
@@ -100,7 +101,8 @@ func (m *Mirror) refreshBase(ctx context.Context) error {
 	return err
 }
 
-// build makes the version in new memory and publishes it; it is the base from then on. The result is told what came from where.
+// build makes the version in new memory and publishes it; it is the base from then on. The result is told what came
+// from where.
 func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, result *Result) (err error) {
 	sd, err := module.New(m.options.Device, mf.specs())
 	if err != nil {

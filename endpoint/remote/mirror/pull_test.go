@@ -18,7 +18,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestPull mirrors a model between two owners, a gateway and this process: whole, as the next version, and then only what is not there.
+// TestPull mirrors a model between two owners, a gateway and this process: whole, as the next version, and then only
+// what is not there.
 func TestPull(t *testing.T) {
 	first, second := modelFile(t, 1), modelFile(t, 2)
 	from := remotetest.StartOwner(t, "--file", "org/m="+first)
@@ -120,7 +121,8 @@ func TestPullGoesOn(t *testing.T) {
 	requireSame(t, target, "m", path)
 }
 
-// TestSourceIsKilledInTheMiddle: the gateway dies while bytes are on their way. Nothing is published, and the error says why.
+// TestSourceIsKilledInTheMiddle: the gateway dies while bytes are on their way. Nothing is published, and the error
+// says why.
 func TestSourceIsKilledInTheMiddle(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--file", "m="+modelFile(t, 4)), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)
@@ -142,7 +144,8 @@ func TestSourceIsKilledInTheMiddle(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 }
 
-// cuttingProxy passes connections on to an address and cuts each after so many bytes of answers. It returns its own address.
+// cuttingProxy passes connections on to an address and cuts each after so many bytes of answers. It returns its own
+// address.
 func cuttingProxy(t *testing.T, to string, after int64) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -169,8 +172,8 @@ func cuttingProxy(t *testing.T, to string, after int64) string {
 	return l.Addr().String()
 }
 
-// TestHostileSources puts a liar between the mirror and an honest gateway. Whatever it says, nothing is published, no memory is taken for what
-// cannot be, and the mirror ends.
+// TestHostileSources puts a liar between the mirror and an honest gateway. Whatever it says, nothing is published, no
+// memory is taken for what cannot be, and the mirror ends.
 func TestHostileSources(t *testing.T) {
 	from, to := remotetest.StartOwner(t, "--model", "m=1048576"), remotetest.StartOwner(t)
 	gw := remotetest.StartGateway(t, from.Socket)

@@ -32,7 +32,8 @@ type source struct {
 	retry    func(error)
 }
 
-// parseSource reads https://host:2537/NAME[@VERSION]. What stands behind the last @ is a version only where it is a number.
+// parseSource reads https://host:2537/NAME[@VERSION]. What stands behind the last @ is a version only where it is a
+// number.
 func parseSource(text string) (base *url.URL, name string, version uint64, err error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -56,7 +57,8 @@ func parseSource(text string) (base *url.URL, name string, version uint64, err e
 	return &url.URL{Scheme: u.Scheme, Host: u.Host}, name, version, nil
 }
 
-// newHTTPClient returns a client whose connections carry one transfer each, by HTTP/1.1: it reads into memory at the speed of the connection.
+// newHTTPClient returns a client whose connections carry one transfer each, by HTTP/1.1: it reads into memory at the
+// speed of the connection.
 func newHTTPClient(config *tls.Config, connections int) *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 10 * time.Second}
 	transport := &http.Transport{
@@ -190,8 +192,8 @@ func (a *answer) readAll(limit int64) ([]byte, error) {
 	return text, err
 }
 
-// again makes attempts until one succeeds, one fails for good, or the source has done nothing for the time of patience. An attempt says
-// whether it got any further.
+// again makes attempts until one succeeds, one fails for good, or the source has done nothing for the time of patience.
+// An attempt says whether it got any further.
 func (s *source) again(ctx context.Context, attempt func() (further bool, err error)) error {
 	pause, last := 100*time.Millisecond, time.Now()
 	for {
