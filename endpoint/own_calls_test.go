@@ -96,5 +96,10 @@ func TestServerIsNoClientOfItself(t *testing.T) {
 		s.own.mu.Unlock()
 		self.cut()
 		<-l.Done
+		require.Eventually(t, func() bool { // for a moment there are two
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.sessions[self.id] == nil
+		}, 10*time.Second, time.Millisecond)
 	}
 }

@@ -201,6 +201,7 @@ func TestFromManifestChecksStorages(t *testing.T) {
 	sd, err := module.FromManifest(&module.Manifest{Storages: []module.StorageSpec{good}}, []*tensor.Storage{s})
 	require.NoError(t, err, "a device that is not known is not compared")
 	require.Zero(t, sd.Len())
+	require.Equal(t, int64(1), s.Refs(), "a state dict without tensors holds nothing")
 }
 
 func TestCompare(t *testing.T) {

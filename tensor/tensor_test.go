@@ -209,7 +209,7 @@ func TestViewsAreMadeOnDemand(t *testing.T) {
 	require.True(t, errors.As(err, &which) && which.Index == 2)
 	x := counting(t, dev, 6)
 	require.NoError(t, x.Close())
-	_, err = tensor.NewViews([]*tensor.Storage{storages[0], x.Storage()}, 0, at)
+	_, err = tensor.NewViews([]*tensor.Storage{storages[0], x.Storage()}, 1, at)
 	require.ErrorIs(t, err, os.ErrClosed)
 	require.EqualValues(t, 1, storages[0].Refs(), "nothing is held after a refusal")
 }

@@ -31,6 +31,9 @@ func NewViews(storages []*Storage, n int, at func(i int) (storage uint32, spec *
 			return nil, &ViewsError{i, err}
 		}
 	}
+	if n == 0 {
+		storages = nil // who has no tensor has nothing to close
+	}
 	for i, s := range storages {
 		if !s.retain(1) {
 			closeStorages(storages[:i])

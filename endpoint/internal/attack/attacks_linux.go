@@ -37,7 +37,7 @@ var attacks = []attack{
 	{name: "managed", what: "a client keeps references to managed results of 64 MiB, as many as it gets; 1 GiB of address space", address: 1 << 30, run: managed, peak: 1100, kept: 32},
 	{name: "labels", what: "40 clients introduce themselves with a label of 32 MiB", run: labels, peak: 500, kept: 32},
 	{name: "sparse", what: "a file of 1 TiB without a byte is published, and one of 2 GiB passed to a function that reads it", run: sparse, peak: 100, kept: 32},
-	{name: "bodies", what: "60 clients send 32 MiB as the arguments of calls that do not end, 4 times each", run: waiting, peak: 700, kept: 32},
+	{name: "bodies", what: "60 clients send 32 MiB as the arguments of calls that do not end, 4 times each", run: waiting, peak: 950, kept: 32},
 	{name: "halves", what: "60 clients send 48 MiB of a frame of 60 MiB, and no more", run: halves, peak: 600, kept: 32},
 	{name: "errors", what: "4 clients submit 200 tasks each that fail with a text of 1 MiB", run: failures, peak: 500, kept: 48},
 	{name: "pings", what: "8 clients send requests as fast as they can, and read no answer", run: pings, peak: 100, kept: 32},

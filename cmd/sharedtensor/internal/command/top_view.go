@@ -34,7 +34,7 @@ const defaultWidth = 120
 func (t *topSnapshot) view(width, height int, trouble string) []topLine {
 	lines := []topLine{{text: t.title(width)}, {text: t.summary()}}
 	if trouble != "" {
-		lines[1] = topLine{text: trouble + "; this is as of " + t.At.Format(time.TimeOnly)}
+		lines[1] = topLine{text: "this is as of " + t.At.Format(time.TimeOnly) + ": " + trouble}
 	}
 	sections := []topSection{t.memory(width)}
 	if loading := t.loading(width); len(loading.rows) > 0 {
