@@ -94,9 +94,9 @@ func (c *Client) roundTrip(ctx context.Context, l *link.Link, name string, in an
 	switch {
 	case !l.Keeps || len(ask.Callee.Handles) == 0:
 	case err == nil:
-		l.Known.Answered(ask.Callee.Handles, name)
+		l.Known.Answered(ask.Callee.Handles)
 	case errors.Is(err, status.ErrNotKept):
-		again = l.Known.Missed(ask.Callee.Handles, name)
+		again = l.Known.Missed(ask.Callee.Handles)
 	}
 	return frame, again, err
 }

@@ -62,7 +62,7 @@ func (l *Link) Share(c *Request, storages []*tensor.Storage) (*transfer.Export, 
 		return transfer.ExportLent(storages)
 	}
 	if l.Keeps && c.Op == message.OpCall {
-		return l.Known.Share(storages, c.Callee.Endpoint)
+		return l.Known.Share(storages)
 	}
 	return transfer.ExportStorages(storages)
 }

@@ -14,8 +14,8 @@ const (
 	// knownStorages is of how many storages a client remembers what its server has of them. With more in turn each is
 	// sent in full.
 	knownStorages = KeptStorages
-	// missesAllowed is how often memory that was to be kept may be gone in a row before an endpoint is sent all memory
-	// in full: one that writes its arguments never keeps any.
+	// missesAllowed is how often in a row memory that was to be kept may be gone before it is sent in full with each
+	// call: an endpoint that writes its arguments never keeps any.
 	missesAllowed = 2
 )
 
@@ -23,22 +23,22 @@ const (
 // alone is not kept: only the second call gives it a number. The zero value knows nothing. It is safe for concurrent
 // use.
 type Known struct {
-	mu     sync.Mutex
-	seen   []knownStorage // those used last at the end
-	misses map[string]int // in a row, by endpoint
+	mu   sync.Mutex
+	seen []knownStorage // those used last at the end
 }
 
 type knownStorage struct {
 	number uint64
 	kept   bool // by the server, as far as is known
+	misses int  // in a row
 }
 
-// Share makes handles for the storages of a call of an endpoint, which it borrows: without a descriptor where the
+// Share makes handles for the storages of a call, which it borrows: without a descriptor where the
 // server keeps the memory.
-func (k *Known) Share(storages []*tensor.Storage, endpoint string) (*Export, error) {
+func (k *Known) Share(storages []*tensor.Storage) (*Export, error) {
 	out := &Export{Storages: storages}
 	for _, s := range storages {
-		number, kept := k.use(s.ID(), endpoint)
+		number, kept := k.use(s.ID())
 		var err error
 		if kept {
 			err = out.addKept(s)
@@ -56,7 +56,7 @@ func (k *Known) Share(storages []*tensor.Storage, endpoint string) (*Export, err
 
 // use notes that a call has a storage. It returns its number, 0 where it is not to be kept, and whether the server
 // keeps it.
-func (k *Known) use(id uint64, endpoint string) (number uint64, kept bool) {
+func (k *Known) use(id uint64) (number uint64, kept bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	at := slices.IndexFunc(k.seen, func(s knownStorage) bool { return s.number == id })
@@ -69,36 +69,29 @@ func (k *Known) use(id uint64, endpoint string) (number uint64, kept bool) {
 	}
 	s := k.seen[at]
 	k.seen = append(slices.Delete(k.seen, at, at+1), s)
-	if k.misses[endpoint] >= missesAllowed {
+	if s.misses >= missesAllowed {
 		return 0, false
 	}
 	return id, s.kept
 }
 
-// Answered notes that a call of an endpoint was answered: memory that went with it under a number is kept.
-func (k *Known) Answered(handles []message.Handle, endpoint string) {
+// Answered notes that a call was answered: memory that went with it under a number is kept.
+func (k *Known) Answered(handles []message.Handle) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, h := range handles {
 		k.noteLocked(h, true)
-		if h.Kept() {
-			delete(k.misses, endpoint)
-		}
 	}
 }
 
-// Missed notes that a call of an endpoint was refused because memory that it named is not kept. It is false where it
+// Missed notes that a call was refused because memory that it named is not kept. It is false where it
 // named none.
-func (k *Known) Missed(handles []message.Handle, endpoint string) bool {
+func (k *Known) Missed(handles []message.Handle) bool {
 	if !slices.ContainsFunc(handles, message.Handle.Kept) {
 		return false
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.misses == nil {
-		k.misses = map[string]int{}
-	}
-	k.misses[endpoint]++
 	for _, h := range handles {
 		k.noteLocked(h, false)
 	}
@@ -108,6 +101,12 @@ func (k *Known) Missed(handles []message.Handle, endpoint string) bool {
 func (k *Known) noteLocked(h message.Handle, kept bool) {
 	if at := slices.IndexFunc(k.seen, func(s knownStorage) bool { return s.number == h.Storage }); at >= 0 && h.Storage != 0 {
 		k.seen[at].kept = kept
+		switch {
+		case !kept && h.Kept():
+			k.seen[at].misses++
+		case kept && h.Kept():
+			k.seen[at].misses = 0
+		}
 	}
 }
 
