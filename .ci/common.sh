@@ -6,6 +6,9 @@ SHAREDTENSOR_REQUIRE=
 ((EUID != 0)) || SHAREDTENSOR_REQUIRE+=root,
 [[ $(nproc 2>/dev/null || echo 1) == 1 ]] || SHAREDTENSOR_REQUIRE+=processors,
 ! grep -qs '^VmHWM:' /proc/self/status || SHAREDTENSOR_REQUIRE+=procfs,
+case $(stat -f -c %T "${TMPDIR:-/tmp}" 2>/dev/null) in # a file system whose files leave the page cache when told to
+ext2/ext3 | xfs) SHAREDTENSOR_REQUIRE+=pagecache, ;;
+esac
 for group in /sys/fs/cgroup/memory /sys/fs/cgroup; do # a control group of one's own that limits memory
 	mkdir "$group/ci-$$" 2>/dev/null || continue
 	[[ ! -e $group/ci-$$/memory.max && ! -e $group/ci-$$/memory.limit_in_bytes ]] || SHAREDTENSOR_REQUIRE+=cgroup,

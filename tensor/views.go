@@ -32,7 +32,7 @@ func NewViews(storages []*Storage, n int, at func(i int) (storage uint32, spec *
 		}
 	}
 	if n == 0 {
-		storages = nil // who has no tensor has nothing to close
+		storages = nil // without a tensor there is nothing to close
 	}
 	for i, s := range storages {
 		if !s.retain(1) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -28,9 +29,7 @@ func TestReadAhead(t *testing.T) {
 	f := model.Files[0]
 	require.NoError(t, f.f.Sync())
 	require.NoError(t, unix.Fadvise(int(f.f.Fd()), 0, 0, unix.FADV_DONTNEED))
-	if resident(t, f.f, 0, size) > size/2 {
-		t.Skip("this file system keeps its files in memory")
-	}
+	drivertest.Needs(t, "pagecache", resident(t, f.f, 0, size) <= size/2, "this file system keeps its files in memory")
 	f.ReadAhead(0, size/4)
 	deadline := time.Now().Add(20 * time.Second)
 	for resident(t, f.f, 0, size/4) < size/4 {
