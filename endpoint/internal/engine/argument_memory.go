@@ -76,7 +76,8 @@ func (e *Engine) importArguments(handles []message.Handle, files *wire.Files, d 
 		return nil, nil, err
 	}
 	for i, h := range handles {
-		if h.Storage != 0 && !h.Kept() && !d.Options.Writable && h.Name == "" {
+		// Memory without a descriptor ends with its owner's reference, and must not be mapped longer than the call.
+		if h.Storage != 0 && h.File >= 0 && !d.Options.Writable && h.Name == "" {
 			kept.Put(h, storages[i])
 		}
 	}

@@ -49,7 +49,9 @@ func (k *Known) Share(storages []*tensor.Storage) (*Export, error) {
 			out.Close()
 			return nil, err
 		}
-		out.Handles[len(out.Handles)-1].Storage = number
+		if h := &out.Handles[len(out.Handles)-1]; kept || h.File >= 0 { // other memory ends with this process's reference
+			h.Storage = number
+		}
 	}
 	return out, nil
 }
