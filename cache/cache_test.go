@@ -62,24 +62,28 @@ func TestPinnedValuesStayWhateverTheBudget(t *testing.T) {
 }
 
 func TestValueAboveTheBudgetDropsNobodyElse(t *testing.T) {
-	c := newCache(t, Options[*resource]{Bytes: 100})
-	small := put(t, c, "small", 100)
-	ref, err := c.Get(ctx, key("large"), give(&resource{bytes: 101}))
-	require.NoError(t, err)
-	require.False(t, small.isClosed())
-	require.False(t, ref.Value().isClosed(), "its user has it")
-	require.True(t, has(c, "large"), "and others find it meanwhile")
-	require.False(t, ref.Value().isClosed(), "a reader that leaves does not take it along")
-	require.EqualValues(t, 201, c.Stats().Bytes)
-	next := put(t, c, "next", 60)
-	require.True(t, small.isClosed(), "small ones are bounded as without it")
-	require.False(t, next.isClosed())
-	require.NoError(t, ref.Close())
-	require.True(t, ref.Value().isClosed())
-	require.False(t, has(c, "large"))
-	require.False(t, next.isClosed())
-	require.EqualValues(t, 60, c.Stats().Bytes)
-	require.Zero(t, c.Stats().DroppedEntries)
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(t, Options[*resource]{Bytes: 100})
+		small := put(t, c, "small", 100)
+		ref, err := c.Get(ctx, key("large"), give(&resource{bytes: 101}))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.False(t, small.isClosed())
+		require.False(t, ref.Value().isClosed(), "its user has it")
+		require.True(t, has(c, "large"), "and others find it meanwhile")
+		require.False(t, ref.Value().isClosed(), "a reader that leaves does not take it along")
+		require.EqualValues(t, 201, c.Stats().Bytes)
+		next := put(t, c, "next", 60)
+		synctest.Wait() // what is driven out is closed on the goroutine of the build
+		require.True(t, small.isClosed(), "small ones are bounded as without it")
+		require.False(t, next.isClosed())
+		require.NoError(t, ref.Close())
+		require.True(t, ref.Value().isClosed())
+		require.False(t, has(c, "large"))
+		require.False(t, next.isClosed())
+		require.EqualValues(t, 60, c.Stats().Bytes)
+		require.Zero(t, c.Stats().DroppedEntries)
+	})
 }
 
 // TestTrimDropsWhatNobodyHas: the value let go of the longest time ago first, no more than is asked for, and none that
