@@ -76,7 +76,8 @@ def test_golden_vector(entry: dict[str, Any]) -> None:
     body = (VECTORS / entry["file"]).read_bytes()
     assert len(body) == entry["bytes"]
     message = cls_of(entry["message"]).decode(body)
-    assert message.encode() == body
+    # A vector with a key that its message has lost is encoded as another one.
+    assert message.encode() == (VECTORS / entry.get("encodes", entry["file"])).read_bytes()
 
 
 def test_golden_frame_headers() -> None:
