@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	pathpkg "path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,13 +68,54 @@ func NewModel(path string, r io.ReaderAt, size int64) (*Model, error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	m := &Model{Path: path, Files: []*File{{Path: path, Header: h, source: r}}}
-	if err := m.merge(); err != nil {
-		return nil, err
-	}
-	if err := m.tie(); err != nil {
+	if err := m.complete(); err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+// Shard is a file of a model that is sharded over several, for [NewShards].
+type Shard struct {
+	// Path is what errors call the file; its last element is the name that an index knows it by.
+	Path string
+	// Source reads it, and is readable until the last use of the model. Borrowed.
+	Source io.ReaderAt
+	// Bytes is its length.
+	Bytes int64
+}
+
+// NewShards is [Open] for files that readers read, such as objects of a store. index says which tensor is in which
+// file, and shards are those that it names, in its order; where index is nil, the shards are simply all there is. path
+// is what errors call the whole. Errors are those of Open that are about contents.
+func NewShards(path string, index *Index, shards []Shard) (*Model, error) {
+	m := &Model{Path: path, Index: index}
+	if index != nil && !slices.EqualFunc(index.Shards, shards, func(name string, s Shard) bool { return name == pathpkg.Base(filepath.ToSlash(s.Path)) }) {
+		return nil, fmt.Errorf("%s: %w: the index names %d, and %d are given", path, ErrMissingShards, len(index.Shards), len(shards))
+	}
+	for _, s := range shards {
+		h, err := ReadHeader(s.Source, s.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Path, err)
+		}
+		m.Files = append(m.Files, &File{Path: s.Path, Header: h, source: s.Source})
+	}
+	if err := m.complete(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// complete makes one model of the files, once their headers were read.
+func (m *Model) complete() error {
+	if err := m.merge(); err != nil {
+		return err
+	}
+	if m.Index != nil {
+		if err := m.checkIndex(); err != nil {
+			return err
+		}
+	}
+	return m.tie()
 }
 
 // Open opens a model: a safetensors file, an index (a name that ends in .json), or a directory with one of the two. Of
@@ -93,13 +135,7 @@ func Open(path string) (*Model, error) {
 		err = m.openFile(file)
 	}
 	if err == nil {
-		err = m.merge()
-	}
-	if err == nil && m.Index != nil {
-		err = m.checkIndex()
-	}
-	if err == nil {
-		err = m.tie()
+		err = m.complete()
 	}
 	if err != nil {
 		m.Close()

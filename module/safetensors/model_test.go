@@ -85,6 +85,41 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// TestNewShards makes one model of files that readers read, and refuses what Open refuses.
+func TestNewShards(t *testing.T) {
+	shard := func(path, text string) Shard {
+		return Shard{Path: path, Source: strings.NewReader(text), Bytes: int64(len(text))}
+	}
+	one, two := shard("s3://b/1", bytesOf(t, nil, "a")), shard("s3://b/2", bytesOf(t, map[string]string{TiedKey: `{"t":"a"}`}, "b", "c"))
+	index, err := ParseIndex([]byte(`{"weight_map":{"a":"1","b":"2","c":"2"}}`))
+	require.NoError(t, err)
+	for _, index := range []*Index{nil, index} {
+		m, err := NewShards("s3://b", index, []Shard{one, two})
+		require.NoError(t, err)
+		require.Len(t, m.Tensors, 3)
+		require.Equal(t, []Tie{{Name: "t", Kept: "a"}}, m.Ties)
+		data, err := io.ReadAll(m.Reader(m.Tensors[1]))
+		require.NoError(t, err)
+		require.Equal(t, "b", string(data))
+		require.NoError(t, m.Close())
+	}
+	for _, c := range []struct {
+		index  *Index
+		shards []Shard
+		want   error
+	}{
+		{index, []Shard{one}, ErrMissingShards},
+		{index, []Shard{two, one}, ErrMissingShards},
+		{nil, []Shard{one, shard("3", bytesOf(t, nil, "a"))}, ErrDuplicateName},
+		{index, []Shard{one, shard("2", bytesOf(t, nil, "b", "d"))}, ErrNotInShard},
+		{index, []Shard{one, shard("2", bytesOf(t, nil, "b", "c", "d"))}, ErrNotInIndex},
+		{nil, []Shard{shard("x", "{}")}, ErrTruncated},
+	} {
+		_, err := NewShards("s3://b", c.index, c.shards)
+		require.ErrorIs(t, err, c.want)
+	}
+}
+
 func TestOpenRefuses(t *testing.T) {
 	drivertest.Leaks(t)
 	weights := func(text string) string { return `{"weight_map":` + text + `}` }

@@ -54,6 +54,7 @@ var Table = []Row{
 	{Package: "tensor/torchipc", Ours: []string{"driver", "driver/cuda", "tensor"}, Theirs: []string{xsys}},
 	{Package: "module/safetensors", Ours: []string{"tensor"}, Theirs: []string{xsys}},
 	{Package: "module", Ours: []string{"driver", "tensor", "module/safetensors"}},
+	{Package: "module/hub"},
 	{Package: "module/catalog", Ours: []string{"driver", "module"}},
 	{
 		Package: "endpoint/internal/status",

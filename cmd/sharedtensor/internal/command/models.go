@@ -15,6 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/module/hub"
 	"github.com/sharedtensor/sharedtensor/module/safetensors"
 )
 
@@ -29,8 +30,34 @@ func pythonTiesFlag(c *cobra.Command, value *bool) {
 	c.Flags().BoolVar(value, "python-ties", false, "tie names that the metadata maps to a tensor, as files of Python's save_model do")
 }
 
+// hubScheme begins the PATH of a model that lies in the local cache of the Hugging Face hub.
+const hubScheme = "hf:"
+
+// hubRepo is the model of the hub that the path names, if it names one.
+func (m modelArg) hubRepo() (repo hub.Repo, named bool, err error) {
+	text, named := strings.CutPrefix(m.path, hubScheme)
+	if !named {
+		return repo, false, nil
+	}
+	repo, err = hub.ParseRepo(strings.TrimPrefix(text, "//"))
+	return repo, true, err
+}
+
+// file is the path to load: that of the newest snapshot where the model is one of the hub.
+func (m modelArg) file() (string, error) {
+	repo, named, err := m.hubRepo()
+	if err != nil || !named {
+		return m.path, err
+	}
+	dir, _, err := repo.Snapshot("")
+	return dir, err
+}
+
 // source is where the model comes from, for people in any working directory.
 func (m modelArg) source() string {
+	if strings.HasPrefix(m.path, hubScheme) {
+		return m.path
+	}
 	if path, err := filepath.Abs(m.path); err == nil {
 		return path
 	}
@@ -55,7 +82,11 @@ func parseModels(c *cobra.Command, words []string, pythonTies bool) ([]modelArg,
 			return nil, cli.UsageError(c, fmt.Errorf("%q: %w", word, err))
 		}
 		seen[name] = true
-		models = append(models, modelArg{name, path, pythonTies})
+		m := modelArg{name, path, pythonTies}
+		if _, _, err := m.hubRepo(); err != nil {
+			return nil, cli.UsageError(c, fmt.Errorf("%q: %w", word, err))
+		}
+		models = append(models, m)
 	}
 	return models, nil
 }
@@ -82,7 +113,12 @@ func completeModels(*cobra.Command, []string, string) ([]string, cobra.ShellComp
 func checkModels(models []modelArg) error {
 	var errs []error
 	for _, m := range models {
-		model, err := safetensors.Open(m.path)
+		path, err := m.file()
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		model, err := safetensors.Open(path)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -94,8 +130,12 @@ func checkModels(models []modelArg) error {
 
 // loadModel loads a model onto the device, seals it, and tells its progress. The caller owns the state dict.
 func loadModel(ctx context.Context, dev driver.Device, m modelArg, stderr io.Writer, also func(done, total int64)) (*module.StateDict, error) {
+	path, err := m.file()
+	if err != nil {
+		return nil, err
+	}
 	meter := term.NewMeter(stderr, "loading", "loaded", m.name)
-	sd, err := module.Load(ctx, dev, m.path, module.LoadOptions{PythonTies: m.pythonTies, Progress: func(done, total int64) {
+	sd, err := module.Load(ctx, dev, path, module.LoadOptions{PythonTies: m.pythonTies, Progress: func(done, total int64) {
 		meter.Update(done, total)
 		if also != nil {
 			also(done, total)

@@ -14,7 +14,8 @@ import (
 
 const serveHelp = `Load models into shared memory and own them: every process of this host that may connect to the socket
 can attach them by name and use them in place. A PATH is a .safetensors file, a
-model.safetensors.index.json, or a directory that holds either. Without any NAME=PATH the owner begins
+model.safetensors.index.json, a directory that holds either, or hf:ORG/MODEL[@REVISION] for a model in the
+local cache of the Hugging Face hub, from which nothing is downloaded. Without any NAME=PATH the owner begins
 empty, for others to publish into.
 
 The socket is bound before anything is loaded, so a second owner fails at once and does not disturb the first, and clients
@@ -51,7 +52,8 @@ func newServeCommand() *cobra.Command {
 		Long:  serveHelp,
 		Example: `  sharedtensor serve llm=model.safetensors
   sharedtensor serve llm=./llama-3 vad=silero_vad_16k.safetensors --socket /run/models/owner.sock
-  sharedtensor serve --device cuda:0 llm=./llama-3`,
+  sharedtensor serve --device cuda:0 llm=./llama-3
+  sharedtensor serve gpt2=hf:openai-community/gpt2`,
 		ValidArgsFunction: completeModels,
 		RunE: func(c *cobra.Command, words []string) error {
 			models, err := parseModels(c, words, o.pythonTies)

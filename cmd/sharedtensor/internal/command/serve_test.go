@@ -116,6 +116,37 @@ func TestServeReloads(t *testing.T) {
 	require.Equal(t, cli.ExitOK, owner.exit())
 }
 
+// TestServeFromTheHubsCache serves a model as the hub's tools leave it on the disk, and after a reload the commit that
+// the branch has moved to. Nothing is downloaded: what is not there is said, with how to get it.
+func TestServeFromTheHubsCache(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("HF_HUB_CACHE", cache)
+	p := newPlace(t)
+	folder := filepath.Join(cache, "models--org--m")
+	commit := func(digit string, seed byte) string {
+		commit := strings.Repeat(digit, 40)
+		require.NoError(t, os.MkdirAll(filepath.Join(folder, "snapshots", commit), 0o700))
+		require.NoError(t, os.MkdirAll(filepath.Join(folder, "refs"), 0o700))
+		file := filepath.Join(folder, "snapshots", commit, "model.safetensors")
+		require.NoError(t, os.Symlink(p.model("blob-"+digit, seed), file))
+		require.NoError(t, os.WriteFile(filepath.Join(folder, "refs", "main"), []byte(commit), 0o600))
+		return file
+	}
+	first := commit("a", 1)
+	owner := p.serve("m=hf:org/m")
+	old := attach(t, p.socket(), "m")
+	require.Equal(t, digests(t, first), handleDigests(t, old))
+	changed := old.Changed()
+	second := commit("b", 2)
+	owner.signal(syscall.SIGHUP)
+	<-changed
+	require.Equal(t, digests(t, second), handleDigests(t, attach(t, p.socket(), "m")))
+	require.Contains(t, p.must("publish", "old=hf://org/m@"+strings.Repeat("a", 40)), "published old version 1")
+	require.Equal(t, digests(t, first), handleDigests(t, attach(t, p.socket(), "old")))
+	require.Contains(t, p.fails(cli.ExitFailure, "publish", "n=hf:org/missing"), "hf download org/missing")
+	require.Contains(t, p.fails(cli.ExitUsage, "publish", "n=hf:../../etc"), "not ORG/MODEL")
+}
+
 func TestServeNothingYet(t *testing.T) {
 	p := newPlace(t)
 	owner := p.start(p.command("serve", "--socket", p.file("s"), "--log-level", "error"))
