@@ -115,7 +115,7 @@ func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], buil
 	}
 	if err != nil {
 		if !c.leave(f, waits, fmt.Errorf("%w: %w", ErrAbandoned, err)) && f.err == nil {
-			(&Ref[V]{c: c, e: f.entry}).Close()
+			_ = (&Ref[V]{c: c, e: f.entry}).Close()
 		}
 		return nil, nil, err
 	}

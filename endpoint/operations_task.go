@@ -34,7 +34,7 @@ func (r request) callTask(ctx context.Context, d *engine.Definition, a *engine.A
 	made, res := h.Take()
 	if err != nil {
 		if ctx.Err() != nil && !t.Cancel(context.Cause(ctx)) {
-			t.Discard() // it has ended meanwhile
+			_ = t.Discard() // it has ended meanwhile
 		}
 		if made != nil {
 			res.Release()
@@ -43,7 +43,7 @@ func (r request) callTask(ctx context.Context, d *engine.Definition, a *engine.A
 	}
 	out, err := r.deliver(d, res, made.Cached, made)
 	if out.returned.Object == nil { // an object gives up what tasks keep of it when it goes
-		t.Discard()
+		_ = t.Discard() // it has ended
 	}
 	return out, err
 }
@@ -86,7 +86,7 @@ func (r request) submitEndpoint(ctx context.Context, d *engine.Definition, a *en
 	}
 	return reply{body: encodeTask(t.Status()), undo: func() {
 		if !t.Cancel(errUnheard) {
-			t.Discard() // it has ended already
+			_ = t.Discard() // it has ended already
 		}
 	}}, nil
 }

@@ -302,7 +302,7 @@ func (s *Server) close(grace time.Duration) error {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = s.engine.Tasks.Shutdown(now) // its error is that of now
-	s.engine.Results.Close(now)
+	_ = s.engine.Results.Close(now)  // builds that go on are those that s.done waits for
 	select {
 	case <-s.done:
 	case <-time.After(grace):
@@ -330,7 +330,9 @@ func (s *Server) beginClose() []*session {
 		}
 		if s.sock != nil {
 			s.listener.Conceal(s.sock.ID())
-			s.sock.Close()
+			if err := s.sock.Close(); err != nil {
+				s.log.Warn("the socket was not closed cleanly", "socket", s.opts.Socket, "error", err)
+			}
 		}
 	}
 	s.finishIfIdleLocked()

@@ -116,15 +116,20 @@ func TestSealDuringWrites(t *testing.T) {
 	for range 5 {
 		x, err := tensor.Empty(dev, tensor.Uint8, shape{n})
 		x = closing(t, x, err)
-		var writers sync.WaitGroup
+		var writers, writing sync.WaitGroup
 		for _, write := range []func() error{
 			func() error { return x.CopyFrom(strided) },
 			func() error { return x.FillFrom(bytes.NewReader(make([]byte, n))) },
 			x.Zero,
 		} {
+			writing.Add(1)
 			writers.Go(func() {
-				for {
-					if err := write(); errors.Is(err, driver.ErrReadOnly) {
+				for first := true; ; first = false {
+					err := write()
+					if first {
+						writing.Done()
+					}
+					if errors.Is(err, driver.ErrReadOnly) {
 						return
 					} else if err != nil {
 						t.Error(err)
@@ -134,6 +139,7 @@ func TestSealDuringWrites(t *testing.T) {
 				}
 			})
 		}
+		writing.Wait()
 		for err = x.Storage().Seal(); errors.Is(err, driver.ErrBusy); err = x.Storage().Seal() {
 			time.Sleep(10 * time.Microsecond)
 		}

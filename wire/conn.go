@@ -119,7 +119,7 @@ func (c *Conn) writeFailed(err error) {
 
 // endReading lets Receive get what a peer sent before it stopped reading, and then the end, also from a peer that has
 // not closed its end altogether: nobody could answer what else it sends.
-func (c *Conn) endReading() { c.conn.CloseRead() }
+func (c *Conn) endReading() { _ = c.conn.CloseRead() }
 
 // peerGone reports whether a write failed because the peer has closed its end, before or after it read all that it was
 // sent.

@@ -40,7 +40,7 @@ type descriptors struct {
 // newFiles takes the descriptors.
 func newFiles(fds []int) *Files {
 	f := &Files{set: &descriptors{fd: fds}}
-	f.cleanup = runtime.AddCleanup(f, func(d *descriptors) { d.close() }, f.set)
+	f.cleanup = runtime.AddCleanup(f, func(d *descriptors) { _ = d.close() }, f.set)
 	return f
 }
 

@@ -32,7 +32,7 @@ func (i *interrupt) fire() {
 	defer i.mu.Unlock()
 	if i.reading {
 		i.set = true
-		i.conn.SetReadDeadline(time.Unix(1, 0)) // long ago
+		_ = i.conn.SetReadDeadline(time.Unix(1, 0)) // long ago; a connection that is closed ends the read too
 	}
 }
 
@@ -54,6 +54,6 @@ func (i *interrupt) end() {
 	i.reading = false
 	if i.set {
 		i.set = false
-		i.conn.SetReadDeadline(time.Time{})
+		_ = i.conn.SetReadDeadline(time.Time{}) // a connection that is closed tells the next read
 	}
 }

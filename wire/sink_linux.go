@@ -57,7 +57,7 @@ func (w *sink) write(ctx context.Context, out, tail []byte, fds []int) (started 
 			w.unbind()
 			w.unbind = nil
 		}
-		w.conn.SetWriteDeadline(time.Time{})
+		_ = w.conn.SetWriteDeadline(time.Time{}) // a connection that is closed tells the next write
 		switch {
 		case !errors.Is(err, os.ErrDeadlineExceeded):
 		case w.interrupted.Load():
@@ -137,7 +137,7 @@ func (w *sink) bound() {
 	w.bounded = true
 	w.interrupted.Store(false)
 	if w.timeout > 0 {
-		w.conn.SetWriteDeadline(time.Now().Add(w.timeout))
+		_ = w.conn.SetWriteDeadline(time.Now().Add(w.timeout)) // as above
 	}
 	if w.ctx.Done() == nil {
 		return
@@ -146,7 +146,7 @@ func (w *sink) bound() {
 	stop := context.AfterFunc(w.ctx, func() {
 		defer close(fired)
 		w.interrupted.Store(true)
-		w.conn.SetWriteDeadline(time.Unix(1, 0)) // long ago
+		_ = w.conn.SetWriteDeadline(time.Unix(1, 0)) // long ago
 	})
 	w.unbind = func() {
 		if !stop() {

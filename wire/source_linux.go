@@ -169,7 +169,7 @@ func appendDescriptors(fds []int, data []byte) []int {
 func explainTruncation(got int) error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err == nil {
-		unix.Close(fd)
+		_ = unix.Close(fd) // it was opened to see whether it can be
 	}
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 		return fmt.Errorf("%w: descriptors were lost after %d of them: %w", ErrBudget, got, err)

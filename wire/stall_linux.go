@@ -41,5 +41,5 @@ func (s *stall) complete() {
 // end wakes the read that waits.
 func (s *stall) end() {
 	s.over.Store(true)
-	s.conn.CloseRead()
+	_ = s.conn.CloseRead() // where it is closed, the read has ended
 }

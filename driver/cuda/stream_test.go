@@ -265,7 +265,10 @@ func TestCopyAcrossUnconnectedDevices(t *testing.T) {
 	other, err := cuda.Open(1)
 	require.NoError(t, err)
 	near, far := alloc(t, d, 100), alloc(t, other, 100)
-	require.ErrorIs(t, newStream(t, d).CopyOnDevice(near, 0, far, 0, 100), errors.ErrUnsupported)
+	err = newStream(t, d).CopyOnDevice(near, 0, far, 0, 100)
+	var unsupported *driver.UnsupportedError
+	require.ErrorAs(t, err, &unsupported)
+	require.ErrorContains(t, err, "by way of the host", "what to do instead")
 	_, err = d.RegisterHostReadOnly(make([]byte, 4096))
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }

@@ -3,6 +3,7 @@ package drivertest
 import (
 	"bytes"
 	"errors"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -65,14 +66,26 @@ func testSealDuringLoad(t *testing.T, e *env) {
 // testSealDuringWrites seals memory that is written by every way there is. The writers go on until they are refused,
 // the seal until it is granted. (D2)
 func testSealDuringWrites(t *testing.T, e *env) {
-	const size = 5 << 20
-	s := e.sealer(t, size)
-	file := sourceFile(t, pattern(size, 43))
-	var writers sync.WaitGroup
+	file := sourceFile(t, pattern(sealedSize, 43))
+	for range 5 {
+		sealDuringWrites(t, e.sealer(t, sealedSize), file)
+	}
+}
+
+// sealedSize is the size of the memory that is sealed while it is written.
+const sealedSize = 5 << 20
+
+func sealDuringWrites(t *testing.T, s driver.Sealer, file *os.File) {
+	var writers, writing sync.WaitGroup
 	write := func(how func() error) {
+		writing.Add(1)
 		writers.Go(func() {
-			for {
-				if err := how(); errors.Is(err, driver.ErrReadOnly) {
+			for first := true; ; first = false {
+				err := how()
+				if first {
+					writing.Done()
+				}
+				if errors.Is(err, driver.ErrReadOnly) {
 					return
 				} else if err != nil {
 					t.Errorf("neither written nor refused: %v", err)
@@ -98,13 +111,14 @@ func testSealDuringWrites(t *testing.T, e *env) {
 			return err
 		})
 	}
+	writing.Wait()
 	deadline := time.Now().Add(collectLimit)
 	err := s.Seal()
 	for ; errors.Is(err, driver.ErrBusy) && time.Now().Before(deadline); err = s.Seal() {
 		time.Sleep(10 * time.Microsecond)
 	}
 	require.NoError(t, err)
-	final := make([]byte, size)
+	final := make([]byte, sealedSize)
 	_, err = s.ReadAt(final, 0)
 	require.NoError(t, ignoreEOF(err))
 	writers.Wait()

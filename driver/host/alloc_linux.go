@@ -36,7 +36,7 @@ func (d *Device) alloc(bytes int64) (_ *memory, err error) {
 	}
 	defer func() {
 		if err != nil {
-			unix.Close(fd)
+			_ = unix.Close(fd) // nothing was written to it, and err says what went wrong
 		}
 	}()
 	mapping, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -45,7 +45,7 @@ func (d *Device) alloc(bytes int64) (_ *memory, err error) {
 	}
 	defer func() {
 		if err != nil {
-			unix.Munmap(mapping)
+			_ = unix.Munmap(mapping) // whole pages that are mapped: it does not fail
 		}
 	}()
 	if size >= hugePageBytes {
@@ -93,7 +93,7 @@ func createMemfd(size int64) (fd int, err error) {
 	}
 	defer func() {
 		if err != nil {
-			unix.Close(fd)
+			_ = unix.Close(fd) // nothing was written to it, and err says what went wrong
 		}
 	}()
 	if err := unix.Ftruncate(fd, size); err != nil {

@@ -107,7 +107,7 @@ func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool
 		mapping, err = unix.Mmap(own, start, int(length), prot, unix.MAP_PRIVATE)
 	}
 	if err != nil {
-		unix.Close(own)
+		_ = unix.Close(own) // a duplicate, and err says what went wrong
 		if writable && (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) {
 			return nil, span{}, fmt.Errorf("%w: the descriptor does not allow writing: %w", driver.ErrReadOnly, os.NewSyscallError("mmap", err))
 		}

@@ -54,7 +54,7 @@ func WriteShards(dir string, shards []*Header, source Source) (err error) {
 	var made []string
 	defer func() {
 		for i := len(made) - 1; err != nil && i >= 0; i-- {
-			os.Remove(made[i])
+			_ = os.Remove(made[i]) // err says what went wrong
 		}
 	}()
 	switch err := os.Mkdir(dir, 0o777); {

@@ -107,8 +107,8 @@ func replace(path string, mode fs.FileMode, keep bool, write func(w io.Writer) e
 	defer func() {
 		if err != nil {
 			// Close a second time is harmless, and a file that is gone by rename is not reached here.
-			f.Close()
-			os.Remove(f.Name())
+			_ = f.Close()
+			_ = os.Remove(f.Name()) // err says what went wrong
 		}
 	}()
 	if keep {

@@ -98,7 +98,7 @@ func compile(cc string, args []string, out string) error {
 		return err
 	}
 	tmp.Close()
-	defer os.Remove(tmp.Name())
+	defer func() { _ = os.Remove(tmp.Name()) }() // after the rename there is none
 	text, err := exec.Command(cc, append(args, "-o", tmp.Name(), "-ldl", "-lm")...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w\n%s", cc, err, text)

@@ -66,7 +66,7 @@ func (f *Fake) makeControl() error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	prefix := filepath.Join(dir, "control")
 	f.control, err = os.OpenFile(fmt.Sprintf("%s.%d", prefix, os.Getpid()), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -51,7 +51,7 @@ func (p *plan) measure(ctx context.Context, a attack) (row measured, err error) 
 	if err != nil {
 		return row, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	role := assignment{
 		Role: "owner", Socket: filepath.Join(dir, "s.sock"), Attack: a.name, Scale: p.Scale, Hold: p.Hold,
 		Files: a.files, Address: a.address, Memory: p.Memory,

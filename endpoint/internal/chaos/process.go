@@ -122,7 +122,7 @@ func (p *process) tell(c command, limit time.Duration) error {
 	case <-p.ended:
 		return fmt.Errorf("%s ended at %s", p.a, c)
 	case <-timer.C:
-		p.cmd.Process.Signal(syscall.SIGABRT) // its stacks say where it stands
+		_ = p.cmd.Process.Signal(syscall.SIGABRT) // its stacks say where it stands; one that has ended has none
 		<-p.ended
 		return fmt.Errorf("%s: HANG: %s takes more than %v", p.a, c, limit)
 	}
@@ -133,15 +133,15 @@ func (p *process) kill() {
 	p.mu.Lock()
 	p.killed = true
 	p.mu.Unlock()
-	p.cmd.Process.Kill() // a stopped process as well
+	_ = p.cmd.Process.Kill() // a stopped process as well; one that has ended cannot be
 	<-p.ended
 }
 
 // stop holds the process up for a while.
 func (p *process) stop(d time.Duration) {
-	p.cmd.Process.Signal(syscall.SIGSTOP)
+	_ = p.cmd.Process.Signal(syscall.SIGSTOP) // it may have ended meanwhile, which is not held up
 	time.Sleep(d)
-	p.cmd.Process.Signal(syscall.SIGCONT)
+	_ = p.cmd.Process.Signal(syscall.SIGCONT)
 }
 
 // leave is for a process that is expected to end by itself.

@@ -50,7 +50,7 @@ func (r *runner) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	r.socket = filepath.Join(dir, "s.sock")
 	fmt.Fprintf(r.out, "chaos: seed %d, %d clients, %s\n", r.plan.Seed, r.plan.Clients, r.plan.Duration)
 	defer r.killAll()

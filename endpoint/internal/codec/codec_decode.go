@@ -55,7 +55,7 @@ func (d *decoder) decodeTop(raw message.RawMessage, v reflect.Value) error {
 // CloseAll closes what a decoding has made.
 func CloseAll(list []interface{ Close() error }) {
 	for _, c := range list {
-		c.Close()
+		_ = c.Close() // tensors and state dicts that nobody gets
 	}
 }
 

@@ -300,7 +300,7 @@ func (e *Engine) NoteObject(of *Outcome, obj *Object) {
 func (e *Engine) Dispose(obj *Object) {
 	for o := range e.Objects.takeOutcomes(obj) {
 		if t, err := e.Tasks.Get(o.task); err == nil {
-			t.Discard() // it has ended
+			_ = t.Discard() // it has ended
 		}
 	}
 	obj.Result.Discard()

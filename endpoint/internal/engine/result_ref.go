@@ -22,7 +22,7 @@ func (g ResultRef) again() ResultRef {
 // Release gives the reference back.
 func (g ResultRef) Release() {
 	if g.entry != nil {
-		g.entry.Close()
+		_ = g.entry.Close() // a second Close is nil, and there is no other error
 		return
 	}
 	g.Result.Release()

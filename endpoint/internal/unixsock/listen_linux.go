@@ -43,7 +43,7 @@ func Listen(path string, shared bool) (_ *Socket, err error) {
 	s := &Socket{path: path, shared: shared}
 	defer func() {
 		if err != nil {
-			s.Close()
+			_ = s.Close()
 		}
 	}()
 	if s.lock, err = lockFile(path + ".lock"); err != nil {
@@ -237,11 +237,14 @@ func (s *Socket) Close() error {
 	if s.listener != nil {
 		err = s.listener.Close()
 		if info, statErr := os.Lstat(s.path); statErr == nil && s.file != (FileID{}) && FileOf(info) == s.file {
-			os.Remove(s.path)
+			if left := os.Remove(s.path); !errors.Is(left, os.ErrNotExist) {
+				err = errors.Join(err, left)
+			}
 		}
 	}
 	if s.lock != nil {
-		os.Remove(s.lock.Name()) // nobody else does while this process has the lock
+		// Nobody else removes it while this process has the lock. One that stays keeps no owner away.
+		_ = os.Remove(s.lock.Name())
 		s.lock.Close()
 	}
 	return err

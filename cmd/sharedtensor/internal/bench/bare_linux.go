@@ -121,7 +121,7 @@ func attachBare(c *net.UnixConn, bytes int) (time.Duration, error) {
 	if err != nil || len(fds) != 1 {
 		return 0, fmt.Errorf("the far end passed no descriptor: %w", errors.Join(err, driver.ErrHandle))
 	}
-	defer syscall.Close(fds[0])
+	defer func() { _ = syscall.Close(fds[0]) }()
 	mapping, err := syscall.Mmap(fds[0], 0, bytes, syscall.PROT_READ, syscall.MAP_SHARED)
 	took := time.Since(start)
 	if err != nil {

@@ -114,7 +114,9 @@ func (w *worker) do(o order, r *report) error {
 		start := time.Now()
 		err := w.server.Shutdown(ctx)
 		r.Took = time.Since(start)
-		<-w.served
+		if served := <-w.served; !errors.Is(served, endpoint.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
 		return err
 	case "echo":
 		go echo(w.bare)

@@ -75,7 +75,9 @@ func rehearse(ctx context.Context, base string) (took time.Duration, err error) 
 	go func() { ended <- server.Serve() }()
 	defer func() {
 		err = errors.Join(err, server.Close())
-		<-ended
+		if served := <-ended; !errors.Is(served, endpoint.ErrServerClosed) {
+			err = errors.Join(err, served)
+		}
 	}()
 	model := module.Synthetic{Tensors: 1, Bytes: 1 << 16, Seed: 1}
 	sd, err := module.Synthesize(dev, model)
