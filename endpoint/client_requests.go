@@ -158,11 +158,18 @@ func (c *Client) Withdraw(ctx context.Context, name string) error {
 
 // listAll asks for the parts of the list one after the other.
 func (c *Client) listAll(ctx context.Context) (message.Listed, error) {
-	var all message.Listed
+	return listParts(func(ask message.List) (part message.Listed, err error) {
+		err = c.request(ctx, link.Request{Op: message.OpList, Body: ask}, &part)
+		return part, err
+	})
+}
+
+// listParts puts the parts of a list together.
+func listParts(request func(message.List) (message.Listed, error)) (all message.Listed, err error) {
 	var ask message.List
 	for {
-		var part message.Listed
-		if err := c.request(ctx, link.Request{Op: message.OpList, Body: ask}, &part); err != nil {
+		part, err := request(ask)
+		if err != nil {
 			return all, err
 		}
 		if n := len(all.Models); n > 0 && len(part.Models) > 0 && all.Models[n-1].Name == part.Models[0].Name {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -112,12 +113,13 @@ func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 // begin asks for events on a connection, if that was not done before. With back, the watcher had another one and is
 // told.
 func (w *Watcher) begin(ctx context.Context, l *link.Link, back bool) error {
-	if ask, err := w.turnTo(l, back); !ask {
+	ask, known, err := w.turnTo(l, back)
+	if !ask {
 		return err
 	}
 	// An owner that has said goodbye may still send events of its own versions when its successor is asked already.
-	ask := link.Request{Op: message.OpWatch, Body: message.Watch{Names: w.names}, Event: func(e message.Event) { w.event(l, e) }, Late: l.EndLateWatch}
-	id, frame, err := l.RoundTrip(ctx, ask)
+	request := link.Request{Op: message.OpWatch, Body: message.Watch{Names: w.names}, Event: func(e message.Event) { w.event(l, e) }, Late: l.EndLateWatch}
+	id, frame, err := l.RoundTrip(ctx, request)
 	if err != nil {
 		w.lost(l)
 		return err
@@ -126,19 +128,21 @@ func (w *Watcher) begin(ctx context.Context, l *link.Link, back bool) error {
 	l.Receiver.Listen(1)
 	if !w.begun(l, id) { // closed meanwhile
 		l.Unwatch(id)
+		return nil
 	}
-	return nil
+	return w.catchUp(ctx, l, known)
 }
 
-// turnTo makes the events of a connection those that count. ask is false if they are, or cannot be.
-func (w *Watcher) turnTo(l *link.Link, back bool) (ask bool, err error) {
+// turnTo makes the events of a connection those that count. ask is false if they are, or cannot be. known are the names
+// and versions that were heard of on the connection before, where that was to the same owner.
+func (w *Watcher) turnTo(l *link.Link, back bool) (ask bool, known map[string]uint64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.link == l || w.err != nil {
-		return false, w.err
+		return false, nil, w.err
 	}
 	if err := l.Reason(); err != nil { // then there may be another one already, whose events count
-		return false, err
+		return false, nil, err
 	}
 	w.link, w.request = l, 0
 	if w.server != l.Server.Server { // another owner counts versions anew
@@ -148,7 +152,42 @@ func (w *Watcher) turnTo(l *link.Link, back bool) (ask bool, err error) {
 	if back {
 		w.ownerLocked(EventOwnerBack, l)
 	}
-	return true, nil
+	return true, maps.Clone(w.seen), nil
+}
+
+// catchUp finds names that were withdrawn while there was no connection: an owner begins a watch with what is current,
+// and says nothing of what is not.
+func (w *Watcher) catchUp(ctx context.Context, l *link.Link, known map[string]uint64) error {
+	if len(known) == 0 {
+		return nil
+	}
+	listed, err := listParts(func(ask message.List) (part message.Listed, err error) {
+		_, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpList, Body: ask})
+		if err != nil {
+			return part, err
+		}
+		defer frame.Files.Close()
+		err = link.DecodeAnswer(frame, &part)
+		return part, err
+	})
+	if err != nil {
+		w.lost(l)
+		return err
+	}
+	for _, m := range listed.Models {
+		if !m.Withdrawn {
+			delete(known, m.Name)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name, version := range known {
+		if w.link == l && w.seen[name] == version { // else events have come since
+			delete(w.seen, name)
+			w.putLocked(name, Event{Kind: EventWithdrawn, Name: name, Version: version, Server: w.server})
+		}
+	}
+	return nil
 }
 
 // ended reports whether no more events come.
