@@ -54,7 +54,7 @@ func (c *counters) get(what string) uint64 {
 
 // How long tests wait for what another process brings about, and how often they look.
 const (
-	waitLimit = 5 * time.Second
+	waitLimit = 20 * time.Second
 	tick      = time.Millisecond
 )
 
