@@ -49,6 +49,11 @@ func TestOwnersWithstandAttacks(t *testing.T) {
 			if strings.HasPrefix(a.name, "results") {
 				require.Equal(t, []string{"40 × response"}, row.Heard, "what nobody holds gives way where the system refuses memory")
 			}
+			if a.name == "objects" {
+				text := strings.Join(row.Heard, "\n")
+				require.Regexp(t, `(?m)^(9|1[0-6]) × response$`, text, "as many results as the owner may have for clients")
+				require.Contains(t, text, "results of", "and then the limit")
+			}
 			t.Logf("%+v to %d to %+v; %s", row.Before, row.Peak, row.After, row.Heard)
 		})
 	}

@@ -35,6 +35,7 @@ var attacks = []attack{
 	{name: "results", what: "40 calls whose results have 64 MiB each and are cached; 1 GiB of address space", address: 1 << 30, run: results, peak: 1100, kept: 1100},
 	{name: "results-group", what: "the same in a control group of 1 GiB", group: 1 << 30, run: results, peak: 400, kept: 400},
 	{name: "managed", what: "a client keeps references to managed results of 64 MiB, as many as it gets; 1 GiB of address space", address: 1 << 30, run: managed, peak: 1100, kept: 32},
+	{name: "objects", what: "4 clients keep references to managed results of 64 MiB, as many as they get, and begin a stream of them that they do not take", run: objects, peak: 1024 + 4*64 + 40, kept: 32},
 	{name: "labels", what: "40 clients introduce themselves with a label of 32 MiB", run: labels, peak: 500, kept: 32},
 	{name: "sparse", what: "a file of 1 TiB without a byte is published, and one of 2 GiB passed to a function that reads it", run: sparse, peak: 100, kept: 32},
 	{name: "bodies", what: "60 clients send 32 MiB as the arguments of calls that do not end, 4 times each", run: waiting, peak: 950, kept: 32},
@@ -200,6 +201,29 @@ func managed(a *attacker) error {
 			}
 		}
 		return nil
+	})
+	return nil
+}
+
+// objects has several clients collect references until the owner has no room, and leave items of a stream where they
+// are. A result counts when its function has returned it, so each client may have the owner make one more than there is
+// room for.
+func objects(a *attacker) error {
+	stream, err := argument("items", 1)
+	if err != nil {
+		return err
+	}
+	a.each(4, func(i int, c *raw) error {
+		for j := range 20 {
+			call, err := argument("managed", 100*i+j)
+			if err != nil {
+				return err
+			}
+			if err := a.answered(c, message.OpCall, call); err != nil {
+				return err
+			}
+		}
+		return c.request(message.OpStream, stream)
 	})
 	return nil
 }

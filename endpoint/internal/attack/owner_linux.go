@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -107,6 +108,12 @@ func endpoints(dev driver.Device) (*endpoint.Registry, error) {
 	return r, errors.Join(
 		endpoint.Register(r, "zeros", zeros, endpoint.Cached()),
 		endpoint.Register(r, "managed", zeros, endpoint.Managed(), endpoint.NoCache()),
+		endpoint.RegisterStream(r, "items", func(ctx context.Context, n int) iter.Seq2[*tensor.Tensor, error] {
+			return func(yield func(*tensor.Tensor, error) bool) {
+				for yield(zeros(ctx, n)) {
+				}
+			}
+		}),
 		endpoint.Register(r, "wait", func(ctx context.Context, _ string) (int, error) {
 			<-ctx.Done()
 			return 0, context.Cause(ctx)
