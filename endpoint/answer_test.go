@@ -16,10 +16,10 @@ func TestClosedWatcherEndsAlone(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	require.ErrorIs(t, s.Call(context.Background(), "nothing", nil, nil), status.ErrNoEndpoint) // connects
-	l := s.own.link
-	w := &Watcher{client: s.own, wake: make(chan struct{}, 1), err: status.ErrClosed}
+	l := s.own.current()
+	w := &Watcher{held: &s.own.holdings, wake: make(chan struct{}, 1), err: status.ErrClosed}
 	require.NoError(t, s.own.resumeWatcher(context.Background(), l, w))
-	r := &reference{client: s.own, done: make(chan struct{}), err: errReleased, server: s.id}
+	r := &reference{of: &s.own.holdings, done: make(chan struct{}), err: errReleased, server: s.id}
 	require.NoError(t, s.own.resumeReference(context.Background(), l, r))
 	require.NoError(t, l.Reason())
 }

@@ -10,7 +10,7 @@ import (
 
 // attachment is what a client knows of a [Handle]. It keeps neither the handle nor its memory from being collected.
 type attachment struct {
-	client  *Client
+	held    *holdings
 	name    string
 	version uint64
 	server  string // the id of the owner that it came from
@@ -63,7 +63,7 @@ func (h *attachment) giveUp() bool {
 	h.link = nil
 	close(h.changed)
 	h.mu.Unlock()
-	h.client.forget(h)
+	h.held.forget(h)
 	if link != nil {
 		link.Release(lease, request)
 	}
@@ -73,8 +73,8 @@ func (h *attachment) giveUp() bool {
 // forgotten is called when nothing of the handle is used any more and nobody has closed it. The lease goes back, unless
 // memory of the version may be in use: then that is a leak.
 func (h *attachment) forgotten(leak *driver.Leak) {
-	h.client.start(func() {
-		log := h.client.log.With("name", h.name, "version", h.version, "server", h.server)
+	h.held.conn.start(func() {
+		log := h.held.log.With("name", h.name, "version", h.version, "server", h.server)
 		switch {
 		case leak != nil:
 			driver.ReportLeak(*leak)

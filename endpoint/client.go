@@ -3,19 +3,14 @@ package endpoint
 import (
 	"context"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/wire"
-	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // ClientOptions says which owner a client talks to and where it can map memory.
@@ -47,29 +42,10 @@ type ClientOptions struct {
 // handle, a watcher. Its methods are safe for concurrent use.
 type Client struct {
 	caller
-	opts    ClientOptions
-	log     *slog.Logger
-	devices transfer.Devices
-	// dialSelf connects a server's own client to it; nil for others.
-	dialSelf func() (*inproc.Pipe, message.Hello, error)
-
+	connector
+	holdings
+	log         *slog.Logger
 	infoTimeout time.Duration // for ServerInfo
-
-	ctx  context.Context // ends with Close
-	stop context.CancelFunc
-	work sync.WaitGroup // dialing, connections, and what takes leases again; added to under mu while not closed
-
-	mu       sync.Mutex
-	link     *link.Link              // for requests; nil while there is no connection
-	links    map[*link.Link]struct{} // that have not ended: link, and those whose owners have said goodbye and still answer
-	attempt  *attempt
-	failed   int  // attempts in a row
-	eager    bool // dials though nobody needs a connection, until it has had one
-	dials    dials
-	handles  map[*attachment]struct{}
-	watchers map[*Watcher]struct{}
-	refs     references
-	closed   bool
 }
 
 // Dial connects to an owner. Errors: [ErrUnavailable] when nobody serves on the socket, [ErrPermission] when the owner
@@ -129,13 +105,13 @@ func makeClient(opts ClientOptions) (*Client, error) {
 
 // newClient is a client that is not connected yet.
 func newClient(opts ClientOptions, devices transfer.Devices) *Client {
-	c := &Client{
-		opts: opts, log: opts.Logger, devices: devices,
-		handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{},
-		links: map[*link.Link]struct{}{}, infoTimeout: defaultInfoTimeout,
+	c := &Client{log: opts.Logger, infoTimeout: defaultInfoTimeout}
+	c.connector = connector{opts: opts, devices: devices, tenants: &c.holdings, links: map[*link.Link]struct{}{}}
+	c.connector.ctx, c.connector.stop = context.WithCancel(context.Background())
+	c.holdings = holdings{
+		conn: &c.connector, log: opts.Logger, handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{},
 	}
 	c.caller.to = c
-	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c
 }
 
@@ -150,32 +126,12 @@ func (c *Client) serverClosed() {
 // Close ends the connection, gives back all leases and ends all watchers. Memory of handles stays mapped until they are
 // closed themselves. A second Close is nil.
 func (c *Client) Close() error {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	links, first := c.connector.end()
+	if !first {
 		return nil
 	}
-	c.closed = true
-	links := c.links
-	c.link, c.links = nil, nil
-	watchers := c.watchers
-	c.watchers = nil
-	handles := c.handles
-	c.handles = nil
-	refs := c.refs.all()
-	c.refs = references{}
-	c.mu.Unlock()
-	c.stop()
-	for w := range watchers {
-		w.end(status.ErrClosed)
-	}
-	for h := range handles {
-		h.orphan()
-	}
-	for _, r := range refs {
-		r.end(errReleased)
-	}
-	for l := range links {
+	c.holdings.end()
+	for _, l := range links {
 		l.HangUp()
 	}
 	c.work.Wait()
@@ -187,19 +143,8 @@ func (c *Client) Socket() string { return c.opts.Socket }
 
 // ServerID names the owner that the client is connected to; empty while it is not.
 func (c *Client) ServerID() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.link == nil {
-		return ""
+	if l := c.current(); l != nil {
+		return l.Server.Server
 	}
-	return c.link.Server.Server
-}
-
-// introduction is the client's hello.
-func (c *Client) introduction() message.Hello {
-	label := c.opts.Label
-	if label == "" {
-		label = filepath.Base(os.Args[0])
-	}
-	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.Describe(), Features: features()}
+	return ""
 }

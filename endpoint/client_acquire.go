@@ -52,7 +52,7 @@ func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptio
 
 // acquire attaches a version, 0 for the newest.
 func (c *Client) acquire(ctx context.Context, name string, version uint64) (*Handle, error) {
-	h := &attachment{client: c, name: name, changed: make(chan struct{})}
+	h := &attachment{held: &c.holdings, name: name, changed: make(chan struct{})}
 	for {
 		var sd *module.StateDict
 		l, err := c.connected(ctx)
@@ -117,60 +117,4 @@ func (c *Client) attach(ctx context.Context, l *link.Link, h *attachment, ask me
 	h.attached(l.Server.Server, got.Version)
 	c.register(h, l, got.Lease, id)
 	return sd, nil
-}
-
-// register makes the handle known to the client, so that it hears of events and has its lease taken again after a
-// reconnection. Where the connection ended while the handle was made, that begins now.
-func (c *Client) register(h *attachment, l *link.Link, lease, request uint64) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		h.orphan()
-		return
-	}
-	c.handles[h] = struct{}{}
-	live := c.link == l
-	if live {
-		h.leased(l, lease, request)
-	}
-	c.mu.Unlock()
-	if !live {
-		c.onNext(func(ctx context.Context, next *link.Link) error { return c.resumeHandle(ctx, next, h) })
-	}
-}
-
-// onNext takes something up again on the connection that there is now, or leaves it to the next one. An error is of the
-// connection.
-func (c *Client) onNext(resume func(context.Context, *link.Link) error) {
-	c.mu.Lock()
-	l := c.link
-	if l != nil { // so the client is not closed
-		c.work.Add(1)
-	}
-	c.mu.Unlock()
-	if l == nil {
-		c.keepTrying()
-		return
-	}
-	go func() {
-		defer c.work.Done()
-		_ = resume(c.ctx, l) // with the connection goes what could not be taken up, and the next one sees to it
-	}()
-}
-
-// start runs something short that nobody waits for but Close; not at all where that was called already.
-func (c *Client) start(what func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return
-	}
-	c.work.Go(what)
-}
-
-// forget drops a closed handle.
-func (c *Client) forget(h *attachment) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.handles, h)
 }

@@ -46,6 +46,28 @@ func (c *Client) fetchOn(ctx context.Context, l *link.Link, f fetch, out any) (m
 	return c.takeResult(l, frame, out)
 }
 
+// hold is fetch that keeps the reference; nil where none comes.
+func (c *Client) hold(ctx context.Context, f fetch, out any) (ref *reference, err error) {
+	err = c.onLink(ctx, func(l *link.Link) (err error) {
+		ref, err = c.holdOn(ctx, l, f, out)
+		return err
+	})
+	return ref, err
+}
+
+// holdOn is hold on a certain connection.
+func (c *Client) holdOn(ctx context.Context, l *link.Link, f fetch, out any) (*reference, error) {
+	defer l.News.Expect()()
+	if err := c.watchObjects(ctx, l); err != nil {
+		return nil, err
+	}
+	got, err := c.fetchOn(ctx, l, f, out)
+	if err != nil || got.Object == nil {
+		return nil, err
+	}
+	return c.keepReference(l, got.Object), nil
+}
+
 // ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
 func (c *Client) ask(ctx context.Context, op message.Op, name string, in, out any) error {
 	return c.onLink(ctx, func(l *link.Link) error { return c.askOn(ctx, l, op, name, in, out) })

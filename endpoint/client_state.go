@@ -47,21 +47,8 @@ func (s ClientState) MarshalText() ([]byte, error) { return []byte(s.String()), 
 
 // State is how the client stands to its owner at this moment.
 func (c *Client) State() ClientState {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stateLocked()
-}
-
-func (c *Client) stateLocked() ClientState {
-	switch {
-	case c.closed:
-		return StateClosed
-	case c.link != nil && c.link.Reason() == nil:
-		return StateConnected
-	case c.attempt != nil || c.link != nil: // a connection that is over is given up, and the next one begun, at once
-		return StateConnecting
-	}
-	return StateIdle
+	state, _, _ := c.standing()
+	return state
 }
 
 // Connect waits until the client is connected, or ctx ends. Errors are those of [Dial].

@@ -3,7 +3,6 @@ package endpoint
 import (
 	"cmp"
 	"io"
-	"slices"
 	"strconv"
 	"time"
 
@@ -50,50 +49,19 @@ type VersionInUse struct {
 	Bytes   int64 `json:"bytes_mapped"`
 }
 
-// dials are what came of a client's attempts to connect.
-type dials struct {
-	connections, failures uint64
-	since                 time.Time // of the last connection
-	err                   error     // of the last failure
-}
-
-func (d *dials) succeeded() {
-	d.connections++
-	d.since = time.Now()
-}
-
-func (d *dials) failed(err error) {
-	d.failures++
-	d.err = err
-}
-
 // Stats describe the client: its connection, the versions that it has, and what they take.
 func (c *Client) Stats() ClientStats {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	out := ClientStats{
-		Socket: c.opts.Socket, State: c.stateLocked(), Connections: c.dials.connections, DialFailures: c.dials.failures,
-		Handles: len(c.handles), Watchers: len(c.watchers), References: c.refs.count, Versions: []VersionInUse{},
-	}
+	out := ClientStats{Socket: c.opts.Socket}
+	var came dials
+	out.State, out.Server, came = c.standing()
+	out.Connections, out.DialFailures = came.connections, came.failures
 	if out.State == StateConnected {
-		out.Server, out.ConnectedAt = c.link.Server.Server, c.dials.since
+		out.ConnectedAt = came.since
 	}
-	if c.dials.err != nil {
-		out.LastFailure = c.dials.err.Error()
+	if came.err != nil {
+		out.LastFailure = came.err.Error()
 	}
-	for h := range c.handles {
-		v := h.inUse()
-		out.BytesMapped += v.Bytes
-		i, found := slices.BinarySearchFunc(out.Versions, v, compareInUse)
-		if !found {
-			out.Versions = slices.Insert(out.Versions, i, v)
-			continue
-		}
-		same := &out.Versions[i]
-		same.Handles++
-		same.Bytes += v.Bytes
-		same.Newest, same.State = max(same.Newest, v.Newest), max(same.State, v.State)
-	}
+	c.holdings.describe(&out)
 	return out
 }
 

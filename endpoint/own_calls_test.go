@@ -91,9 +91,7 @@ func TestServerIsNoClientOfItself(t *testing.T) {
 		clients, self := s.clientsLocked(), s.self
 		s.mu.Unlock()
 		require.Zero(t, clients)
-		s.own.mu.Lock()
-		l := s.own.link
-		s.own.mu.Unlock()
+		l := s.own.current()
 		self.cut()
 		<-l.Done
 		require.Eventually(t, func() bool { // for a moment there are two

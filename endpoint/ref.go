@@ -117,7 +117,7 @@ func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 	if r.ref == nil || !r.ref.end(errReleased) {
 		return false, nil
 	}
-	return r.ref.client.returnReference(ctx, r.ref, true)
+	return r.ref.of.returnReference(ctx, r.ref, true)
 }
 
 // Close gives the reference back, without waiting for the server, and closes the tensors of the value. A second Close
@@ -126,7 +126,7 @@ func (r *Ref[T]) Close() error {
 	r.close.Do(func() {
 		r.net.remove()
 		if r.ref != nil && r.ref.end(errReleased) {
-			_, _ = r.ref.client.returnReference(context.Background(), r.ref, false)
+			_, _ = r.ref.of.returnReference(context.Background(), r.ref, false)
 		}
 		codec.CloseValue(r.value)
 	})

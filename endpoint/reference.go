@@ -13,7 +13,7 @@ import (
 
 // reference is one reference to a managed object: what a [Ref] is without its type.
 type reference struct {
-	client     *Client
+	of         *holdings
 	id, server string
 	done       chan struct{} // closed when err is set
 
@@ -23,8 +23,8 @@ type reference struct {
 	err   error      // why it is of no use any more
 }
 
-func newReference(c *Client, obj *message.ObjectRef) *reference {
-	return &reference{client: c, id: obj.ID, server: obj.Server, token: obj.Token, done: make(chan struct{})}
+func newReference(h *holdings, obj *message.ObjectRef) *reference {
+	return &reference{of: h, id: obj.ID, server: obj.Server, token: obj.Token, done: make(chan struct{})}
 }
 
 var errReleased = fmt.Errorf("reference to an object: %w", status.ErrClosed)
@@ -44,14 +44,14 @@ func (r *reference) end(err error) bool {
 // forgotten is called when nothing of a [Ref] is used any more and nobody has closed it. The reference goes back, if it
 // has not, unless memory of the value may be in use: then that is a leak; what and name tell where it came from.
 func (r *reference) forgotten(leak *driver.Leak, what, name string) {
-	r.client.start(func() {
-		log := r.client.log.With("object", r.id, what, name, "server", r.server)
+	r.of.conn.start(func() {
+		log := r.of.log.With("object", r.id, what, name, "server", r.server)
 		switch {
 		case leak != nil && r.reason() == nil:
 			driver.ReportLeak(*leak)
 			log.Warn("a reference to a managed object was not closed; it is kept, because a slice or address of its memory may be in use")
 		case leak == nil && r.end(errReleased):
-			_, _ = r.client.returnReference(context.Background(), r, false)
+			_, _ = r.of.returnReference(context.Background(), r, false)
 			log.Warn("a reference to a managed object was not closed")
 		}
 	})
@@ -69,7 +69,7 @@ func (r *reference) reason() error {
 	return r.err
 }
 
-// heldOn tells on which link the session has the reference.
+// heldOn is the link on which the session has the reference.
 func (r *reference) heldOn() *link.Link {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,11 +106,13 @@ func tokensOf(rows []message.ObjectReleased) map[uint64]string {
 	return tokens
 }
 
-// moveTo notes the link on which the session has the reference now; nil for none.
-func (r *reference) moveTo(l *link.Link) {
+// detach notes that a link is gone, and the reference with it.
+func (r *reference) detach(l *link.Link) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.link = l
+	if r.link == l {
+		r.link = nil
+	}
 }
 
 // attach notes a reference that was taken on a link, and its token. It is false when the reference is of no use any

@@ -65,9 +65,9 @@ type Event struct {
 // it, so a slow reader misses versions in between, never the newest, and holds up nobody. Of more than 16384 names it
 // keeps nothing, and says so by [EventOverflow].
 type Watcher struct {
-	client *Client
-	names  []string
-	wake   chan struct{} // has room for one
+	held  *holdings
+	names []string
+	wake  chan struct{} // has room for one
 
 	mu      sync.Mutex
 	link    *link.Link        // whose events count; nil while there is none
@@ -84,17 +84,13 @@ type Watcher struct {
 // is published now is told first. The caller closes the watcher.
 func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 	w := &Watcher{
-		client: c, names: slices.Clone(names), wake: make(chan struct{}, 1),
+		held: &c.holdings, names: slices.Clone(names), wake: make(chan struct{}, 1),
 		seen: map[string]uint64{}, pending: map[string]Event{},
 	}
 	// The client knows of the watcher before it asks on any connection: then whichever comes next takes it up.
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+	if !c.addWatcher(w) {
 		return nil, fmt.Errorf("watch: %w", status.ErrClosed)
 	}
-	c.watchers[w] = struct{}{}
-	c.mu.Unlock()
 	for {
 		l, err := c.connected(ctx)
 		if err == nil {
@@ -332,9 +328,7 @@ func (w *Watcher) take() (Event, bool, error) {
 
 // Close ends the watch. A second Close is nil.
 func (w *Watcher) Close() error {
-	w.client.mu.Lock()
-	delete(w.client.watchers, w)
-	w.client.mu.Unlock()
+	w.held.forgetWatcher(w)
 	w.end(status.ErrClosed)
 	return nil
 }

@@ -23,51 +23,50 @@ const (
 
 var errSilent = fmt.Errorf("%w: the owner has not answered for %v", status.ErrUnavailable, resumeSilence)
 
-// resume takes up on a new connection what handles, watchers and references had on the old one. An error is of the
-// connection: who has been on it by then is told that it is lost.
-func (c *Client) resume(l *link.Link) error {
+// resume implements dependents: it takes up on a new connection what handles, watchers and references had on the old
+// one. After an error, those that are on the new one already hear that it is lost.
+func (h *holdings) resume(l *link.Link) error {
 	defer l.News.Expect()()
-	err := allWhileAnswered(c.ctx, c.toResume(l))
+	err := allWhileAnswered(h.conn.ctx, h.toResume(l))
 	if err == nil {
 		err = l.Reason()
 	}
 	if err != nil {
 		l.Cut()
-		c.ownerLost(l)
-		c.referencesLost(l)
+		h.lost(l)
 	}
 	return err
 }
 
-// catchUp takes up what became known to the client while the connection was made, too late for resume and too early to
-// find it.
-func (c *Client) catchUp(l *link.Link) {
-	if jobs := c.toResume(l); len(jobs) > 0 {
-		c.onNext(func(_ context.Context, l *link.Link) error {
+// catchUp implements dependents: it takes up what was registered while the connection was made, too late for resume and
+// too early to find the connection.
+func (h *holdings) catchUp(l *link.Link) {
+	if jobs := h.toResume(l); len(jobs) > 0 {
+		h.conn.onNext(func(_ context.Context, l *link.Link) error {
 			defer l.News.Expect()()
-			return allWhileAnswered(c.ctx, jobs)
+			return allWhileAnswered(h.conn.ctx, jobs)
 		})
 	}
 }
 
 // toResume is what is to be taken up on a connection.
-func (c *Client) toResume(l *link.Link) []func(context.Context) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (h *holdings) toResume(l *link.Link) []func(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	var jobs []func(context.Context) error
-	for w := range c.watchers {
+	for w := range h.watchers {
 		if !w.on(l) {
-			jobs = append(jobs, func(ctx context.Context) error { return c.resumeWatcher(ctx, l, w) })
+			jobs = append(jobs, func(ctx context.Context) error { return h.resumeWatcher(ctx, l, w) })
 		}
 	}
-	for h := range c.handles {
-		if !h.settledOn(l) {
-			jobs = append(jobs, func(ctx context.Context) error { return c.resumeHandle(ctx, l, h) })
+	for a := range h.handles {
+		if !a.settledOn(l) {
+			jobs = append(jobs, func(ctx context.Context) error { return h.resumeHandle(ctx, l, a) })
 		}
 	}
-	for _, r := range c.refs.all() {
+	for _, r := range h.refs.all() {
 		if r.heldOn() != l {
-			jobs = append(jobs, func(ctx context.Context) error { return c.resumeReference(ctx, l, r) })
+			jobs = append(jobs, func(ctx context.Context) error { return h.resumeReference(ctx, l, r) })
 		}
 	}
 	return jobs
@@ -108,7 +107,7 @@ func refused(err error) bool {
 }
 
 // resumeWatcher takes up a watch. If the owner refuses it, the watcher ends.
-func (c *Client) resumeWatcher(ctx context.Context, l *link.Link, w *Watcher) error {
+func (h *holdings) resumeWatcher(ctx context.Context, l *link.Link, w *Watcher) error {
 	err := w.begin(ctx, l, true)
 	if w.ended() { // closed meanwhile: it ends alone
 		return nil
@@ -116,31 +115,29 @@ func (c *Client) resumeWatcher(ctx context.Context, l *link.Link, w *Watcher) er
 	if !refused(err) {
 		return err
 	}
-	c.mu.Lock()
-	delete(c.watchers, w)
-	c.mu.Unlock()
+	h.forgetWatcher(w)
 	w.end(err)
 	return nil
 }
 
 // resumeHandle takes the lease of a handle again, or finds that the owner does not know its version any more. If the
 // owner refuses it, the handle goes on without a lease.
-func (c *Client) resumeHandle(ctx context.Context, l *link.Link, h *attachment) error {
-	if h.settledOn(l) {
+func (h *holdings) resumeHandle(ctx context.Context, l *link.Link, a *attachment) error {
+	if a.settledOn(l) {
 		return nil
 	}
-	if l.Server.Server != h.server {
-		h.orphan()
+	if l.Server.Server != a.server {
+		a.orphan()
 		return nil
 	}
-	ask := message.Acquire{Name: h.name, Version: h.version}
-	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpAcquire, Body: ask, Event: h.eventsOf(l), Late: l.ReleaseLate})
+	ask := message.Acquire{Name: a.name, Version: a.version}
+	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpAcquire, Body: ask, Event: a.eventsOf(l), Late: l.ReleaseLate})
 	switch {
 	case errors.Is(err, status.ErrNotFound):
-		h.orphan()
+		a.orphan()
 		return nil
 	case refused(err):
-		c.log.Warn("a lease was not taken again", "name", h.name, "version", h.version, "error", err)
+		h.log.Warn("a lease was not taken again", "name", a.name, "version", a.version, "error", err)
 		return nil
 	case err != nil:
 		return err
@@ -150,7 +147,7 @@ func (c *Client) resumeHandle(ctx context.Context, l *link.Link, h *attachment) 
 	if err := link.DecodeAnswer(frame, &got); err != nil {
 		return err
 	}
-	if !h.leased(l, got.Lease, id) {
+	if !a.leased(l, got.Lease, id) {
 		l.Release(got.Lease, id)
 	}
 	return nil
@@ -158,24 +155,24 @@ func (c *Client) resumeHandle(ctx context.Context, l *link.Link, h *attachment) 
 
 // resumeReference takes a reference again, or finds that its object is gone, or not to be had. News of objects is
 // expected meanwhile.
-func (c *Client) resumeReference(ctx context.Context, l *link.Link, r *reference) error {
+func (h *holdings) resumeReference(ctx context.Context, l *link.Link, r *reference) error {
 	switch {
 	case r.heldOn() == l:
 		return nil
 	case r.server != l.Server.Server:
-		c.lose(r, status.StaleServerMismatch)
+		h.lose(r, status.StaleServerMismatch)
 		return nil
 	}
 	if r.reason() != nil { // it was given back meanwhile
 		return nil
 	}
-	if err := c.watchObjects(ctx, l); err != nil {
+	if err := h.watchObjects(ctx, l); err != nil {
 		return err
 	}
 	_, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpObjectRefer, Body: message.Object{ID: r.id}})
 	switch {
 	case errors.Is(err, status.ErrStale), refused(err):
-		c.lose(r, status.StaleObjectMissing)
+		h.lose(r, status.StaleObjectMissing)
 		return nil
 	case err != nil:
 		return err
@@ -190,34 +187,7 @@ func (c *Client) resumeReference(ctx context.Context, l *link.Link, r *reference
 	case !r.attach(l, again.Token):
 		l.ReleaseObject(r.id, again.Token)
 	case l.News.HeardOf(r.id): // before it was known to be held here
-		c.lose(r, status.StaleObjectMissing)
+		h.lose(r, status.StaleObjectMissing)
 	}
 	return nil
-}
-
-// ownerLost tells handles and watchers that the connection is gone.
-func (c *Client) ownerLost(l *link.Link) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for h := range c.handles {
-		h.detach(l)
-	}
-	for w := range c.watchers {
-		w.lost(l)
-	}
-}
-
-// referencesLost tells the references of a connection that it has ended. Where its owner has said that it is leaving,
-// their objects are gone too.
-func (c *Client) referencesLost(l *link.Link) {
-	left := l.Left()
-	for _, r := range c.references() {
-		switch {
-		case r.heldOn() != l:
-		case left:
-			c.lose(r, status.StaleObjectMissing)
-		default:
-			r.moveTo(nil)
-		}
-	}
 }

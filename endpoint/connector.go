@@ -4,16 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -26,6 +30,59 @@ const (
 	dialTimeout  = 5 * time.Second
 )
 
+// dependents are what lives on the connections of a client, and does not end with one of them. Its methods are called
+// without the connector's lock.
+type dependents interface {
+	// needed reports whether any of them needs a connection.
+	needed() bool
+	// resume takes them up on a new connection. An error is of the connection, which is given up.
+	resume(l *link.Link) error
+	// catchUp takes up what came too late for resume.
+	catchUp(l *link.Link)
+	// lost tells them that a connection is over.
+	lost(l *link.Link)
+}
+
+// connector keeps a client connected for as long as somebody needs it: a request that waits, or what lives on its
+// connections.
+type connector struct {
+	opts    ClientOptions
+	devices transfer.Devices
+	// dialSelf connects a server's own client to it; nil for others.
+	dialSelf func() (*inproc.Pipe, message.Hello, error)
+	tenants  dependents
+
+	ctx  context.Context // ends with the client
+	stop context.CancelFunc
+	work sync.WaitGroup // dialing, connections, and what was begun by start and onNext; added to under mu while not closed
+
+	mu      sync.Mutex
+	link    *link.Link              // for requests; nil while there is no connection
+	links   map[*link.Link]struct{} // that have not ended: link, and those whose owners have said goodbye and still answer
+	attempt *attempt
+	failed  int  // attempts in a row
+	eager   bool // dials though nobody needs a connection, until it has had one
+	dials   dials
+	closed  bool
+}
+
+// dials are what came of a client's attempts to connect.
+type dials struct {
+	connections, failures uint64
+	since                 time.Time // of the last connection
+	err                   error     // of the last failure
+}
+
+func (d *dials) succeeded() {
+	d.connections++
+	d.since = time.Now()
+}
+
+func (d *dials) failed(err error) {
+	d.failures++
+	d.err = err
+}
+
 // attempt is one try to connect, shared by all who need the connection.
 type attempt struct {
 	now  chan struct{} // closed to skip the pause before it
@@ -35,7 +92,7 @@ type attempt struct {
 }
 
 // connected returns the live connection, or dials until there is one or ctx ends.
-func (c *Client) connected(ctx context.Context) (*link.Link, error) {
+func (c *connector) connected(ctx context.Context) (*link.Link, error) {
 	for {
 		l, a, err := c.linkOrAttempt(false)
 		if err != nil || l != nil {
@@ -49,7 +106,7 @@ func (c *Client) connected(ctx context.Context) (*link.Link, error) {
 }
 
 // connectNow returns the live connection, or that of a single attempt without a pause before it.
-func (c *Client) connectNow(ctx context.Context) (*link.Link, error) {
+func (c *connector) connectNow(ctx context.Context) (*link.Link, error) {
 	l, a, err := c.linkOrAttempt(true)
 	if err != nil || l != nil {
 		return l, err
@@ -68,7 +125,7 @@ func (a *attempt) wait(ctx context.Context) (*link.Link, error) {
 }
 
 // linkOrAttempt returns the live connection, or else the attempt under way, which it starts if there is none.
-func (c *Client) linkOrAttempt(now bool) (*link.Link, *attempt, error) {
+func (c *connector) linkOrAttempt(now bool) (*link.Link, *attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -95,7 +152,7 @@ func (c *Client) linkOrAttempt(now bool) (*link.Link, *attempt, error) {
 }
 
 // closedError is what requests get after Close.
-func (c *Client) closedError() error {
+func (c *connector) closedError() error {
 	if c.dialSelf != nil {
 		return status.ErrServerClosing
 	}
@@ -103,7 +160,7 @@ func (c *Client) closedError() error {
 }
 
 // try makes one attempt after a pause that grows with the number of failures before it.
-func (c *Client) try(a *attempt, failures int) {
+func (c *connector) try(a *attempt, failures int) {
 	defer c.work.Done()
 	c.pause(a, failures)
 	a.link, a.err = c.open()
@@ -112,7 +169,7 @@ func (c *Client) try(a *attempt, failures int) {
 }
 
 // pause waits before an attempt.
-func (c *Client) pause(a *attempt, failures int) {
+func (c *connector) pause(a *attempt, failures int) {
 	if failures == 0 {
 		return
 	}
@@ -128,7 +185,7 @@ func (c *Client) pause(a *attempt, failures int) {
 }
 
 // settle notes what came of the attempt, and starts the next one if somebody still needs a connection.
-func (c *Client) settle(a *attempt) {
+func (c *connector) settle(a *attempt) {
 	c.mu.Lock()
 	c.attempt = nil
 	if a.err != nil {
@@ -156,13 +213,13 @@ func (c *Client) settle(a *attempt) {
 	c.work.Add(1)
 	c.mu.Unlock()
 	go c.tend(a.link, before)
-	c.catchUp(a.link)
+	c.tenants.catchUp(a.link)
 }
 
 // tend sees to it that handles and watchers get another connection when this one is over, and waits for its end: an
 // owner that has said goodbye still answers what it was asked before. A connection that was over at once counts as one
 // failure more than there were before it.
-func (c *Client) tend(l *link.Link, failed int) {
+func (c *connector) tend(l *link.Link, failed int) {
 	defer c.work.Done()
 	start := time.Now()
 	<-l.Over
@@ -174,8 +231,7 @@ func (c *Client) tend(l *link.Link, failed int) {
 		c.failed = max(c.failed, failed+1)
 	}
 	c.mu.Unlock()
-	c.ownerLost(l)
-	c.referencesLost(l)
+	c.tenants.lost(l)
 	c.keepTrying()
 	l.Wait()
 	c.mu.Lock()
@@ -183,19 +239,18 @@ func (c *Client) tend(l *link.Link, failed int) {
 	c.mu.Unlock()
 }
 
-// keepTrying starts an attempt if handles, watchers or references need a connection, or the client has not had one yet
-// that shall.
-func (c *Client) keepTrying() {
+// keepTrying starts an attempt if something lives on the connections, or the client has not had one yet that shall.
+func (c *connector) keepTrying() {
 	c.mu.Lock()
-	needed := !c.closed && (c.eager || len(c.handles)+len(c.watchers)+c.refs.count > 0)
+	closed, eager := c.closed, c.eager
 	c.mu.Unlock()
-	if needed {
+	if !closed && (eager || c.tenants.needed()) {
 		_, _, _ = c.linkOrAttempt(false)
 	}
 }
 
 // open dials, introduces the client, and takes up again what handles and watchers had.
-func (c *Client) open() (*link.Link, error) {
+func (c *connector) open() (*link.Link, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
 	l, err := c.meet(ctx)
@@ -203,14 +258,14 @@ func (c *Client) open() (*link.Link, error) {
 		return nil, err
 	}
 	go l.Read()
-	if err := c.resume(l); err != nil {
+	if err := c.tenants.resume(l); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
 // meet introduces the client to the owner, over the socket unless that is one of this process.
-func (c *Client) meet(ctx context.Context) (l *link.Link, err error) {
+func (c *connector) meet(ctx context.Context) (l *link.Link, err error) {
 	if c.dialSelf != nil {
 		conn, hello, err := c.dialSelf()
 		if err != nil {
@@ -238,7 +293,7 @@ func (c *Client) meet(ctx context.Context) (l *link.Link, err error) {
 }
 
 // dial connects and checks who the owner is, by what the kernel says of it.
-func (c *Client) dial(ctx context.Context) (*wire.Conn, error) {
+func (c *connector) dial(ctx context.Context) (*wire.Conn, error) {
 	raw, err := connect(ctx, c.opts.Socket)
 	if err != nil {
 		return nil, dialError(c.opts.Socket, err)
@@ -272,7 +327,7 @@ func connect(ctx context.Context, socket string) (net.Conn, error) {
 }
 
 // trusted reports whether a peer may be the owner, by what the kernel says of it.
-func (c *Client) trusted(peer wire.Credentials) error {
+func (c *connector) trusted(peer wire.Credentials) error {
 	if peer.SameUser() || slices.Contains(c.opts.AllowUIDs, peer.UID) {
 		return nil
 	}
@@ -295,4 +350,93 @@ func dialError(socket string, err error) error {
 		return fmt.Errorf("%w on %s: its queue of clients is full: %w", status.ErrUnavailable, socket, err)
 	}
 	return fmt.Errorf("%w on %s: %w", status.ErrUnavailable, socket, err)
+}
+
+// introduction is the client's hello.
+func (c *connector) introduction() message.Hello {
+	label := c.opts.Label
+	if label == "" {
+		label = filepath.Base(os.Args[0])
+	}
+	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.Describe(), Features: features()}
+}
+
+// onNext takes something up again on the connection that there is now, or leaves it to the next one. An error is of the
+// connection.
+func (c *connector) onNext(resume func(context.Context, *link.Link) error) {
+	c.mu.Lock()
+	l := c.link
+	if l != nil { // so the client is not closed
+		c.work.Add(1)
+	}
+	c.mu.Unlock()
+	if l == nil {
+		c.keepTrying()
+		return
+	}
+	go func() {
+		defer c.work.Done()
+		_ = resume(c.ctx, l) // with the connection goes what could not be taken up, and the next one sees to it
+	}()
+}
+
+// start runs something short that nobody waits for but Close; not at all where that was called already.
+func (c *connector) start(what func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.work.Go(what)
+}
+
+// current returns the connection for requests; nil while there is none.
+func (c *connector) current() *link.Link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link
+}
+
+// live returns the connections that have not ended.
+func (c *connector) live() []*link.Link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Keys(c.links))
+}
+
+// end notes that the client was closed: nothing is dialled or begun any more. It returns the connections there are, and
+// false where it was closed before.
+func (c *connector) end() (links []*link.Link, first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, false
+	}
+	links = slices.Collect(maps.Keys(c.links))
+	c.closed, c.link, c.links = true, nil, nil
+	c.stop()
+	return links, true
+}
+
+// standing describes the connection at this moment.
+func (c *connector) standing() (state ClientState, server string, d dials) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	state = c.stateLocked()
+	if state == StateConnected {
+		server = c.link.Server.Server
+	}
+	return state, server, c.dials
+}
+
+func (c *connector) stateLocked() ClientState {
+	switch {
+	case c.closed:
+		return StateClosed
+	case c.link != nil && c.link.Reason() == nil:
+		return StateConnected
+	case c.attempt != nil || c.link != nil: // a connection that is over is given up, and the next one begun, at once
+		return StateConnecting
+	}
+	return StateIdle
 }
