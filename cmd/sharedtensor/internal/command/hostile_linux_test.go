@@ -54,6 +54,36 @@ var hostileCommands = []string{
 	"invalidate f x=1 --json", "publish m=model.safetensors", "withdraw m", "doctor", "doctor --json", "call f x=@m:t",
 }
 
+// hostileWatches are those that go on until they are told to stop.
+var hostileWatches = [][]string{{"tasks", "--watch"}, {"tasks", "--watch", "--json"}, {"watch"}, {"watch", "--json"}, {"watch", "m"}}
+
+// askNobody are the commands that ask no owner, or only one of their own, and why nothing hostile reaches them that way.
+var askNobody = map[string]string{
+	"serve": "it reads files, see TestHostileFilesReachNoTerminal", "demo": "its owners are its own; it reads files, see there",
+	"bench": "its owners are its own", "completion": "prints a script", "help": "prints help", "version": "prints what was built",
+}
+
+// D14: a command that is added is fed by a hostile owner too, or says why it cannot be.
+func TestHostileOwnerFeedsEveryCommand(t *testing.T) {
+	root := newRootCommand()
+	root.InitDefaultCompletionCmd()
+	fed := map[string]bool{}
+	for _, line := range hostileCommands {
+		fed[strings.Fields(line)[0]] = true
+	}
+	for _, words := range hostileWatches {
+		fed[words[0]] = true
+	}
+	for _, c := range root.Commands() {
+		if c.Hidden {
+			continue // a process of another command
+		}
+		require.NotEqual(t, fed[c.Name()], askNobody[c.Name()] != "", "is %s fed with what a hostile owner says?", c.Name())
+		delete(fed, c.Name())
+	}
+	require.Empty(t, fed, "there are no such commands")
+}
+
 // D13, D14: whatever an owner says, no command lets a control character through to the terminal or breaks down over a
 // number.
 func TestHostileOwnerReachesNoTerminal(t *testing.T) {
@@ -82,7 +112,7 @@ func TestHostileOwnerReachesNoTerminal(t *testing.T) {
 				r := p.run("__complete", line, "")
 				requireHarmless(t, strings.ReplaceAll(r.stdout, "\t", " "), mood, "completion of", line)
 			}
-			for _, line := range [][]string{{"tasks", "--watch"}, {"tasks", "--watch", "--json"}, {"watch"}, {"watch", "--json"}} {
+			for _, line := range hostileWatches {
 				s := p.start(p.command(append(line, "--timeout", "5s")...))
 				time.Sleep(200 * time.Millisecond)
 				s.signal(syscall.SIGINT)
