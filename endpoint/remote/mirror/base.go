@@ -14,19 +14,23 @@ import (
 type base struct {
 	closer   func() error // of the memory
 	digest   module.Digest
+	tensors  int
+	bytes    int64
 	metadata map[string]string
 	byDigest map[module.Digest][]byte
 	byName   map[string]module.Digest
-	lease    *lease // of the same version at the source; nil where there is none
-	server   string // of the owner here
-	version  uint64 // there
+	lease    *lease          // of the same version at the source; nil where there is none
+	server   string          // of the owner here
+	version  uint64          // there
+	address  string          // of what it was made of, with its revision
+	files    map[string]bool // identities of the files that it was made of; nil where it was made of none
 }
 
 // newBase is a base over the tensors of a state dict, which stays open until closer is called. Tensors whose bytes the
 // processor does not address are left out.
 func newBase(sd *module.StateDict, m *manifest, closer func() error) *base {
 	b := &base{
-		closer: closer, digest: m.digest(), metadata: m.metadata, byDigest: map[module.Digest][]byte{}, byName: map[string]module.Digest{},
+		closer: closer, digest: m.digest(), tensors: len(m.tensors), bytes: m.bytes, metadata: m.metadata, byDigest: map[module.Digest][]byte{}, byName: map[string]module.Digest{},
 	}
 	for i := range m.tensors {
 		one := &m.tensors[i]
@@ -48,11 +52,11 @@ func (b *base) is(m *manifest) bool {
 }
 
 // close gives the memory and the lease back. Closing nil does nothing.
-func (b *base) close(s *source) error {
+func (b *base) close() error {
 	if b == nil {
 		return nil
 	}
-	b.lease.end(s)
+	b.lease.end()
 	return b.closer()
 }
 
@@ -74,8 +78,22 @@ func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string) (*bas
 	m := &manifest{metadata: sd.Metadata}
 	for name, t := range sd.All() {
 		m.tensors = append(m.tensors, tensorEntry{module.NamedSpec{Name: name, DType: t.DType(), Shape: t.Shape()}, t.Bytes(), digests[name]})
+		m.bytes += t.Bytes()
+	}
+	for _, group := range sd.Aliases() { // tied names have their bytes once
+		t, _ := sd.Get(group[0])
+		m.bytes -= int64(len(group)-1) * t.Bytes()
 	}
 	b := newBase(sd, m, h.Close)
 	b.server, b.version = h.ServerID(), h.Version()
+	info, err := owner.Info(ctx, name)
+	if err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	for _, v := range info.Versions {
+		if v.Version == b.version {
+			b.address = v.Source
+		}
+	}
 	return b, nil
 }

@@ -1,4 +1,5 @@
-// Package mirror makes a model that another host's gateway serves a model of the owner on this host.
+// Package mirror makes a model that lies elsewhere a model of the owner on this host: one that another host's gateway
+// serves, or safetensors files in a folder, at the Hugging Face hub, in an OCI registry, or in a bucket.
 //
 //	m, err := mirror.New(mirror.Options{Source: "https://gpu7:2537/llm", Owner: client, Device: dev})
 //	result, err := m.Pull(ctx)    // once

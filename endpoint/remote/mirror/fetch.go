@@ -2,18 +2,15 @@ package mirror
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"hash"
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
-	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 )
 
 // readBytes is how much of a connection is read at once.
@@ -24,39 +21,7 @@ type download struct {
 	entry *tensorEntry
 	data  []byte        // its memory in the slab
 	done  *atomic.Int64 // bytes in place, of all
-	sum   runningDigest
-}
-
-// runningDigest is the digest of bytes that arrive in pieces, out of order, of which several may arrive at once. Pieces
-// are hashed soon after they came, while the processor's cache has them.
-type runningDigest struct {
-	mu      sync.Mutex
-	there   []bool
-	next    int
-	hashing bool
-	hash    hash.Hash
-}
-
-// arrived notes a piece, and hashes what can be hashed now unless another goroutine does. It reports whether the digest
-// is complete, to one caller.
-func (r *runningDigest) arrived(piece int, data []byte, pieceBytes int64) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.there[piece] = true
-	if r.hashing {
-		return false
-	}
-	r.hashing = true
-	for r.next < len(r.there) && r.there[r.next] {
-		begin := int64(r.next) * pieceBytes
-		part := data[begin:min(begin+pieceBytes, int64(len(data)))]
-		r.mu.Unlock()
-		r.hash.Write(part)
-		r.mu.Lock()
-		r.next++
-	}
-	r.hashing = false
-	return r.next == len(r.there)
+	sum   *runningDigest
 }
 
 // fetcher fetches tensors of one version.
@@ -88,9 +53,8 @@ func (f *fetcher) fetch(ctx context.Context, list []*download) error {
 func (f *fetcher) fetchRanges(ctx context.Context, list []*download) error {
 	var jobs []rangeJob
 	for _, d := range list {
-		pieces := int((int64(len(d.data))-1)/f.rangeBytes) + 1
-		d.sum = runningDigest{there: make([]bool, pieces), hash: sha256.New()}
-		for piece := range pieces {
+		d.sum = newRunningDigest(int64(len(d.data)), f.rangeBytes, f.rangeBytes, writeBytes(d.data))
+		for piece := range d.sum.pieces() {
 			jobs = append(jobs, rangeJob{d, piece})
 		}
 	}
@@ -133,10 +97,10 @@ func (f *fetcher) run(ctx context.Context, j rangeJob) error {
 	if err != nil {
 		return fmt.Errorf("tensor %q: %w", j.entry.Name, err)
 	}
-	if !j.sum.arrived(j.piece, j.data, f.rangeBytes) {
+	if !j.sum.arrived(j.piece) {
 		return nil
 	}
-	if got := module.Digest(j.sum.hash.Sum(nil)); got != j.entry.digest {
+	if got := j.sum.digest(); got != j.entry.digest {
 		return fmt.Errorf("tensor %q: %w: its bytes have %v, and the manifest says %v", j.entry.Name, ErrDigest, got, j.entry.digest)
 	}
 	return nil
@@ -157,11 +121,11 @@ func (f *fetcher) read(ctx context.Context, d *download, begin, end int64) (int6
 		return 0, err
 	}
 	defer a.Close()
-	if err := checkRange(a.Response, begin, end, size); err != nil {
+	if err := store.CheckRange(a.Response, begin, end, size); err != nil {
 		return 0, err
 	}
 	if tag := a.Header.Get("ETag"); tag != "" && tag != etag(d.entry.digest) {
-		return 0, fmt.Errorf("%w: %w: the bytes are those of %s", errChanged, ErrDigest, shortened(tag))
+		return 0, fmt.Errorf("%w: %w: the bytes are those of %s", errChanged, ErrDigest, store.Shortened(tag))
 	}
 	at := begin
 	for at < end {
@@ -178,20 +142,4 @@ func (f *fetcher) read(ctx context.Context, d *download, begin, end int64) (int6
 	// The end of the body is read too, so that the connection is used again; by its length nothing can come behind it.
 	_, _ = a.Read(make([]byte, 1))
 	return at - begin, nil
-}
-
-// checkRange holds an answer to the range that was asked for. A body without a length may have no end.
-func checkRange(r *http.Response, begin, end, size int64) error {
-	partial := begin > 0 || end < size
-	if r.ContentLength != end-begin || partial != (r.StatusCode == http.StatusPartialContent) {
-		if partial && r.StatusCode == http.StatusOK && r.ContentLength == size {
-			return errNoRanges
-		}
-		return fmt.Errorf("%w: asked for bytes %d to %d of %d, it sends status %d and %d bytes", ErrSource, begin, end, size, r.StatusCode, r.ContentLength)
-	}
-	want := "bytes " + strconv.FormatInt(begin, 10) + "-" + strconv.FormatInt(end-1, 10) + "/" + strconv.FormatInt(size, 10)
-	if got := r.Header.Get("Content-Range"); partial && got != want {
-		return fmt.Errorf("%w: asked for %q it sends %q", ErrSource, want, shortened(got))
-	}
-	return nil
 }

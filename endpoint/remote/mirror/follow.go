@@ -18,9 +18,9 @@ const maxWait = 20 * time.Second
 // Versions that come while one is fetched are skipped but for the newest. What fails is told and tried again, for ever:
 // a source or an owner that goes away and comes back is gone on with, and an owner that has lost the name gets it again
 // from memory. Only the first pull may fail for good, where trying again cannot help. A source with a version in its
-// URL has nothing to follow.
+// address has nothing to follow. Places other than gateways are looked at every Options.Poll.
 func (m *Mirror) Follow(ctx context.Context) error {
-	if m.source.version != 0 {
+	if m.place == nil && m.source.version != 0 || m.place != nil && m.place.Pinned() {
 		return fmt.Errorf("%w: the source names a version, and versions do not change", errors.ErrUnsupported)
 	}
 	pause := time.Second
@@ -34,7 +34,7 @@ func (m *Mirror) Follow(ctx context.Context) error {
 		case !pulled && !passing(err) && !errors.Is(err, errChanged), !pulled && ownerRefuses(err):
 			return err
 		default:
-			m.source.retry(err)
+			m.attempts.retry(err)
 			_ = sleep(ctx, pause) // the loop's condition tells
 			pause = min(2*pause, maxWait)
 		}
@@ -57,7 +57,11 @@ func (m *Mirror) awaitChange(ctx context.Context) {
 		defer cancel()
 		m.awaitOwner(ctx)
 	}()
-	m.awaitSource(ctx)
+	if m.place != nil {
+		m.awaitPlace(ctx)
+	} else {
+		m.awaitSource(ctx)
+	}
 	cancel()
 	<-ended
 }
@@ -79,9 +83,25 @@ func (m *Mirror) awaitSource(ctx context.Context) {
 		case err == nil:
 			pause = 500 * time.Millisecond
 		case ctx.Err() == nil:
-			m.source.retry(err)
+			m.attempts.retry(err)
 			_ = sleep(ctx, pause) // the loop's condition tells
 			pause = min(2*pause, maxWait/2)
+		}
+	}
+}
+
+// awaitPlace looks at the place until it has another model than the one that was made from it.
+func (m *Mirror) awaitPlace(ctx context.Context) {
+	for sleep(ctx, m.options.Poll) == nil {
+		found, err := m.find(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			m.attempts.retry(err)
+		case err == nil && found.Source != m.base.address:
+			_ = found.Close() // it was only looked at
+			return
+		case err == nil:
+			_ = found.Close() // as above
 		}
 	}
 }

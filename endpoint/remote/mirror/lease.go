@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 )
 
 // leaseLength is how long the source keeps a version without hearing of this mirror.
@@ -20,6 +22,7 @@ type lease struct {
 	Version  uint64 `json:"version"`
 	ServerID string `json:"server_id"`
 
+	source  *source
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
@@ -27,11 +30,11 @@ type lease struct {
 // takeLease has the source keep a version; 0 stands for the newest. It returns nil where the source cannot: then the
 // version may go while it is fetched, which is noticed.
 func (s *source) takeLease(ctx context.Context, version uint64) (*lease, error) {
-	l := &lease{}
+	l := &lease{source: s}
 	err := s.again(ctx, func() (bool, error) {
 		err := s.object(ctx, http.MethodPost, s.path(version, fmt.Sprintf("/leases?seconds=%d", int(leaseLength.Seconds()))), l)
-		var status *statusError
-		if errors.As(err, &status) && (status.status == http.StatusTooManyRequests || status.status == http.StatusNotFound) {
+		var status *store.StatusError
+		if errors.As(err, &status) && (status.Status == http.StatusTooManyRequests || status.Status == http.StatusNotFound) {
 			return false, nil // a manifest that is not there either will say so
 		}
 		return false, err
@@ -41,7 +44,7 @@ func (s *source) takeLease(ctx context.Context, version uint64) (*lease, error) 
 	}
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
-	l.running.Go(func() { l.renew(renewing, s) })
+	l.running.Go(func() { l.renew(renewing) })
 	return l, nil
 }
 
@@ -49,16 +52,16 @@ func (s *source) takeLease(ctx context.Context, version uint64) (*lease, error) 
 func (l *lease) path() string { return "/v1/leases/" + url.PathEscape(l.ID) }
 
 // renew keeps the lease until ctx ends or the source does not know it any more.
-func (l *lease) renew(ctx context.Context, s *source) {
+func (l *lease) renew(ctx context.Context) {
 	for sleep(ctx, leaseLength/4) == nil {
-		if err := s.object(ctx, http.MethodPost, l.path(), &struct{}{}); errors.Is(err, ErrNotFound) {
+		if err := l.source.object(ctx, http.MethodPost, l.path(), &struct{}{}); errors.Is(err, ErrNotFound) {
 			return
 		}
 	}
 }
 
 // end gives the lease back, within a second: one that cannot be given back ends by itself. Ending nil does nothing.
-func (l *lease) end(s *source) {
+func (l *lease) end() {
 	if l == nil {
 		return
 	}
@@ -66,5 +69,5 @@ func (l *lease) end(s *source) {
 	l.running.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = s.object(ctx, http.MethodDelete, l.path(), nil)
+	_ = l.source.object(ctx, http.MethodDelete, l.path(), nil)
 }

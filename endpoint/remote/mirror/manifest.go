@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -70,7 +71,7 @@ func parseManifest(text []byte, limit int64) (*manifest, error) {
 	for i := range raw.Tensors {
 		one, err := m.entry(&raw.Tensors[i], byName)
 		if err != nil {
-			return nil, fmt.Errorf("tensor %q: %w", shortened(raw.Tensors[i].Name), err)
+			return nil, fmt.Errorf("tensor %q: %w", store.Shortened(raw.Tensors[i].Name), err)
 		}
 		// The slab's gaps count too, or a million empty tensors would be nothing.
 		if m.bytes += one.bytes; one.TiedTo == "" && one.bytes > limit-(m.bytes-one.bytes)-int64(i)*module.Alignment {
@@ -115,7 +116,7 @@ func (m *manifest) entry(raw *tensorJSON, byName map[string]int) (out tensorEntr
 func (m *manifest) tie(out *tensorEntry, byName map[string]int) error {
 	at, found := byName[out.TiedTo]
 	if !found || m.tensors[at].DType != out.DType || !m.tensors[at].Shape.Equal(out.Shape) || m.tensors[at].TiedTo != "" {
-		return fmt.Errorf("%w: tied to %q, which is no earlier tensor of its type and shape", ErrSource, shortened(out.TiedTo))
+		return fmt.Errorf("%w: tied to %q, which is no earlier tensor of its type and shape", ErrSource, store.Shortened(out.TiedTo))
 	}
 	out.digest = m.tensors[at].digest
 	return nil
@@ -144,12 +145,4 @@ func (m *manifest) digest() module.Digest {
 		h.Write(t.digest[:])
 	}
 	return module.Digest(h.Sum(nil))
-}
-
-// shortened is a name of the source's for an error.
-func shortened(name string) string {
-	if len(name) > 200 {
-		return strings.ToValidUTF8(name[:200], "") + "…"
-	}
-	return name
 }

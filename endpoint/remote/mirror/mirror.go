@@ -9,6 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -19,11 +20,14 @@ const (
 	DefaultMaxBytes    = 64 << 30
 	DefaultStall       = 30 * time.Second
 	DefaultPatience    = time.Minute
+	DefaultPoll        = 15 * time.Second
 )
 
 // Options say what is mirrored, and from where to where. Zero values stand for the defaults.
 type Options struct {
-	// Source is https://HOST:2537/NAME, or NAME@VERSION for a version other than the newest.
+	// Source is https://HOST:2537/NAME at a gateway, or NAME@VERSION for a version other than the newest; or where
+	// safetensors files are: file:///PATH, hf://ORG/MODEL[@REVISION], oci://HOST/REPOSITORY[:TAG|@DIGEST] or
+	// s3://BUCKET/KEY.
 	Source string
 	// Name is the name at the owner of this host; that of the source where it is empty.
 	Name string
@@ -32,7 +36,8 @@ type Options struct {
 	Owner *endpoint.Client
 	// Device is where the model goes: memory that the processor addresses, such as that of package host. Borrowed.
 	Device driver.Device
-	// Token is the token that the source asks for. It is sent to the source's host only.
+	// Token is the token that a gateway or the hub asks for. It is sent to the source's host only. Registries and
+	// buckets take what their own tools have: Docker's configuration, and Amazon's variables and files.
 	Token string
 	// TLS is how an https source is reached; nil for the certificate authorities of this system.
 	TLS *tls.Config
@@ -46,6 +51,8 @@ type Options struct {
 	// Stall is how long the source may send nothing before its connection is given up, Patience how long connections
 	// may fail without getting any further before Pull gives up. Follow goes on.
 	Stall, Patience time.Duration
+	// Poll is how often Follow looks at a source that is no gateway.
+	Poll time.Duration
 	// Events is told what goes on, from one goroutine at a time; it may be nil.
 	Events func(Event)
 }
@@ -86,7 +93,9 @@ type Result struct {
 	Name          string `json:"name"`
 	Version       uint64 `json:"version"`
 	Source        string `json:"source"`
-	SourceVersion uint64 `json:"source_version"`
+	SourceVersion uint64 `json:"source_version,omitempty"`
+	// Revision is the source with what was found there, where it has no numbers: a commit, a digest.
+	Revision string `json:"revision,omitempty"`
 	// Digest is what module.StateDictDigest is of the model, in hexadecimal.
 	Digest string `json:"digest"`
 	// Tensors is how many names it has, Bytes the size of their elements.
@@ -106,11 +115,13 @@ type Result struct {
 
 // Mirror mirrors one model. Its methods must not be called at the same time.
 type Mirror struct {
-	options Options
-	source  *source
-	base    *base // what is here already; nil before the first Pull, and where there is nothing
-	known   knownVersion
-	telling sync.Mutex // held while Options.Events is called
+	options  Options
+	attempts *attempts
+	source   *source     // a gateway; nil where there is a place
+	place    store.Place // where files are; nil where there is a gateway
+	base     *base       // what is here already; nil before the first Pull, and where there is nothing
+	known    knownVersion
+	telling  sync.Mutex // held while Options.Events is called
 }
 
 // knownVersion is the version of the source that was seen last.
@@ -121,26 +132,37 @@ type knownVersion struct {
 
 // New checks the options. It connects to nothing. The caller closes the mirror.
 func New(options Options) (*Mirror, error) {
-	base, name, version, err := parseSource(options.Source)
-	if err != nil {
-		return nil, err
-	}
 	if options.Owner == nil || options.Device == nil {
 		return nil, errors.New("a mirror needs an owner and a device")
 	}
-	setDefault(&options.Name, name)
 	setDefault(&options.Connections, DefaultConnections)
 	setDefault(&options.RangeBytes, DefaultRangeBytes)
 	setDefault(&options.MaxBytes, DefaultMaxBytes)
 	setDefault(&options.Stall, DefaultStall)
 	setDefault(&options.Patience, DefaultPatience)
-	if options.Connections < 0 || options.RangeBytes < 0 || options.MaxBytes < 0 || options.Stall < 0 || options.Patience < 0 {
+	setDefault(&options.Poll, DefaultPoll)
+	if options.Connections < 0 || options.RangeBytes < 0 || options.MaxBytes < 0 || options.Stall < 0 || options.Patience < 0 || options.Poll < 0 {
 		return nil, fmt.Errorf("%w: a negative limit", driver.ErrInvalid)
 	}
-	m := &Mirror{options: options}
+	m := &Mirror{options: options, attempts: &attempts{stall: options.Stall, patience: options.Patience}}
+	m.attempts.retry = func(err error) { m.emit(Event{Kind: EventRetry, Error: err.Error()}) }
+	if store.Is(options.Source) {
+		place, err := store.Open(options.Source, store.Options{Token: options.Token, TLS: options.TLS, Connections: options.Connections})
+		if err != nil {
+			return nil, err
+		}
+		m.place = place
+		setDefault(&m.options.Name, place.Name())
+		return m, nil
+	}
+	base, name, version, err := parseSource(options.Source)
+	if err != nil {
+		return nil, err
+	}
+	setDefault(&m.options.Name, name)
 	m.source = &source{
-		base: base, name: name, version: version, token: options.Token, stall: options.Stall, patience: options.Patience,
-		client: newHTTPClient(options.TLS, options.Connections), retry: func(err error) { m.emit(Event{Kind: EventRetry, Error: err.Error()}) },
+		base: base, name: name, version: version, token: options.Token, attempts: m.attempts,
+		client: store.NewHTTPClient(options.TLS, options.Connections, sameHost),
 	}
 	return m, nil
 }
@@ -154,8 +176,12 @@ func setDefault[T comparable](value *T, to T) {
 
 // Close gives the leases at the source back and forgets what was here. What was published stays.
 func (m *Mirror) Close() error {
-	err := m.base.close(m.source)
+	err := m.base.close()
 	m.base = nil
-	m.source.client.CloseIdleConnections()
+	if m.place != nil {
+		m.place.Close()
+	} else {
+		m.source.client.CloseIdleConnections()
+	}
 	return err
 }

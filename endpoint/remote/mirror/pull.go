@@ -20,24 +20,32 @@ const maxRestarts = 5
 // ErrNotFound, ErrDenied, ErrStalled, those of connections and of endpoint.Client.Publish.
 func (m *Mirror) Pull(ctx context.Context) (Result, error) {
 	for restart := 0; ; restart++ {
-		result, err := m.pull(ctx)
+		result, err := m.pullOnce(ctx)
 		if !errors.Is(err, errChanged) || restart == maxRestarts || ctx.Err() != nil {
 			return result, err
 		}
-		m.source.retry(err)
+		m.attempts.retry(err)
 	}
 }
 
-// pull is one attempt at one version.
-func (m *Mirror) pull(ctx context.Context) (result Result, err error) {
-	begin, moved := time.Now(), m.source.moved.Load()
+// pullOnce is one attempt at one version.
+func (m *Mirror) pullOnce(ctx context.Context) (Result, error) {
+	if m.place != nil {
+		return m.pullPlace(ctx)
+	}
+	return m.pullGateway(ctx)
+}
+
+// pullGateway is one attempt at one version of a gateway.
+func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
+	begin, moved := time.Now(), m.attempts.moved.Load()
 	kept, err := m.source.takeLease(ctx, m.source.version)
 	if err != nil {
 		return result, err
 	}
 	defer func() {
 		if err != nil {
-			kept.end(m.source)
+			kept.end()
 		}
 	}()
 	version := m.source.version
@@ -63,15 +71,16 @@ func (m *Mirror) pull(ctx context.Context) (result Result, err error) {
 	kind := EventUnchanged
 	if m.base == nil || m.base.version == 0 || !m.base.is(mf) {
 		kind = EventPublished
-		if err = m.build(ctx, mf, moved, &result); err != nil {
+		err = m.build(ctx, mf, moved, m.options.Source, func(sd *module.StateDict) error { return m.fill(ctx, mf, sd, moved, &result) })
+		if err != nil {
 			return result, err
 		}
 	}
-	m.base.lease.end(m.source)
+	m.base.lease.end()
 	m.base.lease = kept
 	m.known = knownVersion{mf.server, mf.version}
 	result.Version, result.Unchanged = m.base.version, kind == EventUnchanged
-	result.Moved, result.Seconds = m.source.moved.Load()-moved, time.Since(begin).Seconds()
+	result.Moved, result.Seconds = m.attempts.moved.Load()-moved, time.Since(begin).Seconds()
 	m.emit(Event{Kind: kind, Version: mf.version, Done: mf.bytes, Total: mf.bytes, Moved: result.Moved, Result: &result})
 	return result, nil
 }
@@ -96,14 +105,14 @@ func (m *Mirror) refreshBase(ctx context.Context) error {
 	if err != nil || b == nil {
 		return err
 	}
-	err = m.base.close(m.source)
+	err = m.base.close()
 	m.base = b
 	return err
 }
 
-// build makes the version in new memory and publishes it; it is the base from then on. The result is told what came
-// from where.
-func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, result *Result) (err error) {
+// build makes the version in new memory, has it filled, and publishes it as what comes from an address; it is the base
+// from then on.
+func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, address string, fill func(*module.StateDict) error) (err error) {
 	sd, err := module.New(m.options.Device, mf.specs())
 	if err != nil {
 		return err
@@ -114,23 +123,23 @@ func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, result *R
 			err = errors.Join(err, sd.Close())
 		}
 	}()
-	m.emit(Event{Kind: EventFound, Version: mf.version, Total: mf.bytes, Moved: m.source.moved.Load() - moved})
-	if err = m.fill(ctx, mf, sd, moved, result); err != nil {
+	m.emit(Event{Kind: EventFound, Version: mf.version, Total: mf.bytes, Moved: m.attempts.moved.Load() - moved})
+	if err = fill(sd); err != nil {
 		return err
 	}
-	version, err := m.publish(ctx, mf, sd)
+	version, err := m.publish(ctx, mf, sd, address)
 	if err != nil {
 		return err
 	}
 	b := newBase(sd, mf, sd.Close)
-	b.server, b.version = m.options.Owner.ServerID(), version
+	b.server, b.version, b.address = m.options.Owner.ServerID(), version, address
 	old := m.base
 	m.base = b
-	return old.close(m.source)
+	return old.close()
 }
 
 // publish announces the version, with the digests that its tensors were found to have.
-func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict) (version uint64, err error) {
+func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict, address string) (version uint64, err error) {
 	described, storages := sd.Manifest()
 	for i := range described.Tensors {
 		described.Tensors[i].Digest = &mf.tensors[i].digest // both have the order of the source's manifest
@@ -140,7 +149,7 @@ func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, named.Close()) }()
-	return m.options.Owner.PublishFrom(ctx, m.options.Name, named, m.options.Source)
+	return m.options.Owner.PublishFrom(ctx, m.options.Name, named, address)
 }
 
 // fill puts all bytes into place: copies of what is here, and the rest from the source.
@@ -195,7 +204,7 @@ func (m *Mirror) patch(ctx context.Context, mf *manifest, patches []*patch) (unp
 	err = inParallel(ctx, m.options.Connections, len(patches), func(ctx context.Context, i int) error {
 		err := p.run(ctx, patches[i])
 		if failed[i] = errors.Is(err, errNoPatch); failed[i] {
-			m.source.retry(err)
+			m.attempts.retry(err)
 			return nil
 		}
 		return err

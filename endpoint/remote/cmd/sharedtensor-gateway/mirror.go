@@ -33,15 +33,23 @@ type mirrorCommand struct {
 func newMirrorCommand() *cobra.Command {
 	m := &mirrorCommand{maxModel: mirror.DefaultMaxBytes, rangeSize: mirror.DefaultRangeBytes}
 	c := &cobra.Command{
-		Use:   "mirror https://HOST:2537/NAME[@VERSION]",
-		Short: "Make a model of another host one of the owner here",
-		Long: `Fetch a model from the gateway of another host into shared memory and publish it at the owner on this host, as the version beside the one
-before: whole, with the digest of each tensor compared, or not at all. Tensors that the owner has already are copied from it. A transfer that
-breaks off goes on where it was.
+		Use:   "mirror SOURCE",
+		Short: "Make a model of another host or store one of the owner here",
+		Long: `Fetch a model into shared memory and publish it at the owner on this host, as the version beside the one before: whole, with all digests
+compared that the source has, or not at all. What the owner has already is copied from it. A transfer that breaks off goes on where it was.
+SOURCE is one of
+
+  https://HOST:2537/NAME[@VERSION]       a model of another gateway
+  file:///PATH                           a .safetensors file, an index, or a folder that holds either
+  hf://ORG/MODEL[@REVISION]              the Hugging Face hub, and its local cache first (HF_TOKEN, HF_HOME, HF_ENDPOINT, HF_HUB_OFFLINE)
+  oci://HOST/REPOSITORY[:TAG|@DIGEST]    ModelPack's and Docker's layers of raw .safetensors files; as docker login left its credentials
+  s3://BUCKET/KEY                        a file or a folder (AWS_ACCESS_KEY_ID and so on, AWS_REGION, AWS_ENDPOINT_URL)
 
 With --follow it stays, and mirrors each newest version of the source until SIGINT or SIGTERM. A source or an owner that goes away is waited for.`,
 		Example: `  sharedtensor-gateway mirror https://gpu7:2537/llm --token "$TOKEN"
   sharedtensor-gateway mirror https://gpu7:2537/llm@3 --as llm-candidate --digest "$SHA256"
+  sharedtensor-gateway mirror hf://openai-community/gpt2 --as gpt2
+  sharedtensor-gateway mirror oci://ghcr.io/org/llm:v3 --follow
   sharedtensor-gateway mirror http://localhost:2537/policy --owner /run/second/owner-0.sock --follow --json`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -60,6 +68,7 @@ With --follow it stays, and mirrors each newest version of the source until SIGI
 	f.StringVar(&m.key, "tls-key", "", "PEM file of its key")
 	f.StringVar(&m.digest, "digest", "", "SHA-256 of the model, as a mirror prints it; another model is refused")
 	f.Var(&m.maxModel, "max-model", "largest model; nothing is allocated for a larger one")
+	f.DurationVar(&m.options.Poll, "poll", mirror.DefaultPoll, "how often --follow looks at a source that is no gateway")
 	f.IntVar(&m.options.Connections, "connections", mirror.DefaultConnections, "ranges that are on their way at once")
 	f.Var(&m.rangeSize, "range", "bytes of a range")
 	f.DurationVar(&m.options.Stall, "stall", mirror.DefaultStall, "how long the source may send nothing before it is asked again")
@@ -161,6 +170,10 @@ func printMirrored(w io.Writer, r *mirror.Result) {
 	if r.Unchanged {
 		verb = "unchanged:"
 	}
-	fmt.Fprintf(w, "%s %s version %d: version %d of %s, %d tensors, %d bytes, of which %d came over the network in %v (sha256 %s)\n",
-		verb, r.Name, r.Version, r.SourceVersion, r.Source, r.Tensors, r.Bytes, r.Moved, time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), r.Digest)
+	from := fmt.Sprintf("version %d of %s", r.SourceVersion, r.Source)
+	if r.Revision != "" {
+		from = r.Revision
+	}
+	fmt.Fprintf(w, "%s %s version %d: %s, %d tensors, %d bytes, of which %d came over the network in %v (sha256 %s)\n",
+		verb, r.Name, r.Version, from, r.Tensors, r.Bytes, r.Moved, time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), r.Digest)
 }

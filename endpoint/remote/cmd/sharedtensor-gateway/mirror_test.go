@@ -102,6 +102,20 @@ func TestMirrorCommand(t *testing.T) {
 	require.NoError(t, cmd.Wait(), "it was told to stop, and stopped")
 }
 
+// TestMirrorCommandFromAFolder takes a model from the disk of this host.
+func TestMirrorCommandFromAFolder(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "small.safetensors")
+	require.NoError(t, module.SynthesizeFile(file, module.Synthetic{Tensors: 5, Bytes: 1 << 20, Seed: 1}))
+	to := remotetest.StartOwner(t)
+	out, errs, status := runProcess(t, "mirror", "file://"+file, "--owner", to.Socket)
+	require.Zero(t, status, errs)
+	require.Regexp(t, `^published small version 1: file:///.*/small.safetensors@[0-9a-f]{32}, 5 tensors`, out)
+	requireOwnerHas(t, to.Socket, "small", file)
+	out, errs, status = runProcess(t, "mirror", "file://"+file, "--owner", to.Socket)
+	require.Zero(t, status, errs)
+	require.Contains(t, out, "unchanged: small version 1")
+}
+
 // TestMirrorCommandThatIsWrong says what is wrong and what to do, and publishes nothing.
 func TestMirrorCommandThatIsWrong(t *testing.T) {
 	to := remotetest.StartOwner(t)
@@ -112,6 +126,9 @@ func TestMirrorCommandThatIsWrong(t *testing.T) {
 	}{
 		"no source":         {nil, statusUsage, "accepts 1 arg"},
 		"another scheme":    {[]string{"ftp://host/m"}, statusUsage, "https://HOST:2537/NAME"},
+		"no hub's name":     {[]string{"hf://a/b/c"}, statusUsage, "not ORG/MODEL"},
+		"no bucket's key":   {[]string{"s3://bucket"}, statusUsage, "s3://BUCKET/KEY"},
+		"no file":           {[]string{"file:///nothing.safetensors"}, statusFailed, "no such file"},
 		"no name":           {[]string{"https://host:2537/"}, statusUsage, "names no model"},
 		"a user in it":      {[]string{"https://a:b@host:2537/m"}, statusUsage, "a token goes apart"},
 		"no digest":         {[]string{"https://host:2537/m", "--digest", "abc"}, statusUsage, "64"},

@@ -1,0 +1,232 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/credentials"
+	"oras.land/oras-go/v2/registry/remote/errcode"
+)
+
+// Media types of layers: of ModelPack, as it is now and as its tools wrote it before, and of Docker.
+var (
+	weightTypes = []string{
+		"application/vnd.cncf.model.weight.v1.raw", "application/vnd.cnai.model.weight.v1.raw", "application/vnd.docker.ai.safetensors",
+	}
+	configTypes = []string{
+		"application/vnd.cncf.model.weight.config.v1.raw", "application/vnd.cnai.model.weight.config.v1.raw",
+	}
+	nameAnnotations = []string{"org.cncf.model.filepath", "org.cnai.model.filepath", ocispec.AnnotationTitle}
+)
+
+// maxLayers bounds the layers of a manifest.
+const maxLayers = 100_000
+
+// registryRepo is a model in an OCI registry.
+type registryRepo struct {
+	repo   *remote.Repository
+	client *auth.Client
+	http   *http.Client
+}
+
+func openRegistry(rest string, o Options) (Place, error) {
+	repo, err := remote.NewRepository(rest)
+	if err != nil {
+		return nil, fmt.Errorf("the source oci://%s: %w", rest, err)
+	}
+	if repo.Reference.Reference == "" {
+		repo.Reference.Reference = "latest"
+	}
+	plain := NewHTTPClient(o.TLS, o.Connections, withoutCredentials)
+	client := &auth.Client{Client: plain, Cache: auth.NewCache(), ClientID: "sharedtensor"}
+	if stored, err := credentials.NewStoreFromDocker(credentials.StoreOptions{}); err == nil {
+		client.Credential = credentials.Credential(stored)
+	}
+	repo.Client, repo.PlainHTTP = client, isLoopback(repo.Reference.Registry)
+	return &registryRepo{repo, client, plain}, nil
+}
+
+// isLoopback reports whether a registry is on this host, where it speaks HTTP without TLS, as Docker has it.
+func isLoopback(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Name implements Place.
+func (r *registryRepo) Name() string { return path.Base(r.repo.Reference.Repository) }
+
+// Pinned implements Place.
+func (r *registryRepo) Pinned() bool { return r.repo.Reference.ValidateReferenceAsDigest() == nil }
+
+// Close implements Place.
+func (r *registryRepo) Close() { r.http.CloseIdleConnections() }
+
+// Find implements Place.
+func (r *registryRepo) Find(ctx context.Context) (*Model, error) {
+	m, err := r.find(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("oci://%s: %w", r.repo.Reference, statusOf(err))
+	}
+	return m, nil
+}
+
+func (r *registryRepo) find(ctx context.Context) (*Model, error) {
+	desc, text, err := r.fetch(ctx, r.repo.Reference.Reference)
+	if err != nil {
+		return nil, err
+	}
+	if desc.MediaType == ocispec.MediaTypeImageIndex || strings.HasSuffix(desc.MediaType, "manifest.list.v2+json") {
+		var index ocispec.Index
+		if err := json.Unmarshal(text, &index); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrAnswer, err)
+		}
+		if len(index.Manifests) != 1 {
+			return nil, fmt.Errorf("%w: it is an index of %d manifests; name one by its digest", ErrUnsupported, len(index.Manifests))
+		}
+		if desc, text, err = r.fetch(ctx, index.Manifests[0].Digest.String()); err != nil {
+			return nil, err
+		}
+	}
+	var manifest ocispec.Manifest
+	if err := json.Unmarshal(text, &manifest); err != nil {
+		return nil, fmt.Errorf("%w: the manifest: %w", ErrAnswer, err)
+	}
+	at := r.repo.Reference
+	at.Reference = desc.Digest.String()
+	return r.model(ctx, at, &manifest)
+}
+
+// fetch fetches a manifest; its digest and size are compared.
+func (r *registryRepo) fetch(ctx context.Context, reference string) (desc ocispec.Descriptor, text []byte, err error) {
+	desc, body, err := r.repo.Manifests().FetchReference(ctx, reference)
+	if err != nil {
+		return desc, nil, err
+	}
+	defer body.Close()
+	text, err = content.ReadAll(body, desc)
+	if errors.Is(err, content.ErrMismatchedDigest) || errors.Is(err, content.ErrInvalidDescriptorSize) || errors.Is(err, content.ErrTrailingData) {
+		err = fmt.Errorf("%w: the manifest: %w", ErrAnswer, err)
+	}
+	return desc, text, err
+}
+
+// model finds the layers that are safetensors files, and the index if there is one.
+func (r *registryRepo) model(ctx context.Context, at registry.Reference, manifest *ocispec.Manifest) (*Model, error) {
+	if len(manifest.Layers) > maxLayers {
+		return nil, fmt.Errorf("%w: a manifest of %d layers", ErrAnswer, len(manifest.Layers))
+	}
+	m := &Model{Source: "oci://" + at.String()}
+	var other string
+	byName := map[string]*File{}
+	for _, layer := range manifest.Layers {
+		f, err := r.layer(at, layer)
+		if err != nil {
+			return nil, err
+		}
+		name := path.Base(f.Path)
+		switch {
+		case slices.Contains(configTypes, layer.MediaType) && strings.HasSuffix(name, indexSuffix):
+			if m.Index, err = readIndex(ctx, f); err != nil {
+				return nil, err
+			}
+		case slices.Contains(weightTypes, layer.MediaType) && strings.HasSuffix(name, ".safetensors"):
+			byName[name] = f
+			m.Files = append(m.Files, f)
+		case strings.Contains(layer.MediaType, ".model.weight.") || strings.Contains(layer.MediaType, "docker.ai.gguf"):
+			other = layer.MediaType
+		}
+	}
+	if len(m.Files) == 0 && other != "" {
+		return nil, fmt.Errorf("%w: its layers are of %s; layers of raw .safetensors files are taken (%s)", ErrUnsupported, Shortened(other), weightTypes[0])
+	}
+	if len(m.Files) == 0 {
+		return nil, fmt.Errorf("%w: no layer is a .safetensors file", ErrNotFound)
+	}
+	if m.Index == nil {
+		return m, nil
+	}
+	shards, err := shardsOf(at.String(), m.Index)
+	if err != nil {
+		return nil, err
+	}
+	m.Files = m.Files[:0]
+	for _, name := range shards {
+		if byName[name] == nil {
+			return nil, fmt.Errorf("%w: the shard %s", ErrNotFound, Shortened(name))
+		}
+		m.Files = append(m.Files, byName[name])
+	}
+	return m, nil
+}
+
+// layer is one layer as a file.
+func (r *registryRepo) layer(at registry.Reference, layer ocispec.Descriptor) (*File, error) {
+	if err := layer.Digest.Validate(); err != nil || layer.Size < 0 {
+		return nil, fmt.Errorf("%w: a layer of %d bytes with the digest %q", ErrAnswer, layer.Size, Shortened(layer.Digest.String()))
+	}
+	name := layer.Digest.Encoded() + ".safetensors"
+	for _, key := range nameAnnotations {
+		if title := layer.Annotations[key]; title != "" {
+			name = path.Base(title)
+			break
+		}
+	}
+	f := &File{Path: "oci://" + at.Registry + "/" + at.Repository + "/" + name, Bytes: layer.Size, Identity: layer.Digest.String()}
+	if layer.Digest.Algorithm() == "sha256" {
+		f.SHA256 = parseSHA256(layer.Digest.Encoded())
+	}
+	if f.SHA256 == [32]byte{} {
+		return nil, fmt.Errorf("%w: a layer with the digest %s: sha256 is what can be checked", ErrUnsupported, Shortened(layer.Digest.String()))
+	}
+	scheme := "https://"
+	if r.repo.PlainHTTP {
+		scheme = "http://"
+	}
+	address := scheme + at.Host() + "/v2/" + at.Repository + "/blobs/" + layer.Digest.String()
+	f.Open = func(ctx context.Context, begin, end int64) (io.ReadCloser, error) {
+		ctx = auth.AppendRepositoryScope(ctx, r.repo.Reference, auth.ActionPull)
+		resp, err := getRange(ctx, r.client, address, nil, begin, end, layer.Size)
+		if err != nil {
+			return nil, statusOf(err)
+		}
+		return resp.Body, nil
+	}
+	return f, nil
+}
+
+// statusOf makes refusals of registries those of this package.
+func statusOf(err error) error {
+	var refused *errcode.ErrorResponse
+	switch {
+	case errors.As(err, &refused):
+		said := http.StatusText(refused.StatusCode)
+		if len(refused.Errors) > 0 {
+			said = refused.Errors.Error()
+		}
+		return &StatusError{Status: refused.StatusCode, Text: Shortened(said)}
+	case errors.Is(err, auth.ErrBasicCredentialNotFound):
+		return fmt.Errorf("%w: it asks for a login: `docker login` first: %w", ErrDenied, err)
+	case errors.Is(err, errdef.ErrNotFound):
+		return fmt.Errorf("%w: %w", ErrNotFound, err)
+	case errors.Is(err, errdef.ErrSizeExceedsLimit):
+		return fmt.Errorf("%w: %w", ErrAnswer, err)
+	}
+	return err
+}

@@ -1,0 +1,191 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/safetensors"
+)
+
+// headBytes is how much of a file is asked for at first, to have its header.
+const headBytes = 256 << 10
+
+// found is a model at a place whose headers were read and checked.
+type found struct {
+	*store.Model
+	model    *safetensors.Model
+	heads    [][]byte // what is before the tensors of each file
+	manifest *manifest
+}
+
+// find looks what the place has. The caller closes it.
+func (m *Mirror) find(ctx context.Context) (out *store.Model, err error) {
+	err = m.attempts.again(ctx, func() (bool, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, m.options.Stall, fmt.Errorf("%w for %v", ErrStalled, m.options.Stall))
+		defer cancel()
+		out, err = m.place.Find(ctx)
+		return false, err
+	})
+	return out, err
+}
+
+// pullPlace is one attempt at what lies at a place now.
+func (m *Mirror) pullPlace(ctx context.Context) (result Result, err error) {
+	begin, moved := time.Now(), m.attempts.moved.Load()
+	at, err := m.find(ctx)
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, at.Close()) }()
+	if err := m.refreshBase(ctx); err != nil {
+		return result, err
+	}
+	kind := EventUnchanged
+	if m.base == nil || m.base.version == 0 || m.base.address != at.Source {
+		kind = EventPublished
+		if err := m.buildPlace(ctx, at, moved, &result); err != nil {
+			return result, err
+		}
+	}
+	result.Name, result.Version, result.Unchanged = m.options.Name, m.base.version, kind == EventUnchanged
+	result.Source, result.Revision, result.Digest = m.options.Source, at.Source, m.base.digest.String()
+	result.Tensors, result.Bytes = m.base.tensors, m.base.bytes
+	result.Moved, result.Seconds = m.attempts.moved.Load()-moved, time.Since(begin).Seconds()
+	if want := m.options.Digest; want != (module.Digest{}) && m.base.digest != want {
+		return result, fmt.Errorf("%w: the model has %v, and %v is wanted", ErrDigest, m.base.digest, want)
+	}
+	m.emit(Event{Kind: kind, Done: result.Bytes, Total: result.Bytes, Moved: result.Moved, Result: &result})
+	return result, nil
+}
+
+// buildPlace makes what was found the next version.
+func (m *Mirror) buildPlace(ctx context.Context, at *store.Model, moved int64, result *Result) error {
+	f, err := m.readHeads(ctx, at)
+	if err != nil {
+		return err
+	}
+	err = m.build(ctx, f.manifest, moved, at.Source, func(sd *module.StateDict) error {
+		if err := m.fillPlace(ctx, f, sd, moved, result); err != nil {
+			return err
+		}
+		if got, want := f.manifest.digest(), m.options.Digest; want != (module.Digest{}) && got != want {
+			return fmt.Errorf("%w: the model has %v, and %v is wanted", ErrDigest, got, want)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	m.base.files = map[string]bool{}
+	for _, file := range at.Files {
+		m.base.files[file.Identity] = true
+	}
+	return nil
+}
+
+// readHeads reads the headers of all files, some at once, and makes one model of them.
+func (m *Mirror) readHeads(ctx context.Context, at *store.Model) (*found, error) {
+	f := &found{Model: at, heads: make([][]byte, len(at.Files))}
+	shards, readers := make([]safetensors.Shard, len(at.Files)), make([]*headReader, len(at.Files))
+	for i, file := range at.Files {
+		readers[i] = &headReader{ctx: ctx, file: file, attempts: m.attempts}
+		shards[i] = safetensors.Shard{Path: file.Path, Source: readers[i], Bytes: file.Bytes}
+	}
+	err := inParallel(ctx, m.options.Connections, len(readers), func(ctx context.Context, i int) error {
+		return readers[i].fetch(ctx, min(headBytes, at.Files[i].Bytes))
+	})
+	if err != nil {
+		return nil, err
+	}
+	var index *safetensors.Index
+	if at.Index != nil {
+		if index, err = safetensors.ParseIndex(at.Index); err != nil {
+			return nil, fmt.Errorf("%s: %w: %w", at.Source, ErrSource, err)
+		}
+	}
+	if f.model, err = safetensors.NewShards(at.Source, index, shards); err != nil {
+		for _, r := range readers {
+			if r.err != nil {
+				return nil, r.err
+			}
+		}
+		return nil, fmt.Errorf("%w: %w", ErrSource, err)
+	}
+	for i, file := range f.model.Files {
+		f.heads[i] = readers[i].have[:file.Header.DataOffset]
+	}
+	f.manifest, err = manifestOf(f.model, m.options.MaxBytes)
+	return f, err
+}
+
+// manifestOf describes the tensors of a model, which have no digests yet.
+func manifestOf(model *safetensors.Model, limit int64) (*manifest, error) {
+	if n := len(model.Tensors) + len(model.Ties); n > maxTensors {
+		return nil, fmt.Errorf("%w: a model of %d tensors", ErrTooLarge, n)
+	}
+	m := &manifest{metadata: model.Metadata, bytes: model.Bytes()}
+	if m.bytes > limit-int64(len(model.Tensors))*module.Alignment {
+		return nil, fmt.Errorf("%w: %d bytes, of at most %d; see --max-model", ErrTooLarge, m.bytes, limit)
+	}
+	for _, t := range model.Tensors {
+		m.tensors = append(m.tensors, tensorEntry{NamedSpec: module.NamedSpec{Name: t.Name, DType: t.DType, Shape: t.Shape}, bytes: t.Bytes()})
+	}
+	for _, tie := range model.Ties {
+		t, _ := model.Lookup(tie.Kept) // the model made sure that it is stored
+		spec := module.NamedSpec{Name: tie.Name, DType: t.DType, Shape: t.Shape, TiedTo: t.Name}
+		m.tensors = append(m.tensors, tensorEntry{NamedSpec: spec, bytes: t.Bytes()})
+	}
+	return m, nil
+}
+
+// headReader reads the beginning of a file and keeps it, so that what was checked is what goes into the file's digest.
+type headReader struct {
+	ctx      context.Context
+	file     *store.File
+	attempts *attempts
+	have     []byte
+	err      error // of the place
+}
+
+// ReadAt implements io.ReaderAt.
+func (h *headReader) ReadAt(p []byte, off int64) (int, error) {
+	if need := off + int64(len(p)); need > int64(len(h.have)) {
+		if h.err = h.fetch(h.ctx, min(need, h.file.Bytes)); h.err != nil {
+			return 0, h.err
+		}
+	}
+	n := copy(p, h.have[min(off, int64(len(h.have))):])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// fetch has the first n bytes.
+func (h *headReader) fetch(ctx context.Context, n int64) error {
+	if n == 0 {
+		return nil
+	}
+	err := h.attempts.again(ctx, func() (bool, error) {
+		body, err := h.attempts.open(ctx, func(ctx context.Context) (io.ReadCloser, error) { return h.file.Open(ctx, 0, n) })
+		if err != nil {
+			return false, err
+		}
+		defer body.Close()
+		head := make([]byte, n)
+		if _, err := io.ReadFull(body, head); err != nil {
+			return false, err
+		}
+		h.have = head
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", h.file.Path, err)
+	}
+	return nil
+}

@@ -1,0 +1,279 @@
+package mirror
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"sort"
+	"sync/atomic"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// fileDownload is one file of a place on its way: ranges of it go into the memory of one tensor after the other.
+type fileDownload struct {
+	file    *store.File
+	head    []byte
+	begin   int64            // of the tensors, in the file
+	tensors []tensorDownload // those with elements, in the order of the file, without gaps
+	done    *atomic.Int64    // bytes in place, of all files
+	sum     *runningDigest   // of the file; nil where nobody says what it should be
+	step    int64            // length of a range
+	whole   bool             // ranges are ignored: the file comes from its beginning
+}
+
+// tensorDownload is one tensor of a file.
+type tensorDownload struct {
+	entry      *tensorEntry
+	data       []byte // its memory in the slab
+	begin, end int64  // in the file
+	sum        *runningDigest
+}
+
+// fillPlace puts all bytes into place: those of files that are here already from the base, and the rest from the place.
+func (m *Mirror) fillPlace(ctx context.Context, f *found, sd *module.StateDict, moved int64, result *Result) error {
+	var done atomic.Int64
+	defer m.watchProgress(0, f.manifest.bytes, moved, &done)()
+	var list []*fileDownload
+	for i, file := range f.model.Files {
+		d := &fileDownload{file: f.Files[i], head: f.heads[i], begin: file.Header.DataOffset, done: &done}
+		if err := d.place(f, i, sd); err != nil {
+			return err
+		}
+		if copied := d.copyFrom(m.base); copied > 0 {
+			result.Copied += copied
+			continue
+		}
+		list = append(list, d)
+	}
+	if err := m.fetchFiles(ctx, list, m.options.RangeBytes, false); errors.Is(err, errNoRanges) {
+		err = m.fetchFiles(ctx, list, 1<<62, true)
+		if err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	for _, file := range f.Files {
+		if file.Unchanged != nil {
+			if err := file.Unchanged(); err != nil {
+				return err
+			}
+		}
+	}
+	f.manifest.tieDigests()
+	return nil
+}
+
+// place finds the memory of the tensors of the file with that number.
+func (d *fileDownload) place(f *found, number int, sd *module.StateDict) error {
+	for i := range f.model.Tensors {
+		t, entry := &f.model.Tensors[i], &f.manifest.tensors[i] // both are in the order of the model
+		if t.File != number {
+			continue
+		}
+		if entry.bytes == 0 {
+			entry.digest = sha256.Sum256(nil)
+			continue
+		}
+		data, err := memoryOf(sd, entry)
+		if err != nil {
+			return err
+		}
+		d.tensors = append(d.tensors, tensorDownload{entry: entry, data: data, begin: d.begin + t.Begin, end: d.begin + t.End})
+	}
+	return nil
+}
+
+// copyFrom copies all tensors from a version that was made of the same file. It returns how many bytes that were; none
+// where it cannot.
+func (d *fileDownload) copyFrom(b *base) (copied int64) {
+	if b == nil || !b.files[d.file.Identity] {
+		return 0
+	}
+	here := make([][]byte, len(d.tensors))
+	for i := range d.tensors {
+		t := &d.tensors[i]
+		if here[i] = b.have(b.byName[t.entry.Name]); len(here[i]) != len(t.data) {
+			return 0
+		}
+	}
+	for i := range d.tensors {
+		t := &d.tensors[i]
+		t.entry.digest = b.byName[t.entry.Name]
+		copied += int64(copy(t.data, here[i]))
+	}
+	d.done.Add(copied)
+	return copied
+}
+
+// tieDigests gives tied names the digest of the tensor that they are tied to.
+func (m *manifest) tieDigests() {
+	digests := map[string]module.Digest{}
+	for i := range m.tensors {
+		if t := &m.tensors[i]; t.TiedTo == "" {
+			digests[t.Name] = t.digest
+		} else {
+			t.digest = digests[t.TiedTo]
+		}
+	}
+}
+
+// fileJob is one range of one file.
+type fileJob struct {
+	*fileDownload
+	piece int
+}
+
+// fetchFiles fetches files, several ranges at once, and returns when the bytes are right as far as the place says what
+// is right. The digests of the tensors are known from then on.
+func (m *Mirror) fetchFiles(ctx context.Context, list []*fileDownload, step int64, whole bool) error {
+	var jobs []fileJob
+	for _, d := range list {
+		if err := d.plan(step, whole); err != nil {
+			return err
+		}
+		for piece := range d.pieces() {
+			jobs = append(jobs, fileJob{d, piece})
+		}
+	}
+	return inParallel(ctx, m.options.Connections, len(jobs), func(ctx context.Context, i int) error {
+		if err := jobs[i].run(ctx, m.attempts); err != nil {
+			return fmt.Errorf("%s: %w", jobs[i].file.Path, err)
+		}
+		return nil
+	})
+}
+
+// plan divides the file into ranges.
+func (d *fileDownload) plan(step int64, whole bool) error {
+	d.step, d.whole = step, whole
+	for i := range d.tensors {
+		t := &d.tensors[i]
+		first := step - (t.begin-d.begin)%step
+		t.sum = newRunningDigest(int64(len(t.data)), first, step, writeBytes(t.data))
+	}
+	if d.file.SHA256 == (module.Digest{}) {
+		return nil
+	}
+	if len(d.tensors) == 0 { // then the file is its header
+		return checkFile(d.file, sha256.Sum256(d.head))
+	}
+	d.sum = newRunningDigest(d.dataBytes(), step, step, d.write)
+	d.sum.hash.Write(d.head)
+	return nil
+}
+
+// dataBytes is how many bytes the tensors have.
+func (d *fileDownload) dataBytes() int64 {
+	if len(d.tensors) == 0 {
+		return 0
+	}
+	return d.tensors[len(d.tensors)-1].end - d.begin
+}
+
+// pieces is how many ranges there are.
+func (d *fileDownload) pieces() int {
+	if len(d.tensors) == 0 {
+		return 0
+	}
+	return int((d.dataBytes()-1)/d.step) + 1
+}
+
+// each calls do with the memory of the bytes from begin to end of the file, in order, until one fails.
+func (d *fileDownload) each(begin, end int64, do func(t *tensorDownload, data []byte) error) error {
+	i := sort.Search(len(d.tensors), func(i int) bool { return d.tensors[i].end > begin })
+	for ; i < len(d.tensors) && d.tensors[i].begin < end; i++ {
+		t := &d.tensors[i]
+		if err := do(t, t.data[max(begin, t.begin)-t.begin:min(end, t.end)-t.begin]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write hands bytes of the tensors to the hash of the file. Offsets count from the first tensor.
+func (d *fileDownload) write(h hash.Hash, begin, end int64) {
+	_ = d.each(d.begin+begin, d.begin+end, func(_ *tensorDownload, data []byte) error { // a hash takes everything
+		_, err := h.Write(data)
+		return err
+	})
+}
+
+// run fetches one range, however often its connection breaks, and compares the digest of the file if it was the last.
+func (j fileJob) run(ctx context.Context, a *attempts) error {
+	begin := j.begin + int64(j.piece)*j.step
+	end := j.begin + min(int64(j.piece+1)*j.step, j.dataBytes())
+	if j.whole {
+		end = j.begin + j.dataBytes()
+	}
+	at := begin
+	err := a.again(ctx, func() (bool, error) {
+		n, err := j.read(ctx, a, at, end)
+		at += n
+		return n > 0, err
+	})
+	if err != nil {
+		return err
+	}
+	err = j.each(begin, end, func(t *tensorDownload, _ []byte) error {
+		if t.sum.arrived(j.piece - int((t.begin-j.begin)/j.step)) {
+			t.entry.digest = t.sum.digest()
+		}
+		return nil
+	})
+	if err == nil && j.sum != nil && j.sum.arrived(j.piece) {
+		return checkFile(j.file, j.sum.digest())
+	}
+	return err
+}
+
+func checkFile(f *store.File, got module.Digest) error {
+	if got != f.SHA256 {
+		return fmt.Errorf("%s: %w: its bytes have %v, and the source says %v", f.Path, ErrDigest, got, f.SHA256)
+	}
+	return nil
+}
+
+// read asks for a range and reads it into its places. It returns how many bytes came.
+func (d *fileDownload) read(ctx context.Context, a *attempts, begin, end int64) (n int64, err error) {
+	from := begin
+	if d.whole {
+		from = 0
+	}
+	body, err := a.open(ctx, func(ctx context.Context) (io.ReadCloser, error) { return d.file.Open(ctx, from, end) })
+	if err != nil {
+		return 0, err
+	}
+	defer body.Close()
+	if _, err := io.CopyN(io.Discard, body, begin-from); err != nil {
+		return 0, unexpected(err)
+	}
+	err = d.each(begin, end, func(_ *tensorDownload, data []byte) error {
+		for len(data) > 0 {
+			got, err := body.Read(data[:min(len(data), readBytes)])
+			n += int64(got)
+			d.done.Add(int64(got))
+			if data = data[got:]; err != nil && len(data) > 0 {
+				return unexpected(err)
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		_, _ = body.Read(make([]byte, 1)) // the end of the body, so that the connection is used again
+	}
+	return n, err
+}
+
+// unexpected is an end that came too early.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
