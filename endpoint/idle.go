@@ -55,11 +55,6 @@ func (ses *session) holdsSomething() bool {
 	ses.mu.Lock()
 	running := len(ses.running)
 	ses.mu.Unlock()
-	ses.events.mu.Lock()
-	subs := len(ses.events.subs)   // each lease has one
-	if ses.events.objects != nil { // of references, which count themselves
-		subs--
-	}
-	ses.events.mu.Unlock()
-	return running+subs > 0 || ses.server.engine.Objects.HeldBy(ses.id) > 0
+	subscriptions := ses.events.Len() // each lease has one
+	return running+subscriptions > 0 || ses.server.engine.Objects.HeldBy(ses.id) > 0
 }

@@ -101,9 +101,7 @@ func useClients(s *Server, sessions []*session) message.LimitUse {
 
 func useSubscriptions(s *Server, sessions []*session) message.LimitUse {
 	most, sum := mostOf(sessions, func(ses *session) int64 {
-		ses.events.mu.Lock()
-		defer ses.events.mu.Unlock()
-		return int64(ses.events.weight)
+		return int64(ses.events.Weight())
 	})
 	return message.LimitUse{Client: int64(s.opts.Limits.Subscriptions), Most: most, Used: sum}
 }

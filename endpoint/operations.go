@@ -174,13 +174,13 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	}
 	ses := r.session
 	// Who asks for a certain version may have to hear that it is not the newest.
-	sub, err := ses.subscribe(r.id, []string{in.Name}, in.Version != 0)
+	sub, err := ses.events.Add(r.id, &namesSource{server: ses.server, names: []string{in.Name}, current: in.Version != 0})
 	if err != nil {
 		return reply{}, err
 	}
 	lease, err := ses.server.books.Acquire(in.Name, in.Version, ses.holder())
 	if err != nil {
-		ses.unsubscribe(r.id)
+		ses.events.Remove(r.id)
 		return reply{}, ses.server.loads.absent(in.Name, status.Absent(err))
 	}
 	ses.holds(lease.ID, r.id)
@@ -188,10 +188,10 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	return reply{
 		head: message.AppendAcquiredHead(nil, lease.ID, lease.Name, lease.Version), shared: out.Tail,
 		files: out.Files, storages: out.Storages,
-		after: func() { ses.begin(sub) },
+		after: func() { ses.events.Begin(sub) },
 		undo: func() {
 			if err := ses.server.books.Release(lease.ID, ses.id); err == nil {
-				ses.unsubscribe(ses.gaveBack(lease.ID))
+				ses.events.Remove(ses.gaveBack(lease.ID))
 			}
 		},
 	}, nil
@@ -210,7 +210,7 @@ func doRelease(_ context.Context, r request) (reply, error) {
 			failure = err
 			continue
 		}
-		ses.unsubscribe(ses.gaveBack(lease))
+		ses.events.Remove(ses.gaveBack(lease))
 		done.Count++
 	}
 	if failure != nil {
@@ -331,12 +331,12 @@ func doWatch(_ context.Context, r request) (reply, error) {
 	if len(in.Names) == 0 {
 		in.Names = nil
 	}
-	sub, err := r.session.subscribe(r.id, in.Names, true)
+	sub, err := r.session.events.Add(r.id, &namesSource{server: r.session.server, names: in.Names, current: true})
 	if err != nil {
 		return reply{}, err
 	}
 	return reply{
-		body: message.Watching{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
+		body: message.Watching{}, after: func() { r.session.events.Begin(sub) }, undo: func() { r.session.events.Remove(r.id) },
 	}, nil
 }
 
@@ -345,7 +345,7 @@ func doUnwatch(_ context.Context, r request) (reply, error) {
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
-	if !r.session.unsubscribe(in.Watch) {
+	if !r.session.events.Remove(in.Watch) {
 		return reply{}, fmt.Errorf("%w: no watch has the id %d", status.ErrNotFound, in.Watch)
 	}
 	return reply{body: message.Unwatched{}}, nil

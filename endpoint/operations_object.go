@@ -96,12 +96,12 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 
 // doObjectWatch makes the session hear of objects that the server destroys.
 func doObjectWatch(_ context.Context, r request) (reply, error) {
-	sub, err := r.session.followObjects(r.id)
+	sub, err := r.session.events.AddObjects(r.id)
 	if err != nil {
 		return reply{}, err
 	}
 	return reply{
-		body: message.WatchingObjects{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
+		body: message.WatchingObjects{}, after: func() { r.session.events.Begin(sub) }, undo: func() { r.session.events.Remove(r.id) },
 	}, nil
 }
 

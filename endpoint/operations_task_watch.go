@@ -38,20 +38,20 @@ func (s *Server) newTasksSource(in message.WatchTasks, session uint64) (*tasksSo
 	return t, nil
 }
 
-// weight implements source: of all tasks as many changes may wait as events of all names.
-func (t *tasksSource) weight() int {
+// Weight implements [subscription.Source]: of all tasks as many changes may wait as events of all names.
+func (t *tasksSource) Weight() int {
 	if t.filter.ID != "" {
 		return 1
 	}
 	return maxWatchNames
 }
 
-func (t *tasksSource) open(wake func()) { t.changes = t.manager.Subscribe(t.filter, wake) }
-func (t *tasksSource) opening() bool    { return true }
-func (t *tasksSource) close()           { t.changes.Close() }
+func (t *tasksSource) Open(wake func()) { t.changes = t.manager.Subscribe(t.filter, wake) }
+func (t *tasksSource) Opening() bool    { return true }
+func (t *tasksSource) Close()           { t.changes.Close() }
 
-// take implements source.
-func (t *tasksSource) take() (events []any) {
+// Take implements [subscription.Source].
+func (t *tasksSource) Take() (events []any) {
 	tell := func(kind message.TaskEventKind, s task.Status) {
 		info := encodeTask(s)
 		events = append(events, message.TaskEvent{Kind: kind, Task: &info})
@@ -93,11 +93,11 @@ func doTaskWatch(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	sub, err := r.session.follow(r.id, from)
+	sub, err := r.session.events.Add(r.id, from)
 	if err != nil {
 		return reply{}, err
 	}
 	return reply{
-		body: message.WatchingTasks{}, after: func() { r.session.begin(sub) }, undo: func() { r.session.unsubscribe(r.id) },
+		body: message.WatchingTasks{}, after: func() { r.session.events.Begin(sub) }, undo: func() { r.session.events.Remove(r.id) },
 	}, nil
 }

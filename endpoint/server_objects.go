@@ -21,7 +21,7 @@ func (s *Server) destroyObject(id, reason string) (message.ObjectInfo, error) {
 	}
 	s.engine.Dispose(obj)
 	for _, ses := range s.sessionsOf(holders) {
-		ses.objectGone(id, reason)
+		ses.events.ObjectGone(id, reason)
 	}
 	s.log.Info("object destroyed", "object", id, "endpoint", obj.Endpoint, "sessions", len(holders), "reason", reason)
 	return was, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/subscription"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -41,7 +42,7 @@ type session struct {
 	cancel context.CancelCauseFunc
 	leases map[uint64]uint64 // to the request that took it; the reader's alone
 
-	events  events
+	events  subscription.Set
 	streams streams
 
 	kept    transfer.Kept // memory of arguments that stays mapped
@@ -59,7 +60,7 @@ type session struct {
 
 	reading reading
 
-	work sync.WaitGroup // long requests and the event pump
+	work sync.WaitGroup // long requests, and what sends events
 }
 
 var errGone = fmt.Errorf("%w: the client has gone", context.Canceled)
@@ -67,6 +68,7 @@ var errGone = fmt.Errorf("%w: the client has gone", context.Canceled)
 func newSession(s *Server, conn inproc.Conn, id uint64) *session {
 	ses := &session{server: s, conn: conn, id: id, since: time.Now(), answers: s.answers.Account()}
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
+	ses.events.Init(eventConn{ses}, s.opts.Limits.Subscriptions, &ses.work)
 	return ses
 }
 
@@ -219,7 +221,7 @@ func (ses *session) cut() { ses.conn.Close() }
 func (ses *session) end() {
 	ses.cancel(errGone)
 	ses.conn.Close()
-	ses.events.stop()
+	ses.events.Stop()
 	leases := ses.giveUp()
 	// A function that does not heed its context holds up neither leases nor objects; one that it makes after all goes
 	// back too.
@@ -258,3 +260,14 @@ func (ses *session) gaveBack(lease uint64) uint64 {
 	delete(ses.leases, lease)
 	return request
 }
+
+// eventConn sends the events of a session's subscriptions.
+type eventConn struct{ ses *session }
+
+// Send implements subscription.Conn.
+func (c eventConn) Send(request uint64, body []byte) error {
+	return c.ses.conn.Send(wire.KindEvent, request, body)
+}
+
+// Cut implements subscription.Conn.
+func (c eventConn) Cut() { c.ses.cut() }

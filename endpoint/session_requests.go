@@ -97,10 +97,7 @@ func (ses *session) checkID(id uint64) error {
 	ses.mu.Lock()
 	_, running := ses.running[id]
 	ses.mu.Unlock()
-	ses.events.mu.Lock()
-	_, subscribed := ses.events.subs[id]
-	ses.events.mu.Unlock()
-	if running || subscribed {
+	if running || ses.events.Has(id) {
 		return fmt.Errorf("%w: request %d was sent before and is not over", wire.ErrProtocol, id)
 	}
 	return nil

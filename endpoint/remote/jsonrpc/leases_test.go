@@ -181,8 +181,9 @@ func TestChanges(t *testing.T) {
 		resp, _ = get(t, gw, path+bad)
 		require.Equal(t, http.StatusBadRequest, resp.StatusCode, bad)
 	}
-	timer := time.AfterFunc(100*time.Millisecond, func() { publish(2) })
-	defer timer.Stop()
+	published := make(chan struct{})
+	time.AfterFunc(100*time.Millisecond, func() { defer close(published); publish(2) })
+	defer func() { <-published }() // the gateway hears of it before the publisher has its answer
 	resp, text = get(t, gw, path+"?wait=1m&version=1&server="+server)
 	require.Equal(t, http.StatusOK, resp.StatusCode)
 	require.Contains(t, string(text), `"version":2`)

@@ -70,6 +70,10 @@ var Table = []Row{
 	{Package: "endpoint/internal/bufpool"},
 	{Package: "endpoint/internal/limits", Ours: []string{"task", "endpoint/internal/status"}},
 	{
+		Package: "endpoint/internal/subscription",
+		Ours:    []string{"wire", "wire/message", "endpoint/internal/status", "endpoint/internal/limits"},
+	},
+	{
 		Package: "endpoint/internal/link",
 		Ours: []string{
 			"driver", "tensor", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
@@ -88,7 +92,8 @@ var Table = []Row{
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
 			"endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/unixsock", "endpoint/internal/transfer", "endpoint/internal/inproc",
-			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/link", "endpoint/internal/engine",
+			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/subscription", "endpoint/internal/link",
+			"endpoint/internal/engine",
 		},
 	},
 	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},

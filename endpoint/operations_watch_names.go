@@ -13,21 +13,21 @@ type namesSource struct {
 	watcher *catalog.Watcher
 }
 
-// weight implements source. All names count as many as a watch can have, for events of so many may wait in it, and
+// Weight implements [subscription.Source]. All names count as many as a watch can have, for events of so many may wait in it, and
 // more.
-func (n *namesSource) weight() int {
+func (n *namesSource) Weight() int {
 	if n.names == nil {
 		return maxWatchNames
 	}
 	return max(1, len(n.names))
 }
 
-func (n *namesSource) open(wake func()) { n.watcher = n.server.books.Subscribe(n.names, wake) }
-func (n *namesSource) opening() bool    { return n.current }
-func (n *namesSource) close()           { n.watcher.Close() }
+func (n *namesSource) Open(wake func()) { n.watcher = n.server.books.Subscribe(n.names, wake) }
+func (n *namesSource) Opening() bool    { return n.current }
+func (n *namesSource) Close()           { n.watcher.Close() }
 
-// take implements source.
-func (n *namesSource) take() (events []any) {
+// Take implements [subscription.Source].
+func (n *namesSource) Take() (events []any) {
 	list := n.watcher.Next()
 	if n.current || len(list) > 0 && list[0].Kind == catalog.Overflow {
 		n.current = false
