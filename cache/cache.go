@@ -62,18 +62,18 @@ type Options[V any] struct {
 	// gave the last reference back; what a new value drives out goes on the goroutine of its build, while its waiters
 	// go on.
 	OnEvict func(Key, V)
-	// Work, if not nil, makes what a build is to those who wait for it. It is called once a build, with a lock held: it
+	// Work, if not nil, makes what the waiters of a build share. It is called once a build, with a lock held: it
 	// must return at once and not call the cache.
 	Work func() Work
 }
 
-// Work is one build as those see it who wait for it, where waiting takes more than time: a waiter may hold something
+// Work is one build as its waiters see it, where waiting takes more than time: a waiter may hold something
 // that the build, or what the build waits for, needs. Its methods are called without locks.
 type Work interface {
 	// Context returns the context for the build: one with the values of ctx.
 	Context(ctx context.Context) context.Context
-	// Join begins a wait of one who has that context: of the caller that starts the build, before the build begins, and
-	// of each that joins. leave is called once, when the wait is over. With an error the caller does not wait:
+	// Join begins the wait of a caller with that context: of the caller that starts the build, before the build begins,
+	// and of each that joins. leave is called once, when the wait is over. With an error the caller does not wait:
 	// [Cache.Get] returns it.
 	Join(ctx context.Context) (leave func(), err error)
 }
@@ -289,7 +289,7 @@ func (c *Cache[V]) evict(entries []*entry[V]) {
 	}
 }
 
-// Close drops everything. Those who wait for a build get [ErrClosed] at once, and the builds' contexts are cancelled;
+// Close drops everything. Waiters of a build get [ErrClosed] at once, and the builds' contexts are cancelled;
 // Close returns when they have returned, or with the cause of ctx. Values that are pinned live until their last [Ref]
 // is closed. Closing again waits again.
 func (c *Cache[V]) Close(ctx context.Context) error {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// buildContext is the context of a build. Its deadline is the latest of all who wait, as long as each of them has one;
-// it is not the context that ends at that time, but those who wait: the last one who leaves ends the build.
+// buildContext is the context of a build. Its deadline is the latest of its waiters, as long as each of them has one.
+// At that time the waiters leave, and the last of them to leave ends the build; the context itself does not end.
 type buildContext[V any] struct {
 	context.Context
 	c *Cache[V]
@@ -25,8 +25,8 @@ func (b *buildContext[V]) Deadline() (time.Time, bool) {
 	return at, limited
 }
 
-// outlived reports whether f failed because time was up for those who waited when it asked, while one who came later
-// waits longer.
+// outlived reports whether f failed because the time of its waiters was over when it asked, while a waiter that came
+// later waits longer.
 func (c *Cache[V]) outlived(f *flight[V], waits patience) bool {
 	var own *final
 	if !errors.Is(f.err, context.DeadlineExceeded) || errors.As(f.err, &own) {
@@ -39,7 +39,7 @@ func (c *Cache[V]) outlived(f *flight[V], waits patience) bool {
 }
 
 // Final marks an error of a load as one that the load would have had whoever waited: a time limit of its own that is
-// over, for one. Those who wait longer than others do not try again then. The error reads and answers as before.
+// over, for one. Waiters with a later deadline do not try again then. The error reads and answers as before.
 func Final(err error) error { return &final{err} }
 
 type final struct{ error }
@@ -88,7 +88,7 @@ func (d *deadlines) drop(p patience) {
 	}
 }
 
-// latest is the time at which nobody waits any more, if there is one.
+// latest is the latest deadline of the waiters, if each of them has one.
 func (d *deadlines) latest() (latest time.Time, limited bool) {
 	if d.endless > 0 {
 		return time.Time{}, false

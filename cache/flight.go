@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/task/panics"
 )
 
-// flight is one build and those who wait for it. Its fields are guarded by the cache's lock until done is closed, and
+// flight is one build and its waiters. Its fields are guarded by the cache's lock until done is closed, and
 // constant afterwards.
 type flight[V any] struct {
 	key     Key
@@ -142,7 +142,7 @@ func abandoned(ctx context.Context) error {
 	return fmt.Errorf("%w: %w: %w", ErrAbandoned, ctx.Err(), cause)
 }
 
-// join tells the work of f, if it has any, that one waits who has that context.
+// join tells the work of f, if it has any, of a waiter with that context.
 func (f *flight[V]) join(ctx context.Context) (leave func(), err error) {
 	if f.work == nil {
 		return func() {}, nil
@@ -173,7 +173,7 @@ func (c *Cache[V]) abortLocked(f *flight[V], err error) {
 	f.cancel(err)
 }
 
-// endLocked takes f off the books and wakes those who wait.
+// endLocked takes f off the books and wakes its waiters.
 func (c *Cache[V]) endLocked(f *flight[V]) {
 	f.ended = true
 	delete(c.builds, f)
@@ -181,7 +181,7 @@ func (c *Cache[V]) endLocked(f *flight[V]) {
 	close(f.done)
 }
 
-// unlistLocked lets nobody join f any more.
+// unlistLocked takes f off the list, so that no caller joins it any more.
 func (c *Cache[V]) unlistLocked(f *flight[V]) {
 	if c.flights[f.key] == f {
 		delete(c.flights, f.key)

@@ -7,8 +7,8 @@ import (
 )
 
 // Invalidate drops the value of key and reports whether there was one, built or being built. A build of the key that is
-// running goes on for those who wait for it and its value is not kept; who asks from now on starts a new one. Values
-// that are pinned stay valid for those who have them.
+// running goes on for its waiters, and its value is not kept; a Get from now on starts a new build. Pinned values
+// stay valid until their references are closed.
 func (c *Cache[V]) Invalidate(key Key) bool {
 	return c.invalidate(func(k Key) bool { return k == key }, func() []*entry[V] {
 		if e := c.groups[key.Group][key.ID]; e != nil {

@@ -98,7 +98,7 @@ type Addressable interface {
 // Freezer is memory that its owner can close against new writers.
 type Freezer interface {
 	Memory
-	// Freeze lets nobody map or write the memory writable from now on. Mappings that exist stay as they are, this
+	// Freeze refuses writable mappings and writes by descriptor from now on. Mappings that exist stay as they are, this
 	// one too. Freezing twice is nil. Export of frozen memory gives handles that only import read-only.
 	Freeze() error
 	// Frozen reports whether that was done, here or in another process. Closed memory is not.
@@ -108,11 +108,11 @@ type Freezer interface {
 // Sealer is memory that can be closed against all writers for ever, this process included.
 type Sealer interface {
 	Memory
-	// Seal lets nobody write the memory any more. This mapping stays where it is and is read-only: Writable is false,
-	// and a write to its Data kills the process. The bytes are final, so the memory has an identity ([Identifier]). It
-	// is for memory that no other process has mapped yet; a mapping that could be written, or become so, makes it fail
-	// with [ErrBusy] and change nothing. So does a write that is under way: one by [Loader.LoadAt] or through
-	// [Mapped.Pin]; one that comes later fails with [ErrReadOnly]. Sealing twice is nil. Memory that is mapped
+	// Seal refuses all writes to the memory from now on. This mapping stays where it is and is read-only: Writable is
+	// false, and a write to its Data kills the process. The bytes are final, so the memory has an identity
+	// ([Identifier]). It is for memory that no other process has mapped yet; a mapping that could be written, or become
+	// so, makes it fail with [ErrBusy] and change nothing. So does a write that is under way: one by [Loader.LoadAt] or
+	// through [Mapped.Pin]; one that comes later fails with [ErrReadOnly]. Sealing twice is nil. Memory that is mapped
 	// read-only is [ErrReadOnly]: that is its owner's decision; so is frozen memory, whose other mappings nobody knows.
 	Seal() error
 }

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Leak is something of a device that nobody closed and nobody refers to any more: the garbage collector found it.
+// Leak is something of a device that was not closed and is not referred to any more: the garbage collector found it.
 type Leak struct {
 	// Device is the device's short name, such as "host" or "cuda:0".
 	Device string

@@ -14,7 +14,8 @@ type Bounded interface {
 	MemoryLimit() (bytes int64, why string)
 }
 
-// Reclaimer is a device that asks those who keep memory without need to give some back before it refuses an allocation.
+// Reclaimer is a device that asks holders of memory that they do not need to release some before it refuses an
+// allocation.
 type Reclaimer interface {
 	Device
 	// OnRefused registers reclaim, which is called when the system has refused so many bytes. It gives memory back if

@@ -12,7 +12,7 @@
 // A result is held until the task is dropped: when it is too old, when there are too many, when [Task.Forget] or the
 // end of the manager says so; or before the task, when there are too many bytes of results or [Task.Discard] says so.
 // Then [Options.Release] gets the result, exactly once, and nothing of it is held any more. Each fetch returns a
-// reference of its own where [Options.Share] makes one, so it does not matter to one who fetched when the task goes.
+// reference of its own where [Options.Share] makes one, so that what was fetched outlives the task.
 //
 // What surprises: a task does not end with the context with which it was submitted, only with [Task.Cancel], its
 // timeout or the manager. A task for which Cancel returned true ends as [Cancelled] even if its function succeeds

@@ -42,7 +42,7 @@ type Options[V any] struct {
 	Cost func(V) int64
 	// TTL is how long a finished task is kept; 0 means [DefaultTTL] and a negative one for ever. A timer drops it.
 	TTL time.Duration
-	// Share makes a reference to a result for one who fetches it; it borrows the result. nil hands out the result
+	// Share makes a reference to a result for each that fetches it; it borrows the result. nil hands out the result
 	// itself. It is called without locks, and the result is not released meanwhile.
 	Share func(V) (V, error)
 	// Release, if not nil, takes each result that is not kept any more, exactly once, without locks, on the goroutine

@@ -82,8 +82,8 @@ func (t *Task[V]) Status() Status {
 	return t.status
 }
 
-// SetNote keeps a word about the task with it, such as where its result has gone. It is no change of the task: nobody
-// who watches is told.
+// SetNote keeps a word about the task with it, such as where its result has gone. It is no change of the task: watchers
+// are not told.
 func (t *Task[V]) SetNote(note string) {
 	t.m.mu.Lock()
 	defer t.m.mu.Unlock()
@@ -177,7 +177,7 @@ func (t *Task[V]) unpin() {
 	t.discardLocked()
 }
 
-// giveUpLocked lets nobody fetch the result any more.
+// giveUpLocked releases the result, which cannot be fetched any more.
 func (t *Task[V]) giveUpLocked() {
 	if t.held && !t.givenUp {
 		t.givenUp = true

@@ -71,7 +71,7 @@ func (t *Task[V]) look(after uint64) (Status, <-chan struct{}) {
 	return t.status, t.changed
 }
 
-// noteLocked counts a change of t and tells those who watch.
+// noteLocked counts a change of t and tells its watchers.
 func (m *Manager[V]) noteLocked(t *Task[V]) {
 	t.status.Seq++
 	if t.changed != nil {

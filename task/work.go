@@ -8,12 +8,12 @@ import (
 )
 
 // Work is something that several tasks wait for together and that is done once for all of them, such as a value that
-// many ask for at the same time. It runs on the worker of one of those who wait; the others give theirs away meanwhile.
-// When that one leaves, another lends its worker. What the work reports ([Report]) is the progress of all who wait for
+// many ask for at the same time. It runs on the worker of one of its waiters; the others release theirs meanwhile. When
+// that waiter leaves, another lends its worker. What the work reports ([Report]) is the progress of all that wait for
 // it, and what it waits for in [Blocking] occupies no worker.
 //
-// Who waits need not be a task; where none does, the work has no worker and its reports are for nobody. The zero value
-// is ready for use, and nobody's. Its methods are safe for concurrent use.
+// A waiter need not be a task; where none is, the work has no worker and its reports go nowhere. The zero value
+// is ready for use and has no waiters. Its methods are safe for concurrent use.
 type Work struct {
 	// Guarded by works.
 	waiting  []worker // the tasks; the first one lends its worker
@@ -64,8 +64,8 @@ func (w *Work) leave(member worker) {
 	wait()
 }
 
-// dropLocked takes one who waited off the list and returns how it gets its worker again. One that lent its worker
-// leaves that duty to the next, who goes without until there is one for it.
+// dropLocked takes a waiter off the list and returns how it gets its worker again. Where it lent its worker, the next
+// waiter lends one, and the work goes without until that has one.
 func (w *Work) dropLocked(member worker, left *leftover) (wait func()) {
 	// Goroutines of one task are all the same here: the last one did not lend the worker unless it is the only one.
 	i := len(w.waiting) - 1
@@ -118,7 +118,7 @@ func (w *Work) arrive() (wait func()) {
 	return func() {}
 }
 
-// report notes progress with all who wait.
+// report notes progress with all waiters.
 func (w *Work) report(p Progress, left *leftover) {
 	w.progress = &p
 	for _, member := range w.waiting {

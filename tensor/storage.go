@@ -101,7 +101,7 @@ func (s *Storage) ID() uint64 { return s.id }
 // Refs is the number of references now; 0 means closed.
 func (s *Storage) Refs() int64 { return s.Origin().refs.Load() }
 
-// ReadOnly is the same storage, with the same memory and the same references, as those see it who must not write it:
+// ReadOnly is the same storage, with the same memory and the same references, for users that must not write it:
 // what tensors write is refused with [driver.ErrReadOnly]. The memory itself is mapped as it was, so slices of its
 // elements and kernels still can. It is always the same one, and s itself where that cannot be written.
 func (s *Storage) ReadOnly() *Storage {
@@ -179,10 +179,10 @@ func (s *Storage) Version() uint64 { return s.Origin().version.Load() }
 // themselves.
 func (s *Storage) Touch() { s.Origin().version.Add(1) }
 
-// Seal lets nobody write the memory any more, this process included ([driver.Sealer]): the bytes are final, and known
-// by that to everybody who gets the memory, so the endpoint package caches what is made of them for all callers. It is
-// for memory that no other process has yet. Who still writes to a slice of its elements kills the process. Memory that
-// cannot be sealed is an [driver.UnsupportedError].
+// Seal refuses all writes to the memory, also those of this process ([driver.Sealer]): the bytes are final, and known
+// by that to every process that gets the memory, so the endpoint package caches what is made of them for all callers.
+// It is for memory that no other process has yet. A write to a slice of its elements then kills the process. Memory
+// that cannot be sealed is an [driver.UnsupportedError].
 func (s *Storage) Seal() error {
 	sealer, ok := s.mem.(driver.Sealer)
 	if !ok {

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Views are many tensors of few storages, each made when it is first asked for: a model has thousands, and who attaches
-// to one may use a part of them, or none before the next version. At is safe for concurrent use; Close needs the views
-// for itself.
+// Views are many tensors of few storages, each made when it is first asked for: a model has thousands, and a program
+// that attaches to one may use a part of them, or none before the next version. At is safe for concurrent use; Close
+// needs the views for itself.
 type Views struct {
 	storages []*Storage
 	at       func(i int) (storage uint32, spec *Spec)

@@ -40,7 +40,7 @@ func NewConn(c *net.UnixConn, limits Limits) (*Conn, error) {
 	return conn, nil
 }
 
-// Peer says who is at the other end.
+// Peer describes the process at the other end.
 func (c *Conn) Peer() Credentials { return c.peer }
 
 // Limits are the limits in force, defaults filled in.
@@ -77,8 +77,8 @@ func (c *Conn) SendContext(ctx context.Context, kind Kind, id uint64, body []byt
 }
 
 // SendLater is Send, except that a small frame may stay in this process until the next Send or [Conn.Flush], or until
-// Receive has to wait. It is for who answers requests in the goroutine that receives them: the answers to requests that
-// came together go out together.
+// Receive has to wait. It is for servers that answer requests in the goroutine that receives them: the answers to
+// requests that came together go out together.
 func (c *Conn) SendLater(kind Kind, id uint64, body []byte, files ...*os.File) error {
 	return c.send(context.Background(), kind, id, body, nil, files, false)
 }

@@ -2,8 +2,8 @@ package wire
 
 import "os"
 
-// Credentials say who made the other end of a connection. The kernel recorded them at connect or listen; the peer
-// cannot forge them, but it may have handed the socket to another process since.
+// Credentials are those of the process that made the other end of a connection. The kernel recorded them at connect or
+// listen; the peer cannot forge them, but it may have handed the socket to another process since.
 type Credentials struct {
 	// PID is the process, as seen from here; 0 if it is in a PID namespace that this process cannot see.
 	PID int32

@@ -37,8 +37,8 @@ const (
 	DefaultFrame = 64 << 20
 	// DefaultFiles is the bound on descriptors.
 	DefaultFiles = 4096
-	// MaxHello is how many bytes a hello may have, and whatever else comes in its place: who has not introduced himself
-	// gets no more memory.
+	// MaxHello is how many bytes a hello may have, and whatever else comes in its place: a peer that has not introduced
+	// itself gets no more memory.
 	MaxHello = 64 << 10
 )
 

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Receiver lets those who wait for answers on a connection read it themselves. A goroutine that only reads and passes
-// frames on costs each answer a second switch, and a wake-up of another processor, which is more than all the rest of a
-// small call.
+// Receiver lets goroutines that wait for answers on a connection read it themselves. A goroutine that only reads and
+// passes frames on costs each answer a second switch, and a wake-up of another processor, which is more than all the
+// rest of a small call.
 //
 // One goroutine at a time has the turn to read. It hands every frame to dispatch, its own answer among them, and
 // passes the turn on when it has that. [Receiver.Run] reads while nobody waits, so that events and the end of the

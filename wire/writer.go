@@ -271,7 +271,7 @@ var errRefused = errors.New("the system refused the message")
 // rest.
 var errInterrupted = errors.New("interrupted")
 
-// close wakes those who wait. Writes in progress end with the socket.
+// close wakes the senders that wait. Writes in progress end with the socket.
 func (w *writer) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,4 +1,4 @@
-// Command sharedtensor keeps models in memory that every process of a host can use in place, and shows who uses them.
+// Command sharedtensor keeps models in memory that every process of a host can use in place, and shows their users.
 //
 // One process owns them:
 //

@@ -28,7 +28,7 @@
 //   - Which kinds of handle an allocation can have is fixed when it is made ([WithHandleKind]). Memory of cuMemAlloc has only
 //     cuda-ipc, memory of a pool none.
 //   - cuda-ipc handles cannot be opened in the process that made them, nor twice in one process: a table of this package
-//     counts who uses them. What happens to an opener when the owner frees the memory is undefined.
+//     counts their users. What happens to an opener when the owner frees the memory is undefined.
 //   - A device is known to others by its UUID. Ordinals depend on CUDA_VISIBLE_DEVICES of each process.
 //   - Most work is asynchronous. Finish it ([Device.Synchronize], [Stream.Synchronize]) before telling anyone that memory is ready.
 package cuda

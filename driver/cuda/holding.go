@@ -13,7 +13,7 @@ type holding struct {
 	kind  string
 	bytes int64
 	free  func() error
-	// exposed: an address or a handle was handed out, and the garbage collector does not see who has it.
+	// exposed: an address or a handle was handed out, and the garbage collector does not see its users.
 	exposed *atomic.Bool
 }
 

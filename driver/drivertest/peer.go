@@ -30,7 +30,7 @@ type memory interface {
 	Close() error
 }
 
-// process is who allocates or imports: this one or a peer.
+// process allocates or imports: it is this one or a peer.
 type process interface {
 	alloc(bytes int64) (memory, error)
 	importHandle(h driver.Handle, opts driver.ImportOptions) (memory, error)

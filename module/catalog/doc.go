@@ -1,4 +1,4 @@
-// Package catalog keeps the books of an owner: named, versioned state dicts, and who holds them.
+// Package catalog keeps the books of an owner: named, versioned state dicts, and their holders.
 //
 // Publishing a name that exists makes the next version beside the old one. Readers of the old version stay on it, new
 // readers get the new one, watchers are told, and the old version is freed when its last reader has gone. Nobody waits

@@ -107,7 +107,7 @@ func (c *Catalog) Info(name string) (Info, error) {
 	return e.info(name), nil
 }
 
-// Holdings tells who holds what, in the order of the holders' ids.
+// Holdings lists the leases of each holder, in the order of the holders' ids.
 func (c *Catalog) Holdings() []Holding {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -65,7 +65,7 @@ type Watcher struct {
 // pending is what a watcher has waiting of one name. An event that is not there has sequence number 0.
 type pending struct{ withdrawn, published Event }
 
-// watchers finds who wants to know of a name.
+// watchers finds the watchers of a name.
 type watchers struct {
 	all    map[*Watcher]struct{}
 	byName map[string]map[*Watcher]struct{}
@@ -151,7 +151,7 @@ func (w *Watcher) Close() {
 	w.overflow = 0
 }
 
-// tellLocked notes an event with everybody who watches the name and returns the wakes to call outside the lock.
+// tellLocked notes an event with all watchers of the name and returns the wakes to call outside the lock.
 func (c *Catalog) tellLocked(kind EventKind, name string, version uint64) []func() {
 	c.seq++
 	e := Event{Seq: c.seq, Kind: kind, Name: name, Version: version}

@@ -66,7 +66,7 @@ type Published struct {
 	Version uint64 `cbor:"1,keyasint"`
 }
 
-// Withdraw takes a name off the catalog. Who holds a version keeps it.
+// Withdraw takes a name off the catalog. Holders of a version keep it.
 type Withdraw struct {
 	// Name is the published name.
 	Name string `cbor:"1,keyasint"`
@@ -185,7 +185,7 @@ type VersionInfo struct {
 	Current bool `cbor:"4,keyasint,omitempty"`
 	// PublishedAt is when, in nanoseconds since 1970, UTC.
 	PublishedAt int64 `cbor:"5,keyasint,omitempty"`
-	// Origin is who published it.
+	// Origin is the session that published it.
 	Origin Origin `cbor:"6,keyasint"`
 	// Holders are the sessions that hold it.
 	Holders []Holder `cbor:"7,keyasint,omitempty"`
@@ -197,7 +197,7 @@ type VersionInfo struct {
 	Withdrawn bool `cbor:"10,keyasint,omitempty"`
 }
 
-// Origin is who published a version.
+// Origin is the session that published a version.
 type Origin struct {
 	// PID is the process.
 	PID int32 `cbor:"1,keyasint,omitempty"`

@@ -118,8 +118,8 @@ func (m *Manifest) Decode() ([]Tensor, error) {
 // Rows checks that the columns agree with each other and calls row with one tensor after the other, in a Tensor that is
 // used again for the next one. The slices in it share one allocation between them, the names are parts of m.Names and
 // the digests lie in m. It checks lengths, ranks, indices, signs and that no product of dimensions overflows; whether
-// data types exist, names are unique and tensors lie inside their storages is for those who know tensors. Errors are
-// [ErrManifest]; what row was called with before is worth nothing then.
+// data types exist, names are unique and tensors lie inside their storages is checked by packages that know tensors.
+// Errors are [ErrManifest]; what row was called with before is worth nothing then.
 func (m *Manifest) Rows(row func(i int, t *Tensor)) error {
 	dims, strides, err := m.checkColumns()
 	if err != nil {

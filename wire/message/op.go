@@ -65,7 +65,7 @@ const (
 	OpObjectWatch Op = 130
 	// OpObjectRefer gives the session one reference more to a managed object: [Object], [ObjectInfo].
 	OpObjectRefer Op = 131
-	// OpObjects lists managed objects and who holds them: [Objects], [ObjectsListed].
+	// OpObjects lists managed objects and their holders: [Objects], [ObjectsListed].
 	OpObjects Op = 132
 	// OpObjectDestroy takes all references to a managed object away, whoever has them: [Object], [ObjectInfo] as it
 	// was. It is for the server's own user and root; others are refused with [CodePermissionDenied].

@@ -63,7 +63,7 @@ everything that is held.`,
 	return c
 }
 
-// askHoldings asks the owner who holds what the words mean, or anything if there are none.
+// askHoldings asks the owner for the holders of what the words mean, or anything if there are none.
 func askHoldings(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client, words []string) ([]holding, error) {
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()

@@ -83,7 +83,7 @@ func metricRune(r rune) rune {
 	return r
 }
 
-// Bounds of the HTTP server: it answers one kind of question, to few who ask.
+// Bounds of the HTTP server: it answers one kind of question, for few clients.
 const (
 	httpRead    = 5 * time.Second
 	httpIdle    = 2 * time.Minute

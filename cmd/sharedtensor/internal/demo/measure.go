@@ -30,7 +30,8 @@ func (d *director) measure(processes []*process, keep bool) (*Memory, error) {
 
 // judge finds more than one copy.
 func (m *Memory) judge(model *Model) error {
-	// The kernel counts whole pages, and where it has large ones it need not know exactly who maps which part.
+	// The kernel counts whole pages, and where it has large ones it need not know exactly which process maps which
+	// part.
 	slack := model.Mapped/50 + int64(m.Processes*os.Getpagesize())
 	if m.Objects > 1 || m.PSS > model.Mapped+slack {
 		return fmt.Errorf("%w: %d processes hold %d bytes in %d memory objects, the model is one of %d bytes",
