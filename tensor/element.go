@@ -115,7 +115,7 @@ func FromSlice[T Element](dev driver.Device, shape Shape, values []T) (*Tensor, 
 	if err != nil {
 		return nil, err
 	}
-	t, err := Empty(dev, DTypeOf[T](), shape)
+	t, err := Uninitialized(dev, DTypeOf[T](), shape)
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ func Cat(dev driver.Device, dim int, tensors ...*Tensor) (*Tensor, error) {
 	if dev == nil {
 		dev = first.Device()
 	}
-	return made(Empty(dev, first.spec.DType, shape))(func(joined *Tensor) error {
+	return made(Uninitialized(dev, first.spec.DType, shape))(func(joined *Tensor) error {
 		at := int64(0)
 		for _, t := range tensors {
 			part, err := joined.Narrow(dim, at, t.spec.Shape[dim])

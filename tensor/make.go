@@ -17,7 +17,7 @@ func Full(dev driver.Device, dt DType, shape Shape, value float64) (*Tensor, err
 	if err := CheckConversion(Float64, dt); err != nil {
 		return nil, err
 	}
-	return made(Empty(dev, dt, shape))(func(t *Tensor) error { return t.Fill(value) })
+	return made(Uninitialized(dev, dt, shape))(func(t *Tensor) error { return t.Fill(value) })
 }
 
 // Arange returns an owned vector on dev of start, start+step and so on up to but not including end. Errors are
@@ -31,7 +31,7 @@ func Arange(dev driver.Device, dt DType, start, end, step float64) (*Tensor, err
 	if step == 0 || count != count || count < 0 || count >= 1<<53 {
 		return nil, fmt.Errorf("%w: from %v to %v in steps of %v", ErrShape, start, end, step)
 	}
-	return made(Empty(dev, dt, Shape{int64(count)}))(func(t *Tensor) error {
+	return made(Uninitialized(dev, dt, Shape{int64(count)}))(func(t *Tensor) error {
 		return t.fillBy(func(i int64) float64 { return start + float64(i)*step })
 	})
 }

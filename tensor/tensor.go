@@ -51,12 +51,25 @@ func (t *Tensor) init(s *Storage, spec *Spec) error {
 // Empty returns an owned, zeroed tensor of new memory on dev, row-major. Errors are those of [Spec.Validate] and of
 // Alloc.
 func Empty(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
+	return newTensor(dev.Alloc, dt, shape)
+}
+
+// Uninitialized is [Empty] for those who write all elements: they are not zeroed where the device has memory that need
+// not be ([driver.UninitializedAllocator]), and are what this program left there before. Of other devices they are 0.
+func Uninitialized(dev driver.Device, dt DType, shape Shape) (*Tensor, error) {
+	if u, can := dev.(driver.UninitializedAllocator); can {
+		return newTensor(u.AllocUninitialized, dt, shape)
+	}
+	return newTensor(dev.Alloc, dt, shape)
+}
+
+func newTensor(alloc func(bytes int64) (driver.Memory, error), dt DType, shape Shape) (*Tensor, error) {
 	spec := Spec{DType: dt, Shape: shape}
 	size, err := spec.ByteLen()
 	if err != nil {
 		return nil, err
 	}
-	mem, err := dev.Alloc(size)
+	mem, err := alloc(size)
 	if err != nil {
 		return nil, fmt.Errorf("tensor %v%v: %w", dt, shape, err)
 	}

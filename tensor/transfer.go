@@ -236,7 +236,7 @@ func (t *Tensor) Copy(dev driver.Device) (*Tensor, error) {
 	if dev == nil {
 		dev = t.Device()
 	}
-	c, err := Empty(dev, t.spec.DType, t.spec.Shape)
+	c, err := Uninitialized(dev, t.spec.DType, t.spec.Shape)
 	if err != nil {
 		return nil, err
 	}

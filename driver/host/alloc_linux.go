@@ -22,7 +22,16 @@ const (
 	sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 )
 
-func (d *Device) alloc(bytes int64) (_ *memory, err error) {
+func (d *Device) alloc(bytes int64) (*memory, error) {
+	b, err := d.allocBacking(bytes)
+	if err != nil {
+		return nil, err
+	}
+	return newMemory(d, b, span{bytes: bytes}, true), nil
+}
+
+// allocBacking is what an allocation owns.
+func (d *Device) allocBacking(bytes int64) (_ *backing, err error) {
 	if d.closed.Load() {
 		return nil, os.ErrClosed
 	}
@@ -59,7 +68,7 @@ func (d *Device) alloc(bytes int64) (_ *memory, err error) {
 	}
 	b := &backing{mapping: mapping, fd: fd, bytes: bytes}
 	b.complete.Store(!d.options.lazy)
-	return newMemory(d, b, span{bytes: bytes}, true), nil
+	return b, nil
 }
 
 // checkSize returns the size of the memfd behind an allocation, or why it cannot be had. It looks before anything is

@@ -14,23 +14,30 @@ import (
 const writeSeals = unix.F_SEAL_WRITE | unix.F_SEAL_FUTURE_WRITE
 
 func (d *Device) importHandle(h driver.Handle, opts driver.ImportOptions) (*memory, error) {
-	if d.closed.Load() {
-		return nil, os.ErrClosed
-	}
-	if err := d.checkHandle(h); err != nil {
-		return nil, err
-	}
-	conn, err := h.File.SyscallConn()
+	b, s, err := d.importBacking(h, opts.Writable)
 	if err != nil {
 		return nil, err
 	}
-	var m *memory
-	var importErr error
-	// Control holds the file open against a Close of it elsewhere.
-	if err := conn.Control(func(fd uintptr) { m, importErr = d.importFile(int(fd), h, opts.Writable) }); err != nil {
-		return nil, fmt.Errorf("%w: %w", driver.ErrHandle, err)
+	return newMemory(d, b, s, opts.Writable), nil
+}
+
+// importBacking maps what a handle names.
+func (d *Device) importBacking(h driver.Handle, writable bool) (b *backing, s span, err error) {
+	if d.closed.Load() {
+		return nil, span{}, os.ErrClosed
 	}
-	return m, importErr
+	if err := d.checkHandle(h); err != nil {
+		return nil, span{}, err
+	}
+	conn, err := h.File.SyscallConn()
+	if err != nil {
+		return nil, span{}, err
+	}
+	// Control holds the file open against a Close of it elsewhere.
+	if controlErr := conn.Control(func(fd uintptr) { b, s, err = d.importFile(int(fd), h, writable) }); controlErr != nil {
+		return nil, span{}, fmt.Errorf("%w: %w", driver.ErrHandle, controlErr)
+	}
+	return b, s, err
 }
 
 // checkHandle is what can be said without asking the kernel.
@@ -50,29 +57,25 @@ func (d *Device) checkHandle(h driver.Handle) error {
 	return nil
 }
 
-func (d *Device) importFile(fd int, h driver.Handle, writable bool) (*memory, error) {
+func (d *Device) importFile(fd int, h driver.Handle, writable bool) (*backing, span, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%w: the descriptor is no memfd: %w", driver.ErrHandle, os.NewSyscallError("fcntl F_GET_SEALS", err))
+		return nil, span{}, fmt.Errorf("%w: the descriptor is no memfd: %w", driver.ErrHandle, os.NewSyscallError("fcntl F_GET_SEALS", err))
 	}
 	if seals&sizeSeals != sizeSeals {
-		return nil, fmt.Errorf("%w: the memfd is not sealed against shrinking and growing", driver.ErrHandle)
+		return nil, span{}, fmt.Errorf("%w: the memfd is not sealed against shrinking and growing", driver.ErrHandle)
 	}
 	if writable && seals&writeSeals != 0 {
-		return nil, fmt.Errorf("%w: the memory is frozen", driver.ErrReadOnly)
+		return nil, span{}, fmt.Errorf("%w: the memory is frozen", driver.ErrReadOnly)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, os.NewSyscallError("fstat", err)
+		return nil, span{}, os.NewSyscallError("fstat", err)
 	}
 	if h.Offset+h.Bytes > st.Size { // Validate made sure that the sum does not overflow
-		return nil, fmt.Errorf("%w: %d bytes at offset %d of a memfd of %d bytes", driver.ErrHandle, h.Bytes, h.Offset, st.Size)
+		return nil, span{}, fmt.Errorf("%w: %d bytes at offset %d of a memfd of %d bytes", driver.ErrHandle, h.Bytes, h.Offset, st.Size)
 	}
-	b, s, err := mapRange(fd, &st, seals, h, writable)
-	if err != nil {
-		return nil, err
-	}
-	return newMemory(d, b, s, writable), nil
+	return mapRange(fd, &st, seals, h, writable)
 }
 
 // mapRange maps the pages that hold the handle's bytes and duplicates the descriptor. What it returns is owned by the

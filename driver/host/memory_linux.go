@@ -34,6 +34,8 @@ type memory struct {
 	closed   bool
 	writable bool
 	backing  *backing
+	use      *slabUse     // of the slab that the memory is of; nil where it has the backing for itself
+	exposed  *atomic.Bool // see backing
 	data     []byte
 	pins     atomic.Int64
 	writers  atomic.Int64
@@ -49,10 +51,15 @@ var (
 
 // newMemory takes b.
 func newMemory(d *Device, b *backing, s span, writable bool) *memory {
-	end := s.skip + int(s.bytes)
-	m := &memory{device: d, span: s, writable: writable, backing: b, data: b.mapping[s.skip:end:end]}
+	m := makeMemory(d, b, s, writable)
 	m.cleanup = runtime.AddCleanup(m, func(b *backing) { forgotten.Add(b.reap) }, b)
 	return m
+}
+
+// makeMemory is memory without its cleanup.
+func makeMemory(d *Device, b *backing, s span, writable bool) *memory {
+	end := s.skip + int(s.bytes)
+	return &memory{device: d, span: s, writable: writable, backing: b, exposed: &b.exposed, data: b.mapping[s.skip:end:end]}
 }
 
 func (m *memory) Device() driver.Device { return m.device }
@@ -72,12 +79,12 @@ func (m *memory) Data() []byte {
 	if m.closed {
 		return nil
 	}
-	m.backing.exposed.Store(true)
+	m.exposed.Store(true)
 	return m.data
 }
 
 // Exposed implements [driver.Exposer].
-func (m *memory) Exposed() *atomic.Bool { return &m.backing.exposed }
+func (m *memory) Exposed() *atomic.Bool { return m.exposed }
 
 // Pin implements [driver.Mapped].
 func (m *memory) Pin(write bool) (data []byte, unpin func(), err error) {
@@ -111,9 +118,20 @@ func (m *memory) unpin(write bool) {
 	if m.pins.Add(-1) > 0 || !m.isClosed() {
 		return
 	}
+	_ = m.release() // Close has answered; unmapping whole pages that are mapped does not fail
+}
+
+// release gives up the mapping of closed memory without pins. A second call is nil.
+func (m *memory) release() error {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	_ = m.backing.release() // Close has answered; unmapping whole pages that are mapped does not fail
+	if m.use == nil {
+		defer m.mu.Unlock()
+		return m.backing.release()
+	}
+	clean := !m.use.exported.Load() && m.writable == m.use.slab.writable
+	m.mu.Unlock()
+	m.use.end(clean)
+	return nil
 }
 
 func (m *memory) isClosed() bool {
@@ -183,17 +201,14 @@ func (m *memory) Export() (driver.Handle, error) {
 	if m.closed {
 		return driver.Handle{}, m.device.opError("export", os.ErrClosed)
 	}
-	fd, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return driver.Handle{}, m.device.opError("export", refused("fcntl F_DUPFD_CLOEXEC", m.span.bytes, err))
+	if m.use != nil {
+		m.use.exported.Store(true)
 	}
-	return driver.Handle{
-		Kind:   driver.Memfd,
-		Device: m.device.info.UUID,
-		Bytes:  m.span.bytes,
-		Offset: m.span.fileOffset,
-		File:   os.NewFile(uintptr(fd), "memfd:sharedtensor"),
-	}, nil
+	h, err := m.backing.export(m.device, m.span)
+	if err != nil {
+		return driver.Handle{}, m.device.opError("export", err)
+	}
+	return h, nil
 }
 
 // Freeze implements [driver.Freezer]. Memory that is itself mapped read-only cannot be frozen: that is its owner's
@@ -249,16 +264,18 @@ func freeze(fd int, writable bool) error {
 // is unpinned, and a load stops at its next piece.
 func (m *memory) Close() error {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	if m.closed {
+		m.mu.Unlock()
 		return nil
 	}
 	m.closed = true
 	m.cleanup.Stop()
-	if m.pins.Load() > 0 {
+	pinned := m.pins.Load() > 0
+	m.mu.Unlock()
+	if pinned {
 		return nil
 	}
-	if err := m.backing.release(); err != nil {
+	if err := m.release(); err != nil {
 		return m.device.opError("close", err)
 	}
 	return nil

@@ -1,0 +1,190 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+var (
+	_ driver.Slabber = (*Device)(nil)
+	_ driver.Slabbed = (*memory)(nil)
+)
+
+// slab is a mapping that one memory after the other uses.
+type slab struct {
+	device   *Device
+	backing  *backing
+	span     span
+	writable bool
+	cleanup  runtime.Cleanup
+
+	mu     sync.Mutex
+	use    *slabUse // nil while there is none
+	closed bool
+	frozen bool // nobody else can write it
+}
+
+// slabUse is the time of one memory. The cleanup of a forgotten memory gets it, so it does not refer to the memory.
+type slabUse struct {
+	slab     *slab
+	bytes    int64
+	done     func(clean bool)
+	exposed  atomic.Bool
+	exported atomic.Bool
+	ended    atomic.Bool
+}
+
+// AllocSlab implements [driver.Slabber]. Errors are those of Alloc.
+func (d *Device) AllocSlab(bytes int64) (driver.Slab, error) {
+	b, err := d.allocBacking(bytes)
+	for err != nil && d.Again(bytes, err) {
+		b, err = d.allocBacking(bytes)
+	}
+	if err != nil {
+		return nil, d.opError("alloc", err)
+	}
+	return newSlab(d, b, span{bytes: bytes}, true), nil
+}
+
+// ImportSlab implements [driver.Slabber]. Errors are those of Import.
+func (d *Device) ImportSlab(h driver.Handle) (driver.Slab, error) {
+	b, s, err := d.importBacking(h, false)
+	if err != nil {
+		return nil, d.opError("import", err)
+	}
+	return newSlab(d, b, s, false), nil
+}
+
+// newSlab takes b.
+func newSlab(d *Device, b *backing, where span, writable bool) *slab {
+	s := &slab{device: d, backing: b, span: where, writable: writable}
+	s.cleanup = runtime.AddCleanup(s, func(b *backing) { forgotten.Add(b.reap) }, b)
+	return s
+}
+
+// Bytes implements [driver.Slab].
+func (s *slab) Bytes() int64 { return s.span.bytes }
+
+// Use implements [driver.Slab].
+func (s *slab) Use(bytes int64, done func(clean bool)) (driver.Memory, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, s.device.opError("use", os.ErrClosed)
+	case s.use != nil:
+		return nil, s.device.opError("use", fmt.Errorf("%w: the slab has a user", driver.ErrBusy))
+	case bytes < 0 || bytes > s.span.bytes:
+		return nil, s.device.opError("use", fmt.Errorf("%w: %d bytes of a slab of %d", driver.ErrInvalid, bytes, s.span.bytes))
+	}
+	u := &slabUse{slab: s, bytes: bytes, done: done}
+	s.use = u
+	where := s.span
+	where.bytes = bytes
+	m := makeMemory(s.device, s.backing, where, s.writable)
+	m.use, m.exposed = u, &u.exposed
+	m.cleanup = runtime.AddCleanup(m, func(u *slabUse) { forgotten.Add(u.forget) }, u)
+	return m, nil
+}
+
+// Export implements [driver.Slab].
+func (s *slab) Export() (driver.Handle, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return driver.Handle{}, s.device.opError("export", os.ErrClosed)
+	}
+	if !s.frozen && s.writable {
+		if err := freeze(s.backing.fd, true); err != nil {
+			return driver.Handle{}, s.device.opError("freeze", err)
+		}
+		s.frozen = true
+	}
+	h, err := s.backing.export(s.device, s.span)
+	if err != nil {
+		return driver.Handle{}, s.device.opError("export", err)
+	}
+	return h, nil
+}
+
+// Close implements [driver.Slab].
+func (s *slab) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	s.cleanup.Stop()
+	if s.use != nil {
+		return nil
+	}
+	if err := s.releaseLocked(); err != nil {
+		return s.device.opError("close", err)
+	}
+	return nil
+}
+
+// releaseLocked gives up what a closed slab has. A mapping of which a slice may be in use stays.
+func (s *slab) releaseLocked() error {
+	if s.backing.exposed.Load() {
+		return s.backing.closeFile()
+	}
+	return s.backing.release()
+}
+
+// end is the end of a use; the first counts.
+func (u *slabUse) end(clean bool) {
+	if u.ended.Swap(true) {
+		return
+	}
+	s := u.slab
+	s.mu.Lock()
+	s.use = nil
+	if s.closed {
+		_ = s.releaseLocked() // Close has answered; unmapping whole pages that are mapped does not fail
+	}
+	s.mu.Unlock()
+	u.done(clean)
+}
+
+// forget ends the use of memory that the garbage collector found unclosed. Where a slice of it was handed out, the
+// mapping stays for ever.
+func (u *slabUse) forget() {
+	kept := u.exposed.Load()
+	if kept {
+		u.slab.backing.exposed.Store(true)
+	}
+	driver.ReportLeak(driver.Leak{Device: "host", Kind: "memory", Bytes: u.bytes, Kept: kept})
+	u.end(false)
+}
+
+// Slab implements [driver.Slabbed].
+func (m *memory) Slab() driver.Slab {
+	if m.use == nil {
+		return nil
+	}
+	return m.use.slab
+}
+
+// export makes a handle of a part of the memfd.
+func (b *backing) export(d *Device, s span) (driver.Handle, error) {
+	fd, err := unix.FcntlInt(uintptr(b.fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return driver.Handle{}, refused("fcntl F_DUPFD_CLOEXEC", s.bytes, err)
+	}
+	return driver.Handle{
+		Kind:   driver.Memfd,
+		Device: d.info.UUID,
+		Bytes:  s.bytes,
+		Offset: s.fileOffset,
+		File:   os.NewFile(uintptr(fd), "memfd:sharedtensor"),
+	}, nil
+}
