@@ -9,6 +9,30 @@ type Call struct {
 	Args RawMessage `cbor:"2,keyasint,omitempty"`
 	// Handles are the storages that the arguments refer to.
 	Handles []Handle `cbor:"3,keyasint,omitempty"`
+	// SlabsReturned are slabs of results that the client has no more use of and keeps mapped: the owner may use them
+	// again. They are given back before the call is looked at, whatever becomes of it.
+	SlabsReturned []uint64 `cbor:"4,keyasint,omitempty"`
+	// SlabsDropped are slabs of results that must not be used again. The client does not have them mapped under these
+	// numbers any more.
+	SlabsDropped []uint64 `cbor:"5,keyasint,omitempty"`
+}
+
+// ReturnSlabs gives slabs back without a call: the two lists are those of [Call].
+type ReturnSlabs struct {
+	// Returned are slabs that the owner may use again.
+	Returned []uint64 `cbor:"1,keyasint,omitempty"`
+	// Dropped are slabs that must not be used again.
+	Dropped []uint64 `cbor:"2,keyasint,omitempty"`
+}
+
+// SlabsReturned answers [OpReturnSlabs].
+type SlabsReturned struct{}
+
+// SlabsGone tells a client of slabs that it returned and that are not used again: it unmaps them. It is the body of an
+// event frame with the ID 0.
+type SlabsGone struct {
+	// Slabs are their numbers.
+	Slabs []uint64 `cbor:"1,keyasint"`
 }
 
 // Returned answers [OpCall] and [OpTaskResult]. Its frame carries the descriptors that Handles name.

@@ -17,6 +17,8 @@ type CallParts struct {
 	Args RawMessage
 	// Handles are the storages that the arguments refer to.
 	Handles []Handle
+	// SlabsReturned and SlabsDropped are those of [Call].
+	SlabsReturned, SlabsDropped []uint64
 }
 
 // ParseCall decodes a [Call] as [UnmarshalPayload] would, but for what is inside of the arguments. Endpoint and Args
@@ -29,12 +31,14 @@ func ParseCall(data []byte) (CallParts, error) {
 	if err := unmarshalEnvelope(data, 2, &c); err != nil {
 		return CallParts{}, err
 	}
-	return CallParts{Endpoint: []byte(c.Endpoint), Args: c.Args, Handles: c.Handles}, nil
+	return CallParts{
+		Endpoint: []byte(c.Endpoint), Args: c.Args, Handles: c.Handles, SlabsReturned: c.SlabsReturned, SlabsDropped: c.SlabsDropped,
+	}, nil
 }
 
 // parsePlainCall reads a call as AppendCall writes it.
 func parsePlainCall(data []byte) (p CallParts, ok bool) {
-	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|3 || data[1] != 1 {
+	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|5 || data[1] != 1 {
 		return CallParts{}, false
 	}
 	pairs := data[0] & 31
@@ -50,12 +54,68 @@ func parsePlainCall(data []byte) (p CallParts, ok bool) {
 		pairs--
 	}
 	if pairs > 0 && len(rest) > 0 && rest[0] == 3 {
+		item := RawMessage(rest[1:])
+		if pairs--; pairs > 0 { // else the codec says whether something follows
+			if item, rest, ok = cutItem(item); !ok {
+				return CallParts{}, false
+			}
+		} else {
+			rest = nil
+		}
 		var handles []Handle
-		err := Unmarshal(rest[1:], &handles)
+		if Unmarshal(item, &handles) != nil {
+			return CallParts{}, false
+		}
 		p.Handles = handles
-		return p, err == nil && pairs == 1
+	}
+	for _, list := range []struct {
+		key byte
+		to  *[]uint64
+	}{{4, &p.SlabsReturned}, {5, &p.SlabsDropped}} {
+		if pairs > 0 && len(rest) > 1 && rest[0] == list.key {
+			if *list.to, rest, ok = readNumbers(rest[1:]); !ok {
+				return CallParts{}, false
+			}
+			pairs--
+		}
 	}
 	return p, pairs == 0 && len(rest) == 0
+}
+
+// maxPlainNumbers is how many numbers a list may have that is read by hand; a longer one is the codec's.
+const maxPlainNumbers = 4096
+
+// readNumbers reads an array of unsigned integers.
+func readNumbers(b []byte) (list []uint64, rest []byte, ok bool) {
+	if len(b) == 0 || b[0]>>5 != cborArray {
+		return nil, nil, false
+	}
+	n, rest, ok := readLength(b)
+	if !ok || n > maxPlainNumbers || n > uint64(len(rest)) {
+		return nil, nil, false
+	}
+	list = make([]uint64, n)
+	for i := range list {
+		if len(rest) == 0 || rest[0]>>5 != cborUnsigned {
+			return nil, nil, false
+		}
+		if list[i], rest, ok = readLength(rest); !ok {
+			return nil, nil, false
+		}
+	}
+	return list, rest, true
+}
+
+// appendNumbers appends a pair of key and numbers, if there are any.
+func appendNumbers(b []byte, key byte, numbers []uint64) []byte {
+	if len(numbers) == 0 {
+		return b
+	}
+	b = appendHead(append(b, key), cborArray, uint64(len(numbers)))
+	for _, n := range numbers {
+		b = appendHead(b, cborUnsigned, n)
+	}
+	return b
 }
 
 // AppendCallRequest appends a request whose body is the call, as [MarshalPayload] would encode the two, and returns the
@@ -72,15 +132,18 @@ func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
 	if len(c.Args) > 0 {
 		pairs++
 	}
-	if len(c.Handles) > 0 {
-		pairs++
+	for _, there := range [...]bool{len(c.Handles) > 0, len(c.SlabsReturned) > 0, len(c.SlabsDropped) > 0} {
+		if there {
+			pairs++
+		}
 	}
 	b = append(b, 3, cborMap<<5|pairs, 1)
 	b = append(appendHead(b, cborText, uint64(len(c.Endpoint))), c.Endpoint...)
 	if len(c.Args) > 0 {
 		b = append(append(b, 2), c.Args...)
 	}
-	return appendHandles(b, 3, c.Handles)
+	b, err := appendHandles(b, 3, c.Handles)
+	return appendNumbers(appendNumbers(b, 4, c.SlabsReturned), 5, c.SlabsDropped), err
 }
 
 // appendHandles appends a pair of key and handles, if there are any.

@@ -13,7 +13,8 @@ var someHandles = []Handle{{Kind: "memfd", Bytes: 4096, File: 0}, {Kind: "cuda-i
 func someCalls() []Call {
 	calls := []Call{
 		{}, {Endpoint: "echo"}, {Endpoint: strings.Repeat("é", 12)}, {Endpoint: strings.Repeat("x", 70_000)},
-		{Endpoint: "a", Handles: someHandles}, {Endpoint: "a", Args: RawMessage{0xd9, 0xc3, 0x51, 0x01}, Handles: someHandles},
+		{Endpoint: "a", Handles: someHandles}, {Endpoint: "a", SlabsReturned: []uint64{1, 24, 1 << 40}}, {Endpoint: "a", SlabsDropped: []uint64{1 << 63}},
+		{Endpoint: "a", Args: RawMessage{0x01}, Handles: someHandles, SlabsReturned: make([]uint64, 30), SlabsDropped: []uint64{2}}, {Endpoint: "a", Args: RawMessage{0xd9, 0xc3, 0x51, 0x01}, Handles: someHandles},
 	}
 	for _, v := range []any{
 		1, -1, 1 << 40, 1.5, true, nil, "text", []byte{}, make([]byte, 300), []any{}, []int{1, 2, 3}, map[string]any{"a": []any{1, "b", nil}},
@@ -40,7 +41,8 @@ func TestCallsAreWrittenAndReadAsByTheCodec(t *testing.T) {
 		}
 		parts, ok := parsePlainCall(body)
 		require.True(t, ok)
-		require.Equal(t, c, Call{Endpoint: string(parts.Endpoint), Args: parts.Args, Handles: parts.Handles})
+		require.Equal(t, c, Call{Endpoint: string(parts.Endpoint), Args: parts.Args, Handles: parts.Handles,
+			SlabsReturned: parts.SlabsReturned, SlabsDropped: parts.SlabsDropped})
 	}
 	_, err := AppendCallRequest(nil, Request{}, Call{Endpoint: "\xff"})
 	require.ErrorIs(t, err, ErrEncoding)
@@ -89,6 +91,8 @@ func FuzzCall(f *testing.F) {
 			require.Equal(t, c.Endpoint, string(parts.Endpoint))
 			require.Equal(t, string(c.Args), string(parts.Args))
 			require.Equal(t, c.Handles, parts.Handles)
+			require.Equal(t, c.SlabsReturned, parts.SlabsReturned)
+			require.Equal(t, c.SlabsDropped, parts.SlabsDropped)
 			back, err := AppendCallRequest(nil, Request{}, c)
 			require.NoError(t, err)
 			require.NotEmpty(t, back)

@@ -6,6 +6,8 @@ import "github.com/sharedtensor/sharedtensor/wire"
 func callSamples() []sample {
 	handles := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0}}
 	promised := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0, Storage: 3, Version: 2}}
+	slabs := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 1000, File: 0, Slab: 1, SlabBytes: 4096},
+		{Kind: "memfd", Device: uuid(0x10), Bytes: 4000, File: -1, Slab: 2}}
 	named := []Handle{{Kind: "memfd", Device: uuid(0x10), Bytes: 4096, File: 0, Name: "5f0c"}}
 	args, _ := Marshal(map[string]any{"name": "resnet", "size": 768})
 	value, _ := Marshal([]any{true, "x", -1})
@@ -38,6 +40,11 @@ func callSamples() []sample {
 	return []sample{
 		{"call", wire.KindRequest, OpCall, 1, &Call{Endpoint: "load", Args: args, Handles: promised}},
 		{"call-least", wire.KindRequest, OpCall, 0, &Call{Endpoint: "load"}},
+		{"call-slabs", wire.KindRequest, OpCall, 0, &Call{Endpoint: "load", SlabsReturned: []uint64{1, 1 << 40}, SlabsDropped: []uint64{2}}},
+		{"returned-slabs", wire.KindResponse, OpCall, 1, &Returned{Value: value, Handles: slabs}},
+		{"return-slabs", wire.KindRequest, OpReturnSlabs, 0, &ReturnSlabs{Returned: []uint64{1, 3}, Dropped: []uint64{2}}},
+		{"slabs-returned", wire.KindResponse, OpReturnSlabs, 0, &SlabsReturned{}},
+		{"slabs-gone", wire.KindEvent, 0, 0, &SlabsGone{Slabs: []uint64{1, 3}}},
 		{"returned", wire.KindResponse, OpCall, 1, &Returned{Value: value, Handles: named, Object: &ObjectRef{ID: "a1", Server: "8c1f"}, Cached: true}},
 		{"endpoints", wire.KindRequest, OpEndpoints, 0, &Endpoints{}},
 		{"endpoints-listed", wire.KindResponse, OpEndpoints, 0, &EndpointsListed{Endpoints: []EndpointInfo{endpoint, {Name: "ping"}}}},

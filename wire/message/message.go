@@ -109,7 +109,16 @@ type Handle struct {
 	// Version numbers the bytes of that memory: the client promises that they are the same as long as it is. 0 promises
 	// nothing.
 	Version uint64 `cbor:"9,keyasint,omitempty"`
+	// Slab numbers memory of a result that the owner uses again when the client has given it back, if [FeaturePool] was
+	// agreed: the memory is the first Bytes of it. 0 for other memory.
+	Slab uint64 `cbor:"10,keyasint,omitempty"`
+	// SlabBytes is the size of that memory, where it comes with a descriptor; 0 where the client has it mapped.
+	SlabBytes uint64 `cbor:"11,keyasint,omitempty"`
 }
+
+// FeaturePool is the feature of servers whose results are in memory that is used again ([Handle.Slab]), and of clients
+// that keep it mapped and give it back ([Call.SlabsReturned], [OpReturnSlabs]).
+const FeaturePool = "pool"
 
 // FeatureKeep is the feature of servers that keep memory of arguments mapped: a handle in a call with a Storage asks
 // for that, and a later one with the same Storage and neither File nor Blob names what is kept ([Handle.Kept]).
@@ -131,6 +140,8 @@ func (h Handle) Validate(files int) error {
 		return fmt.Errorf("%w: handle names descriptor %d of %d", wire.ErrProtocol, h.File, files)
 	case h.File >= 0 && len(h.Blob) > 0:
 		return fmt.Errorf("%w: handle with a descriptor and %d opaque bytes", wire.ErrProtocol, len(h.Blob))
+	case h.SlabBytes > math.MaxInt64 || h.SlabBytes != 0 && (h.Bytes+h.Offset > h.SlabBytes || h.Slab == 0):
+		return fmt.Errorf("%w: handle of %d bytes at offset %d of slab %d of %d bytes", wire.ErrProtocol, h.Bytes, h.Offset, h.Slab, h.SlabBytes)
 	case len(h.Name) > MaxHandleName:
 		return fmt.Errorf("%w: the name of a handle has %d bytes", wire.ErrProtocol, len(h.Name))
 	}

@@ -34,6 +34,8 @@ const (
 	OpEndpoints Op = 33
 	// OpServerInfo describes the server: an empty body, [ServerInfo].
 	OpServerInfo Op = 34
+	// OpReturnSlabs gives slabs of results back, where [FeaturePool] was agreed: [ReturnSlabs], [SlabsReturned].
+	OpReturnSlabs Op = 35
 
 	// OpSubmit starts a call as a task: [Call], [TaskInfo].
 	OpSubmit Op = 64
@@ -81,7 +83,7 @@ const (
 var opNames = [...]string{
 	OpPing: "ping", OpAcquire: "acquire", OpRelease: "release", OpPublish: "publish", OpWithdraw: "withdraw",
 	OpList: "list", OpInfo: "info", OpWatch: "watch", OpUnwatch: "unwatch",
-	OpCall: "call", OpEndpoints: "endpoints", OpServerInfo: "server info",
+	OpCall: "call", OpEndpoints: "endpoints", OpServerInfo: "server info", OpReturnSlabs: "return slabs",
 	OpSubmit: "submit", OpTask: "task", OpTaskWait: "wait for task", OpTaskResult: "task result", OpTaskCancel: "cancel task",
 	OpTasks: "tasks", OpTaskWatch: "watch tasks", OpInvalidateCall: "invalidate call", OpInvalidateEndpoint: "invalidate endpoint",
 	OpObjectInfo: "object info", OpObjectRelease: "release object",
