@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 )
 
 // callContext is the context of one request. Most functions of endpoints are over before anybody asks their context for
@@ -16,7 +17,8 @@ type callContext struct {
 	caller   context.Context // of a caller in this process, whose values and end count too; nil for others
 	deadline time.Time       // zero for none
 
-	reader *session // whose reader runs the request itself; nil for others. Set before the function runs
+	slabs  *transfer.Slabs // for the result of the call; nil for most. Set before the function runs
+	reader *session        // whose reader runs the request itself; nil for others. Set before the function runs
 
 	mu    sync.Mutex
 	made  context.Context // nil until somebody asks
@@ -104,8 +106,11 @@ func (c *callContext) Err() error {
 // Value implements context.Context. Package context finds the cause of an end, and where to put the contexts below this
 // one, by it.
 func (c *callContext) Value(key any) any {
-	if key == (inproc.RequestKey{}) {
+	switch key {
+	case inproc.RequestKey{}:
 		return c
+	case slabsKey{}:
+		return c.slabs
 	}
 	return c.full().Value(key)
 }

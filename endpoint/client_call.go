@@ -92,6 +92,8 @@ func (c *Client) askOn(ctx context.Context, l *link.Link, op message.Op, name st
 }
 
 func (c *Client) callOn(ctx context.Context, l *link.Link, name string, in, out any) (message.Returned, error) {
+	l.Slabs.Expect()
+	defer l.Slabs.Looked()
 	frame, again, err := c.roundTrip(ctx, l, name, in)
 	if again { // the function did not run; now all memory goes along
 		frame, _, err = c.roundTrip(ctx, l, name, in)
@@ -173,7 +175,9 @@ func (c *Client) takeResult(l *link.Link, frame wire.Frame, out any) (message.Re
 	if err != nil {
 		return got, link.BadAnswer(err)
 	}
-	if err := c.decodeValue(got.Value, got.Handles, frame.Files, out); err != nil {
+	im := c.importer()
+	im.Slabs = &l.Slabs
+	if err := decodeValue(im, got.Value, got.Handles, frame.Files, out); err != nil {
 		if got.Object != nil {
 			l.ReleaseObject(got.Object.ID, got.Object.Token)
 		}
@@ -183,17 +187,18 @@ func (c *Client) takeResult(l *link.Link, frame wire.Frame, out any) (message.Re
 }
 
 // decodeValue decodes a value of the owner into out, which may be nil.
-func (c *Client) decodeValue(value message.RawMessage, handles []message.Handle, files *wire.Files, out any) error {
-	if out == nil {
-		return nil
+func decodeValue(im transfer.Importer, value message.RawMessage, handles []message.Handle, files *wire.Files, out any) error {
+	var err error
+	if out != nil {
+		err = checkTarget(out)
 	}
-	if err := checkTarget(out); err != nil {
+	if out == nil || err != nil || len(value) == 0 {
+		if im.Slabs != nil && len(handles) > 0 {
+			im.Slabs.Refuse(handles)
+		}
 		return err
 	}
-	if len(value) == 0 {
-		return nil
-	}
-	storages, err := c.importer().Storages(handles, files)
+	storages, err := im.Storages(handles, files)
 	if err != nil {
 		return fmt.Errorf("result: %w", link.BadClaim(err))
 	}

@@ -129,7 +129,7 @@ func (s *stream) take(frame wire.Frame, out any) error {
 	if err := link.DecodeAnswer(frame, &item); err != nil {
 		return err
 	}
-	return s.client.decodeValue(item.Value, item.Handles, frame.Files, out)
+	return decodeValue(s.client.importer(), item.Value, item.Handles, frame.Files, out)
 }
 
 var errStreamClosed = errors.New("the reader closed the stream")

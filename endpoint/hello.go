@@ -12,7 +12,7 @@ import (
 )
 
 // features are the optional parts of the protocol that this package has.
-func features() []string { return []string{message.FeatureKeep} }
+func features() []string { return []string{message.FeatureKeep, message.FeaturePool} }
 
 // shortLabel makes a label fit to be kept and shown.
 func shortLabel(label string) string { return shortText(label, limits.LabelBytes) }

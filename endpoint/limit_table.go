@@ -52,6 +52,8 @@ func init() {
 		{limits.ResultBytes, "bytes of cached results", "", "1/4 of the memory", "results that nobody holds are dropped", "TestCachedResultsHaveABudget", useResultBytes},
 		{limits.KeptStorages, "storages of arguments kept mapped", "64", "4,096, or 1/16 of RLIMIT_NOFILE", "the client sends the memory again", "TestKeptMemoryIsBounded", useKeptStorages},
 		{limits.KeptBytes, "bytes of those", "1/16 of the memory", "", "the client sends the memory again", "TestKeptMemoryIsBounded", useKeptBytes},
+		{limits.Slabs, "slabs of results that are used again", "64", "4,096, or 1/16 of RLIMIT_NOFILE", "the memory of a result is used once", "TestSlabsAreBounded", useSlabs},
+		{limits.SlabBytes, "bytes of those", "1/16 of the memory", "1/4 of the memory", "the memory of a result is used once", "TestSlabsAreBounded", useSlabBytes},
 		{limits.TaskBytes, "bytes of results that tasks keep", "", "1/4 of the memory", "the oldest results are dropped", "TestCachedResultsHaveABudget", useTaskBytes},
 	}
 }
@@ -189,6 +191,18 @@ func useKeptStorages(s *Server, sessions []*session) message.LimitUse {
 func useKeptBytes(s *Server, sessions []*session) message.LimitUse {
 	most, sum := mostOf(sessions, func(ses *session) int64 { _, bytes := ses.kept.Use(); return bytes })
 	return message.LimitUse{Client: max(s.opts.Limits.KeptBytes, 0), Most: most, Used: sum}
+}
+
+func useSlabs(s *Server, sessions []*session) message.LimitUse {
+	most, _ := mostOf(sessions, func(ses *session) int64 { n, _ := ses.slabs.Use(); return int64(n) })
+	used, _ := s.slabs.Used()
+	return message.LimitUse{Client: transfer.SlabsEach, All: s.slabs.MostSlabs, Most: most, Used: used, Refused: s.slabs.Refused.Load()}
+}
+
+func useSlabBytes(s *Server, sessions []*session) message.LimitUse {
+	most, _ := mostOf(sessions, func(ses *session) int64 { _, bytes := ses.slabs.Use(); return bytes })
+	_, used := s.slabs.Used()
+	return message.LimitUse{Client: max(s.opts.Limits.SlabBytes, 0), All: s.slabs.MostBytes, Most: most, Used: used}
 }
 
 // capacity is how many tasks there may be.

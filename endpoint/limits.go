@@ -49,6 +49,12 @@ type Limits struct {
 	// 4096 for all, or a sixteenth of the descriptors that the process may have if that is less. What no call has named
 	// for three seconds is unmapped.
 	KeptBytes int64
+	// SlabBytes is how many bytes one client may have of memory of results that is used again ([ResultDevice]), in use
+	// or not; a sixteenth of the memory, and none where it is negative. SlabBytesTotal is the same for all together: a
+	// quarter of the memory. A slab takes a descriptor: there are at most 64 for a client, and 4096 for all, or a
+	// sixteenth of the descriptors that the process may have if that is less. One that nobody has used for three seconds
+	// is given back.
+	SlabBytes, SlabBytesTotal int64
 	// ObjectBytes is how much memory the results may have that the server keeps for one client: managed objects as long
 	// as it has references, other results until they have been sent. Three quarters of what the process may have of the
 	// server's devices. The only result of a client is never refused. ObjectBytesTotal is the same for all together,
@@ -138,6 +144,10 @@ func (l *Limits) defaults(devices []driver.Device) {
 	if l.KeptBytes == 0 {
 		l.KeptBytes = memory / 16
 	}
+	if l.SlabBytes == 0 {
+		l.SlabBytes = memory / 16
+	}
+	orDefault(&l.SlabBytesTotal, memory/4)
 	orDefault(&l.Subscriptions, 65536)
 	orDefault(&l.Objects, 65536)
 	results := boundedMemory(devices)

@@ -54,11 +54,12 @@ type sender func(kind wire.Kind, id uint64, body []byte, files ...*os.File) erro
 
 // reply is what a request is answered with.
 type reply struct {
-	body     any              // the message, where there is no result
-	result   engine.ResultRef // of a call; nothing for others
-	keptFor  *session         // for which the result's memory is counted until the reply is closed; nil for none
-	returned message.Returned // the message, where there is a result
-	files    []*os.File       // borrowed until the reply has been sent
+	body     any                  // the message, where there is no result
+	result   engine.ResultRef     // of a call; nothing for others
+	keptFor  *session             // for which the result's memory is counted until the reply is closed; nil for none
+	returned message.Returned     // the message, where there is a result
+	files    []*os.File           // borrowed until the reply has been sent
+	slabs    *transfer.SlabExport // in which the result is sent; nil for most
 	// storages are lent, in the place of the files, to a client of this process. Borrowed until the reply has been
 	// sent.
 	storages []*tensor.Storage
@@ -92,6 +93,9 @@ func (r *reply) size() int {
 
 // lost takes back what the reply hands out: nobody got it. The caller closes it too.
 func (r *reply) lost() {
+	if r.slabs != nil {
+		r.slabs.Unsent()
+	}
 	if r.undo != nil {
 		r.undo()
 	}
@@ -107,6 +111,14 @@ func (r *reply) memory() []*tensor.Storage {
 
 // close gives back what a reply has when it is of no use any more, sent or not.
 func (r *reply) close() {
+	if r.slabs != nil {
+		r.slabs.Close()
+	}
+	r.release()
+}
+
+// release gives the result back.
+func (r *reply) release() {
 	if r.result.Result == nil {
 		return
 	}
@@ -114,6 +126,7 @@ func (r *reply) close() {
 		r.keptFor.server.engine.Memory.Give(r.keptFor.id, r.result.Result)
 	}
 	r.result.Release()
+	r.result = engine.ResultRef{}
 }
 
 // operations are all that a server can do.
@@ -153,7 +166,8 @@ func init() { // not in the declaration: the operations lead back to the session
 		message.OpStream:     {call: doStream, long: true, files: true},
 		message.OpStreamMore: {call: doStreamMore},
 
-		message.OpServerInfo: {call: doServerInfo},
+		message.OpServerInfo:  {call: doServerInfo},
+		message.OpReturnSlabs: {call: doReturnSlabs},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -79,6 +80,12 @@ func (r request) callEndpoint(ctx context.Context, d *engine.Definition, a *engi
 // reference more for the session. of is the outcome of the task that made it, if one did.
 func (r request) deliver(d *engine.Definition, res engine.ResultRef, cached bool, of *engine.Outcome) (reply, error) {
 	s := r.session.server
+	if plain(d) && of == nil {
+		slabs, err := r.session.slabs.Share(res.Payload.Storages)
+		if slabs != nil || err != nil {
+			return r.deliverSlabs(res, slabs, err)
+		}
+	}
 	out, files, err := r.share(res.Result, d.Options.Managed)
 	if err != nil {
 		res.Discard() // what cannot be shared is of no use to those who ask later
@@ -104,6 +111,31 @@ func (r request) deliver(d *engine.Definition, res engine.ResultRef, cached bool
 		undo = func() { _, _ = s.engine.ReleaseReference(obj.ID, token, session) }
 	}
 	return reply{result: res, keptFor: r.session, returned: out, files: files, undo: undo}, nil
+}
+
+// plain reports whether nobody but its caller gets a result of the endpoint.
+func plain(d *engine.Definition) bool {
+	return !d.Options.Cached && !d.Options.Managed && !d.Options.Task && d.Stream == nil
+}
+
+// deliverSlabs is deliver for a result in slabs, which it takes too.
+func (r request) deliverSlabs(res engine.ResultRef, slabs *transfer.SlabExport, err error) (reply, error) {
+	for i := 0; err == nil && i < len(slabs.Handles); i++ {
+		err = engine.CheckLasting(slabs.Handles[i].Kind, false)
+	}
+	if err == nil {
+		err = r.session.server.engine.Memory.Take(r.session.id, res.Result)
+	}
+	if err != nil {
+		if slabs != nil {
+			slabs.Unsent()
+			slabs.Close()
+		}
+		res.Release()
+		return reply{}, err
+	}
+	out := message.Returned{Value: res.Payload.Value, Handles: slabs.Handles}
+	return reply{result: res, keptFor: r.session, returned: out, files: slabs.Files, slabs: slabs}, nil
 }
 
 // share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the

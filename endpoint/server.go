@@ -43,6 +43,7 @@ type Server struct {
 
 	files, bodies, answers *wire.Budget // of all clients
 	kept                   transfer.KeptTotal
+	slabs                  transfer.SlabTotal
 	refusals               limits.Refusals
 	resultsWhy, tasksWhy   string   // where their budgets come from
 	reclaims               []func() // end what the devices call when they are out of memory
@@ -109,6 +110,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 		sessions: map[uint64]*session{}, stopping: make(chan struct{}), done: make(chan struct{}), accepting: make(chan struct{}),
 		registry: opts.Registry, refusals: limits.NewRefusals(limitNames()...), resultsWhy: resultsWhy, tasksWhy: tasksWhy,
 		kept:    transfer.KeptTotal{Most: int64(min(4096, unixsock.MaxOpenFiles()/16))},
+		slabs:   transfer.SlabTotal{MostSlabs: int64(min(4096, unixsock.MaxOpenFiles()/16)), MostBytes: opts.Limits.SlabBytesTotal},
 		files:   wire.NewBudget("descriptors", int64(opts.Limits.Descriptors), 0),
 		bodies:  wire.NewBudget("bytes", opts.Limits.RequestBytesTotal, 0),
 		answers: wire.NewBudget("bytes", opts.Limits.AnswerBytesTotal, opts.Limits.AnswerBytes),
@@ -131,10 +133,22 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	s.caller.to = s.own
 	for _, dev := range opts.Devices {
 		if r, can := dev.(driver.Reclaimer); can {
-			s.reclaims = append(s.reclaims, r.OnRefused(s.engine.Trim))
+			s.reclaims = append(s.reclaims, r.OnRefused(s.trim))
 		}
 	}
 	return s, nil
+}
+
+// trim gives memory back that is kept without need, of so many bytes if it can, and reports whether there was any.
+func (s *Server) trim(bytes int64) bool {
+	s.mu.Lock()
+	sessions := slices.Collect(maps.Values(s.sessions))
+	s.mu.Unlock()
+	var slabs int64
+	for _, ses := range sessions {
+		slabs += ses.slabs.Trim()
+	}
+	return s.engine.Trim(bytes) || slabs > 0
 }
 
 // freed is told by the books of a version whose memory was given back.

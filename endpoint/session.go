@@ -45,9 +45,10 @@ type session struct {
 	events  subscription.Set
 	streams streams
 
-	kept    transfer.Kept // memory of arguments that stays mapped
-	carried atomic.Int64  // bytes of requests in flight
-	answers *wire.Account // bytes of answers that are not sent yet
+	kept    transfer.Kept  // memory of arguments that stays mapped
+	slabs   transfer.Slabs // memory of results that is used again
+	carried atomic.Int64   // bytes of requests in flight
+	answers *wire.Account  // bytes of answers that are not sent yet
 
 	active    atomic.Bool // a frame came since the last look for idle sessions
 	idleTicks int         // looks since then; of whoever looks
@@ -140,6 +141,9 @@ func (ses *session) introduce() error {
 	if agreed.Has(message.FeatureKeep) {
 		ses.kept.Allow(ses.server.opts.Limits.KeptBytes, &ses.server.kept)
 	}
+	if agreed.Has(message.FeaturePool) {
+		ses.events.AddUnasked(slabsSource{ses})
+	}
 	return nil
 }
 
@@ -228,6 +232,7 @@ func (ses *session) end() {
 	ses.work.Wait()
 	leases += ses.giveUp()
 	ses.kept.Close()
+	ses.slabs.Close()
 	ses.server.log.Debug("session ended", "session", ses.id, "pid", ses.conn.Peer().PID, "leases", leases)
 	ses.server.forget(ses)
 }

@@ -66,6 +66,12 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	if w.caller = frame.Context; w.caller != nil {
 		req.Timeout = 0 // its deadline is that of the caller
 	}
+	if req.Op == message.OpCall {
+		if err := w.takeSlabs(); err != nil {
+			discard(frame)
+			return true, ses.fail(frame.ID, err)
+		}
+	}
 	if err := ses.started(w, req.Timeout, frame); err != nil {
 		discard(frame)
 		return true, ses.fail(frame.ID, err)
@@ -142,15 +148,24 @@ func (ses *session) started(w *work, timeout time.Duration, frame wire.Frame) er
 	return nil
 }
 
-// find parses a call and finds its endpoint. Where it cannot, the operation says why.
+// takeSlabs parses a call and takes the slabs that come back with it, whatever becomes of it. One that cannot be parsed
+// has none.
+func (w *work) takeSlabs() (err error) {
+	if w.r.call, err = message.ParseCall(w.r.body); err != nil {
+		return nil // the operation says why
+	}
+	return w.session.slabs.Return(w.r.call.SlabsReturned, w.r.call.SlabsDropped)
+}
+
+// find finds the endpoint of a call. Where it cannot, the operation says why.
 func (w *work) find() bool {
-	call, err := message.ParseCall(w.r.body)
-	if err != nil {
+	if w.r.callee = w.session.server.registry.lookup(w.r.call.Endpoint); w.r.callee == nil {
 		return false
 	}
-	w.r.call = call
-	w.r.callee = w.session.server.registry.lookup(call.Endpoint)
-	return w.r.callee != nil
+	if plain(w.r.callee) {
+		w.slabs = &w.session.slabs
+	}
+	return true
 }
 
 // do runs the operation.
@@ -275,6 +290,11 @@ func (ses *session) answer(id uint64, r reply, failure error, send sender) error
 	}
 	if err := held.grow(len(*buf)); err != nil {
 		return ses.fail(id, err)
+	}
+	if r.slabs != nil {
+		// Its memory is the client's from here on. The client may give it back before the send has returned, for a result
+		// that would have to be in other memory if this one had not ended.
+		r.release()
 	}
 	if err := ses.sendAnswer(send, id, *buf, &r); err != nil {
 		if errors.Is(err, wire.ErrTooLarge) { // nothing was sent

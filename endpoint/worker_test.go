@@ -28,6 +28,7 @@ type worker struct {
 	refs     map[string]*endpoint.Ref[any]
 	touched  *tensor.Tensor
 	roles    roles
+	open     []*tensor.Tensor // results that nobody closes
 }
 
 // counters count what the endpoints of a child did.
@@ -75,6 +76,8 @@ func (w *worker) do(do command) (answer, error) {
 		return w.call(ctx, do)
 	case "open node", "share", "ready", "about", "twice", "where", "burst", "nest", "log", "close node", "dial many", "dial default":
 		return w.role(ctx, do)
+	case "pages", "serve pages":
+		return w.pages(ctx, do)
 	case "ran":
 		return answer{Version: w.counts.get(do.Key)}, nil
 	case "count":

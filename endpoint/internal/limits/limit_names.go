@@ -37,6 +37,8 @@ const (
 	TaskBytes     Name = "task_result_bytes"
 	KeptStorages  Name = "kept_storages"
 	KeptBytes     Name = "kept_bytes"
+	Slabs         Name = "slabs"
+	SlabBytes     Name = "slab_bytes"
 )
 
 // Refusals count what was refused, by limit.

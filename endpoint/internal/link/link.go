@@ -28,6 +28,10 @@ type Link struct {
 	// Keeps: the owner keeps memory of arguments, and Known is what the client knows of that.
 	Keeps bool
 	Known transfer.Known
+	pools bool // the owner uses memory of results again
+
+	// Slabs are those of the owner's results that are mapped here.
+	Slabs transfer.SlabMappings
 
 	News  ObjectNews // what was heard of destroyed objects
 	queue sendQueue
@@ -48,6 +52,10 @@ func Handshake(ctx context.Context, conn *wire.Conn, hello message.Hello) (*Link
 	}
 	l := makeLink(conn, agreed.Peer)
 	l.Keeps = agreed.Has(message.FeatureKeep)
+	if agreed.Has(message.FeaturePool) {
+		l.pools = true
+		l.Slabs.Allow(func() { l.returnSlabs(l.Slabs.Back()) })
+	}
 	l.Receiver = wire.NewReceiver(conn, l.dispatch)
 	return l, nil
 }
@@ -123,7 +131,10 @@ func (l *Link) pass(frame wire.Frame) error {
 	l.mu.Lock()
 	item := l.events[frame.ID]
 	l.mu.Unlock()
-	if item == nil {
+	switch {
+	case frame.ID == 0 && l.pools:
+		return l.slabsGone(frame)
+	case item == nil:
 		frame.Files.Close()
 		return nil
 	}

@@ -50,6 +50,7 @@ func (l *Link) fail(err error) {
 	}
 	l.pending, l.events = nil, nil
 	l.mu.Unlock()
+	l.Slabs.Close()
 	for _, f := range done {
 		f(wire.Frame{}, err)
 	}

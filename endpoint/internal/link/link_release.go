@@ -26,7 +26,11 @@ func (l *Link) Release(lease, request uint64) {
 func (l *Link) dropResult(frame wire.Frame) {
 	defer frame.Files.Close()
 	var got message.Returned
-	if frame.Kind == wire.KindResponse && message.UnmarshalPayload(frame.Body, &got) == nil && got.Object != nil {
+	if frame.Kind != wire.KindResponse || message.UnmarshalPayload(frame.Body, &got) != nil {
+		return
+	}
+	l.Slabs.Refuse(got.Handles)
+	if got.Object != nil {
 		l.ReleaseObject(got.Object.ID, got.Object.Token)
 	}
 }

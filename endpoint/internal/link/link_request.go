@@ -6,6 +6,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/bufpool"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -53,8 +54,15 @@ func (l *Link) Cancel(id uint64, cause error) {
 func (l *Link) ask(ctx context.Context, c *Request) (uint64, *waiter, error) {
 	payload := bufpool.Bodies.Get()
 	defer bufpool.Bodies.Put(payload)
-	var err error
-	if *payload, err = c.appendTo(*payload, ctx); err != nil {
+	back := l.withSlabs(c)
+	start, err := len(*payload), error(nil)
+	if *payload, err = c.appendTo(*payload, ctx); err == nil && !back.Empty() && len(*payload) > plainBody {
+		l.withoutSlabs(c, back)
+		back = transfer.SlabReturns{}
+		*payload, err = c.appendTo((*payload)[:start], ctx)
+	}
+	if err != nil {
+		l.Slabs.PutBack(back)
 		return 0, nil, err
 	}
 	id, w, err := l.expect(c)
@@ -62,6 +70,7 @@ func (l *Link) ask(ctx context.Context, c *Request) (uint64, *waiter, error) {
 		return 0, nil, err
 	}
 	if err := l.sendCall(ctx, id, *payload, c); err != nil {
+		l.Slabs.PutBack(back)
 		if l.withdraw(id) {
 			l.free(w)
 		} else if frame, ok := <-w.answer; ok { // to what was not sent: the link has failed since, or will

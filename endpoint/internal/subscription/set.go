@@ -48,6 +48,7 @@ type Set struct {
 	sending bool
 	stopped bool
 	objects *objectsSource // gets destroyed objects; nil where no request asked for them
+	unasked *Subscription  // that no request asked for; nil where there is none
 }
 
 // Subscription passes events of a source on to one request of the client.
@@ -84,6 +85,16 @@ func (s *Set) Add(id uint64, from Source) (*Subscription, error) {
 	s.subs[id] = sub
 	s.weight += from.Weight()
 	return sub, nil
+}
+
+// AddUnasked passes events on that no request asked for, with the number 0, until Stop. There is one such source at
+// most, which has no weight; it is not among those that Len counts.
+func (s *Set) AddUnasked(from Source) {
+	sub := &Subscription{from: from, ready: true}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from.Open(func() { s.happened(sub) })
+	s.unasked = sub
 }
 
 // Begin lets the events of a subscription go out, now that its request has been answered.
@@ -141,7 +152,10 @@ func (s *Set) Stop() {
 	for _, sub := range s.subs {
 		sub.from.Close()
 	}
-	s.subs, s.due = nil, nil
+	if s.unasked != nil {
+		s.unasked.from.Close()
+	}
+	s.subs, s.due, s.unasked = nil, nil, nil
 }
 
 // Has reports whether a request has a subscription.
@@ -196,7 +210,7 @@ func (s *Set) take() (subs []*Subscription, more bool) {
 	}
 	for _, sub := range s.due {
 		sub.woken = false
-		if s.subs[sub.id] == sub {
+		if s.subs[sub.id] == sub || s.unasked == sub {
 			subs = append(subs, sub)
 		}
 	}

@@ -94,6 +94,8 @@ type Importer struct {
 	// Own returns this process's own memory for a handle, which the importer takes, or nil to import what came with the
 	// handle. It may be nil.
 	Own func(i int, h message.Handle) *tensor.Storage
+	// Slabs are those of the connection that the handles came by; nil where they may not name any.
+	Slabs *SlabMappings
 }
 
 // StateDict makes a state dict of what a peer exported. It borrows the files that it does not take, and trusts
@@ -135,6 +137,9 @@ func (im Importer) Storages(handles []message.Handle, files *wire.Files) (_ []*t
 	for i, h := range handles {
 		s, err := im.storage(i, h, files)
 		if err != nil {
+			if im.Slabs != nil {
+				im.Slabs.Refuse(handles[i+1:])
+			}
 			return nil, fmt.Errorf("storage %d: %w", i, err)
 		}
 		storages = append(storages, s)
@@ -151,6 +156,12 @@ func (im Importer) storage(i int, h message.Handle, files *wire.Files) (*tensor.
 	if h.Kept() {
 		return nil, fmt.Errorf("%w: the handle has the number %d and no memory", status.ErrNotKept, h.Storage)
 	}
+	if h.Slab != 0 && im.Slabs != nil {
+		if im.slabbed(h) {
+			return im.Slabs.Storage(im.Devices, h, files)
+		}
+		im.Slabs.Refuse([]message.Handle{h}) // its memory is mapped for this once
+	}
 	mem, err := importMemory(im.Devices, h, files, im.Opts)
 	if err != nil {
 		return nil, err
@@ -160,6 +171,15 @@ func (im Importer) storage(i int, h message.Handle, files *wire.Files) (*tensor.
 		name = lender(im.Socket, h.Name)
 	}
 	return tensor.NewLentStorage(mem, name), nil
+}
+
+// slabbed reports whether a handle of a slab names one that is mapped, or that can be.
+func (im Importer) slabbed(h message.Handle) bool {
+	if h.File < 0 {
+		return true
+	}
+	_, can := im.Devices[driver.UUID(h.Device)].(driver.Slabber)
+	return can
 }
 
 // CloseStorages closes each storage.

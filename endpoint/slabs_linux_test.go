@@ -1,0 +1,421 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// registry has a function for each way that memory of a result may go.
+func (o *slabOwner) registry(t testing.TB) *endpoint.Registry {
+	t.Helper()
+	r := endpoint.NewRegistry()
+	empty := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
+		return tensor.Empty(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
+	}
+	dirty := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
+		return tensor.Uninitialized(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
+	}
+	keep := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
+		made, err := o.fill(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.kept = append(o.kept, made.Clone())
+		return made, nil
+	}
+	exported := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
+		made, err := o.fill(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		h, err := made.Storage().Memory().Export()
+		return made, errors.Join(err, h.Close())
+	}
+	slow := func(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
+		made, err := o.fill(ctx, in)
+		<-o.stop // whatever becomes of the call
+		return made, err
+	}
+	pair := func(ctx context.Context, in pageIn) ([]*tensor.Tensor, error) {
+		made, err := o.fill(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		half, err := made.Narrow(0, 0, in.Bytes/2)
+		own, ownErr := tensor.Full(o.dev, tensor.Uint8, tensor.Shape{4}, float64(in.Value))
+		return []*tensor.Tensor{made, half, own}, errors.Join(err, ownErr)
+	}
+	large := func(ctx context.Context, in pageIn) (struct {
+		Page *tensor.Tensor
+		Text []byte
+	}, error,
+	) {
+		made, err := o.fill(ctx, in)
+		return struct {
+			Page *tensor.Tensor
+			Text []byte
+		}{made, make([]byte, 1<<20)}, err
+	}
+	require.NoError(t, errors.Join(
+		endpoint.Register(r, "fill", o.fill), endpoint.Register(r, "empty", empty), endpoint.Register(r, "dirty", dirty),
+		endpoint.Register(r, "keep", keep), endpoint.Register(r, "exported", exported), endpoint.Register(r, "slow", slow),
+		endpoint.Register(r, "pair", pair), endpoint.Register(r, "large", large),
+		endpoint.Register(r, "cached", o.fill, endpoint.Cached()), endpoint.Register(r, "task", o.fill, endpoint.Task()),
+		endpoint.Register(r, "first", func(_ context.Context, x *tensor.Tensor) (uint8, error) { return tensor.At[uint8](x, 0) }),
+	))
+	return r
+}
+
+// slabFixture is an owner and a client of it over a socket.
+func slabFixture(t testing.TB, limits endpoint.Limits) (*endpoint.Server, *slabOwner, *endpoint.Client) {
+	t.Helper()
+	o := &slabOwner{dev: testDevice(t), stop: make(chan struct{})}
+	s := serve(t, endpoint.ServerOptions{Registry: o.registry(t), Logger: discard(), Limits: limits})
+	t.Cleanup(func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		for _, k := range o.kept {
+			k.Close()
+		}
+	})
+	return s, o, slabClient(t, s)
+}
+
+func slabClient(t testing.TB, s *endpoint.Server) *endpoint.Client {
+	t.Helper()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{testDevice(t)}})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// page calls a function that fills a result.
+func page(t testing.TB, c *endpoint.Client, name string, bytes int64, value uint8) *tensor.Tensor {
+	t.Helper()
+	got, err := endpoint.Call[*tensor.Tensor](context.Background(), c, name, pageIn{bytes, value})
+	require.NoError(t, err)
+	return got
+}
+
+func slabsOf(t testing.TB, s *endpoint.Server) int64 { return limitUse(t, s, "slabs").Used }
+
+// TestResultsAreUsedAgain has a client that closes each result get the next one in the same memory, of whatever size
+// near it, until it calls no more.
+func TestResultsAreUsedAgain(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	s, _, c := slabFixture(t, endpoint.Limits{})
+	var at *uint8
+	for i := range 50 {
+		got := page(t, c, "fill", 1<<20-int64(i)*100, uint8(i))
+		require.NoError(t, isAll(got, uint8(i)))
+		data, err := tensor.Data[uint8](got)
+		require.NoError(t, err)
+		if at != nil {
+			require.Same(t, at, &data[0], "the mapping stays")
+		}
+		at = &data[0]
+		require.False(t, got.Storage().Memory().Writable())
+		require.NoError(t, got.Close())
+		require.EqualValues(t, 1, slabsOf(t, s))
+	}
+	require.EqualValues(t, 1<<20, limitUse(t, s, "slab_bytes").Used)
+	mapped := drivertest.SharedMappings()
+	eventually(t, 4*waitLimit, "what is not used is given back", func() bool { return slabsOf(t, s) == 0 })
+	eventually(t, waitLimit, "on both sides", func() bool { return drivertest.SharedMappings() <= mapped-2 })
+	got := page(t, c, "fill", 1<<20, 7)
+	require.NoError(t, isAll(got, 7))
+	require.NoError(t, got.Close())
+}
+
+// TestResultsThatAreHeldAreNotUsedAgain has tensors, clones, views and slices of results keep what they see, whatever is
+// called meanwhile.
+func TestResultsThatAreHeldAreNotUsedAgain(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	s, _, c := slabFixture(t, endpoint.Limits{})
+	type holder struct {
+		value uint8
+		kept  *tensor.Tensor
+	}
+	var held []holder
+	hold := func(value uint8, how func(*tensor.Tensor) (*tensor.Tensor, error)) {
+		first := page(t, c, "fill", 1<<16, value)
+		kept, err := how(first)
+		require.NoError(t, err)
+		require.NoError(t, first.Close())
+		held = append(held, holder{value, kept})
+	}
+	for round := range uint8(3) {
+		hold(10*round, func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Clone(), nil })
+		hold(10*round+1, func(x *tensor.Tensor) (*tensor.Tensor, error) { return x.Narrow(0, 100, 50) })
+		hold(10*round+2, func(x *tensor.Tensor) (*tensor.Tensor, error) {
+			s := x.Storage().Retain()
+			defer s.Close()
+			return tensor.New(s, x.Spec())
+		})
+		for i := range uint8(5) {
+			require.NoError(t, page(t, c, "fill", 1<<16, 100+i).Close())
+		}
+		for _, h := range held {
+			require.NoError(t, isAll(h.kept, h.value))
+		}
+	}
+	require.EqualValues(t, 10, slabsOf(t, s), "one that comes back, and those that are held")
+	for _, h := range held {
+		require.NoError(t, h.kept.Close())
+	}
+	two, err := endpoint.Call[[]*tensor.Tensor](context.Background(), c, "pair", pageIn{1 << 16, 50})
+	require.NoError(t, err)
+	require.NoError(t, two[0].Close())
+	require.NoError(t, page(t, c, "fill", 1<<16, 51).Close())
+	require.NoError(t, isAll(two[1], 50), "the other tensor of the same memory")
+	require.NoError(t, errors.Join(two[1].Close(), two[2].Close()))
+}
+
+// TestResultsThatTheOwnerHasAreNotUsedAgain has functions keep, export and cache what they return.
+func TestResultsThatTheOwnerHasAreNotUsedAgain(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	s, o, c := slabFixture(t, endpoint.Limits{})
+	for i := range uint8(5) {
+		require.NoError(t, page(t, c, "keep", 1<<16, i).Close())
+		require.NoError(t, page(t, c, "exported", 1<<16, 50+i).Close())
+		got := page(t, c, "cached", 1<<16, 100)
+		require.NoError(t, page(t, c, "task", 1<<16, 60+i).Close())
+		require.NoError(t, isAll(got, 100))
+		require.NoError(t, got.Close())
+		require.NoError(t, page(t, c, "fill", 1<<16, 70+i).Close())
+	}
+	for i, kept := range o.kept {
+		require.NoError(t, isAll(kept, uint8(i)))
+	}
+	eventually(t, waitLimit, "those that the owner keeps, and one that comes back", func() bool { return slabsOf(t, s) == 6 })
+}
+
+// TestResultsThatAreSharedFurtherAreNotUsedAgain has a client publish a result, pass it on and hand its descriptor out.
+func TestResultsThatAreSharedFurtherAreNotUsedAgain(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	s, _, c := slabFixture(t, endpoint.Limits{})
+	ctx := context.Background()
+	for i := range uint8(4) {
+		got := page(t, c, "fill", 1<<16, i)
+		require.Equal(t, i, must(endpoint.Call[uint8](ctx, c, "first", got))(t))
+		sd := module.NewStateDict()
+		require.NoError(t, sd.Set("x", got)) // takes it
+		_, err := c.Publish(ctx, fmt.Sprint("m", i), sd)
+		require.NoError(t, err)
+		require.NoError(t, sd.Close())
+		require.NoError(t, page(t, c, "fill", 1<<16, 100).Close())
+	}
+	other := slabClient(t, s)
+	for i := range uint8(4) {
+		h, err := other.Acquire(ctx, fmt.Sprint("m", i))
+		require.NoError(t, err)
+		x, there := h.StateDict().Get("x")
+		require.True(t, there)
+		require.NoError(t, isAll(x, i))
+		require.NoError(t, h.Close())
+	}
+}
+
+// must is the value of a call that must not fail.
+func must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
+// TestMemoryOfResultsIsZeroed has Empty keep its word on memory that was used before, and no session see another's.
+func TestMemoryOfResultsIsZeroed(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	s, _, c := slabFixture(t, endpoint.Limits{})
+	for range 5 {
+		require.NoError(t, page(t, c, "fill", 1<<16, 77).Close())
+		got := page(t, c, "empty", 1<<16, 0)
+		require.NoError(t, isAll(got, 0))
+		require.NoError(t, got.Close())
+		require.NoError(t, page(t, c, "fill", 1<<16, 77).Close())
+		got = page(t, c, "dirty", 1<<16, 0)
+		require.NoError(t, isAll(got, 77), "what this session had itself")
+		require.NoError(t, got.Close())
+		other := slabClient(t, s)
+		got = page(t, other, "dirty", 1<<16, 0)
+		require.NoError(t, isAll(got, 0), "another session")
+		require.NoError(t, errors.Join(got.Close(), other.Close()))
+	}
+}
+
+// TestResultsForManyCallers has many goroutines of several clients get results, look at them for a while and close
+// them, while their memory is used again all the time.
+func TestResultsForManyCallers(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	s, _, c := slabFixture(t, endpoint.Limits{})
+	clients := []*endpoint.Client{c, slabClient(t, s), slabClient(t, s)}
+	var all sync.WaitGroup
+	for w := range 12 {
+		all.Go(func() {
+			c := clients[w%len(clients)]
+			for i := range 60 {
+				value, size := uint8((w*61+i)%0x80), int64(10_000*(1+i%3))
+				got, err := endpoint.Call[*tensor.Tensor](context.Background(), c, "fill", pageIn{size, value})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for range i % 4 {
+					err = errors.Join(err, isAll(got, value))
+					time.Sleep(50 * time.Microsecond)
+				}
+				if err := errors.Join(err, isAll(got, value), got.Close()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.LessOrEqual(t, limitUse(t, s, "slabs").Most, int64(3*4+3))
+}
+
+// TestResultsOfCallsThatNobodyWaitsFor has calls end on the client's side before they are answered: what they would
+// have brought comes back.
+func TestResultsOfCallsThatNobodyWaitsFor(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	s, o, c := slabFixture(t, endpoint.Limits{})
+	for range 30 {
+		require.NoError(t, page(t, c, "fill", 1<<16, 1).Close())
+		ctx, cancel := context.WithCancel(context.Background())
+		began := o.runs.Load()
+		var call sync.WaitGroup
+		call.Go(func() {
+			if got, err := endpoint.Call[*tensor.Tensor](ctx, c, "slow", pageIn{1 << 16, 2}); err == nil {
+				got.Close()
+			}
+		})
+		eventually(t, waitLimit, "it runs", func() bool { return o.runs.Load() > began })
+		cancel()
+		call.Wait()
+		o.stop <- struct{}{}
+		require.NoError(t, c.Call(context.Background(), "fill", pageIn{1 << 16, 3}, nil), "an answer that nobody looks at")
+		var wrong struct{ Text int }
+		require.Error(t, c.Call(context.Background(), "fill", pageIn{1 << 16, 3}, &wrong), "one that does not fit")
+	}
+	require.LessOrEqual(t, slabsOf(t, s), int64(3))
+	eventually(t, 4*waitLimit, "all of it comes back", func() bool { return slabsOf(t, s) == 0 })
+}
+
+// TestResultsThatCannotBeSent has results that no frame can carry: their memory is used again.
+func TestResultsThatCannotBeSent(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	s, _, c := slabFixture(t, endpoint.Limits{AnswerBytesTotal: 100 << 10})
+	for i := range 10 {
+		var out struct{ Page *tensor.Tensor }
+		require.ErrorIs(t, c.Call(context.Background(), "large", pageIn{1 << 16, 1}, &out), endpoint.ErrLimit)
+		if i%2 == 0 {
+			got := page(t, c, "fill", 1<<16, 2)
+			require.NoError(t, isAll(got, 2))
+			require.NoError(t, got.Close())
+		}
+	}
+	require.LessOrEqual(t, slabsOf(t, s), int64(2), "the answer may come before the memory is back")
+}
+
+// TestSlabsAreBounded has more results held than may be in slabs, of which the calls notice nothing.
+func TestSlabsAreBounded(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	for name, test := range map[string]struct {
+		limits endpoint.Limits
+		most   int64
+	}{
+		"slabs": {endpoint.Limits{}, 64}, "bytes": {endpoint.Limits{SlabBytes: 100 << 10}, 6},
+		"bytes of all": {endpoint.Limits{SlabBytesTotal: 50 << 10}, 3}, "off": {endpoint.Limits{SlabBytes: -1}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _, c := slabFixture(t, test.limits)
+			for range 2 {
+				var held []*tensor.Tensor
+				for i := range 70 {
+					held = append(held, page(t, c, "fill", 16<<10, uint8(i)))
+				}
+				require.Equal(t, test.most, slabsOf(t, s))
+				for i, x := range held {
+					require.NoError(t, isAll(x, uint8(i)))
+					require.NoError(t, x.Close())
+				}
+				for _, size := range []int64{1, 5000, 200 << 10} { // what is free gives way
+					got := page(t, c, "fill", size, 3)
+					require.NoError(t, isAll(got, 3))
+					require.NoError(t, got.Close())
+				}
+				bytes := limitUse(t, s, "slab_bytes")
+				require.LessOrEqual(t, bytes.Used, min(bytes.Client, bytes.All))
+				require.LessOrEqual(t, slabsOf(t, s), int64(64))
+			}
+		})
+	}
+}
+
+// TestSlabsGiveWayWhenMemoryIsRefused has the device ask for memory when it has none left.
+func TestSlabsGiveWayWhenMemoryIsRefused(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	dev, err := host.Open()
+	require.NoError(t, err)
+	o := &slabOwner{dev: dev}
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Devices: []driver.Device{dev}, Registry: o.registry(t), Logger: discard()})
+	require.NoError(t, err)
+	go s.Serve()
+	t.Cleanup(func() { s.Close() })
+	c := slabClient(t, s)
+	held := page(t, c, "fill", 1<<20, 9)
+	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
+	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
+	eventually(t, waitLimit, "what nobody uses goes", func() bool {
+		dev.Again(1<<20, driver.ErrOutOfMemory)
+		return slabsOf(t, s) == 1
+	})
+	require.NoError(t, isAll(held, 9))
+	got := page(t, c, "fill", 1<<20, 2)
+	require.NoError(t, isAll(got, 2))
+	require.NoError(t, errors.Join(held.Close(), got.Close()))
+}
+
+// TestSlabsOutliveTheConnection has what a client holds stay as it is when its owner goes, and when it leaves itself.
+func TestSlabsOutliveTheConnection(t *testing.T) {
+	hostOnly(t, "memory of other devices is not used again")
+	drivertest.Leaks(t)
+	s, _, c := slabFixture(t, endpoint.Limits{})
+	require.NoError(t, page(t, c, "fill", 1<<16, 1).Close())
+	held := page(t, c, "fill", 1<<16, 2)
+	other := slabClient(t, s)
+	kept := page(t, other, "fill", 1<<16, 3)
+	require.NoError(t, other.Close())
+	eventually(t, waitLimit, "the slabs of a client go with it", func() bool { return slabsOf(t, s) <= 2 })
+	require.NoError(t, s.Close())
+	require.NoError(t, isAll(held, 2))
+	require.NoError(t, isAll(kept, 3))
+	require.NoError(t, errors.Join(held.Close(), kept.Close()))
+}

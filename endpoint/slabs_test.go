@@ -1,0 +1,90 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// slabOwner is what the functions of the tests of slabs have in common.
+type slabOwner struct {
+	dev  driver.Device
+	runs atomic.Int64
+
+	mu   sync.Mutex
+	kept []*tensor.Tensor
+	stop chan struct{} // "slow" waits for it
+}
+
+// pageIn asks for a vector of bytes that all are Value.
+type pageIn struct {
+	Bytes int64
+	Value uint8
+}
+
+// unused is what a slab has before it is filled: who sees it looks at memory that is another's by now.
+const unused = 0xEE
+
+// fill makes a result of a call. Whoever still looks at its memory sees that somebody else has it.
+func (o *slabOwner) fill(ctx context.Context, in pageIn) (*tensor.Tensor, error) {
+	o.runs.Add(1)
+	t, err := tensor.Uninitialized(endpoint.ResultDevice(ctx, o.dev), tensor.Uint8, tensor.Shape{in.Bytes})
+	if err != nil {
+		return nil, err
+	}
+	data, err := tensor.Data[uint8](t)
+	for _, value := range []uint8{unused, in.Value} {
+		for i := range data {
+			data[i] = value
+		}
+	}
+	return t, err
+}
+
+// isAll checks that all bytes of a vector are one value.
+func isAll(x *tensor.Tensor, value uint8) error {
+	data, err := tensor.Data[uint8](x)
+	if err == nil && len(bytes.Trim(data, string(rune(value)))) > 0 && value < 0x80 {
+		err = fmt.Errorf("%d bytes begin with %#x and end with %#x, not %#x", len(data), data[0], data[len(data)-1], value)
+	}
+	return err
+}
+
+// pages are the commands about slabs.
+func (w *worker) pages(ctx context.Context, do command) (a answer, err error) {
+	if do.Do == "serve pages" {
+		o := &slabOwner{dev: w.dev}
+		r := endpoint.NewRegistry()
+		if err := endpoint.Register(r, "fill", o.fill); err != nil {
+			return a, err
+		}
+		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Registry: r})
+		if err != nil {
+			return a, err
+		}
+		go s.Serve()
+		return a, nil
+	}
+	for i := range do.Tensors { // every second one stays open
+		got, err := endpoint.Call[*tensor.Tensor](ctx, w.client, "fill", pageIn{do.Bytes, uint8(do.Seed)})
+		if err != nil {
+			return a, err
+		}
+		if err := isAll(got, uint8(do.Seed)); err != nil {
+			return a, err
+		}
+		if i%2 == 0 {
+			got.Close()
+		} else {
+			w.open = append(w.open, got)
+		}
+		a.Value++
+	}
+	return a, nil
+}
