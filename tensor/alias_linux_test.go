@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"testing"
@@ -113,7 +114,7 @@ func TestSealDuringWrites(t *testing.T) {
 	src = closing(t, src, err)
 	strided, err := src.View(tensor.Uint8)
 	strided = closing(t, strided, err)
-	for range 5 {
+	for range 20 {
 		x, err := tensor.Empty(dev, tensor.Uint8, shape{n})
 		x = closing(t, x, err)
 		var writers, writing sync.WaitGroup
@@ -124,11 +125,13 @@ func TestSealDuringWrites(t *testing.T) {
 		} {
 			writing.Add(1)
 			writers.Go(func() {
-				for first := true; ; first = false {
-					err := write()
-					if first {
-						writing.Done()
+				begun := sync.OnceFunc(writing.Done)
+				defer begun()
+				for i := 0; ; i++ {
+					if i == 1 { // in the middle of a write, as likely as not
+						begun()
 					}
+					err := write()
 					if errors.Is(err, driver.ErrReadOnly) {
 						return
 					} else if err != nil {
@@ -140,6 +143,7 @@ func TestSealDuringWrites(t *testing.T) {
 			})
 		}
 		writing.Wait()
+		time.Sleep(rand.N(2 * time.Millisecond)) // where only one is woken at a time, writes end before this goroutine runs
 		for err = x.Storage().Seal(); errors.Is(err, driver.ErrBusy); err = x.Storage().Seal() {
 			time.Sleep(10 * time.Microsecond)
 		}

@@ -80,11 +80,13 @@ func sealDuringWrites(t *testing.T, s driver.Sealer, file *os.File) {
 	write := func(how func() error) {
 		writing.Add(1)
 		writers.Go(func() {
-			for first := true; ; first = false {
-				err := how()
-				if first {
-					writing.Done()
+			begun := sync.OnceFunc(writing.Done)
+			defer begun()
+			for i := 0; ; i++ {
+				if i == 1 { // in the middle of a write, as likely as not
+					begun()
 				}
+				err := how()
 				if errors.Is(err, driver.ErrReadOnly) {
 					return
 				} else if err != nil {

@@ -150,23 +150,6 @@ func splitReference(ref string) (source, name string, isFile bool, err error) {
 	return source, name, false, nil
 }
 
-// lookupTied finds a tensor of a file by any of its names, those that the metadata ties to another included.
-func lookupTied(model *safetensors.Model, name string) (safetensors.ModelTensor, bool) {
-	if entry, found := model.Lookup(name); found {
-		return entry, true
-	}
-	layout, err := module.PlanLayout(model, 1)
-	if err != nil {
-		return safetensors.ModelTensor{}, false
-	}
-	for _, t := range layout.Tensors {
-		if t.Name == name && t.TiedTo != "" {
-			return model.Lookup(t.TiedTo)
-		}
-	}
-	return safetensors.ModelTensor{}, false
-}
-
 // fromFile reads a tensor, or all where name is empty, into host memory.
 func (on *caller) fromFile(ctx context.Context, path, name string) (_ any, _ closers, err error) {
 	if name == "" {
@@ -181,7 +164,7 @@ func (on *caller) fromFile(ctx context.Context, path, name string) (_ any, _ clo
 		return nil, nil, err
 	}
 	defer func() { err = errors.Join(err, model.Close()) }()
-	entry, found := lookupTied(model, name)
+	entry, found := model.Lookup(name)
 	if !found {
 		return nil, nil, fmt.Errorf("%s has no tensor %q: %w", path, name, endpoint.ErrNotFound)
 	}
