@@ -85,7 +85,7 @@ func (h *attachment) forgotten(leak *driver.Leak) {
 	})
 }
 
-// changeLocked sets the state and tells who waits for a change.
+// changeLocked sets the state and wakes those that wait for a change.
 func (h *attachment) changeLocked(state HandleState, newest uint64) {
 	if h.closed || (h.state == state && h.newest == newest) {
 		return
@@ -94,7 +94,7 @@ func (h *attachment) changeLocked(state HandleState, newest uint64) {
 	h.newsLocked()
 }
 
-// newsLocked tells who waits for a change.
+// newsLocked wakes those that wait for a change.
 func (h *attachment) newsLocked() {
 	if !h.closed {
 		close(h.changed)
@@ -195,8 +195,8 @@ func (h *attachment) leasedOn(l *link.Link) bool {
 	return h.link == l
 }
 
-// settledOn tells that there is nothing to take up on a link: the lease is held there, or no owner knows the version
-// any more.
+// settledOn reports whether there is nothing to take up on a link: the lease is held there, or no owner knows the
+// version any more.
 func (h *attachment) settledOn(l *link.Link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -111,8 +111,8 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 }
 
 // Destroy drops a managed object whoever has references to it, and returns it as it was, with those who held it: their
-// references become stale, and they are told who did it. What they have mapped stays theirs. The owner's user and root
-// may do that; others are [ErrPermission]. An object that the server does not have is [ErrStale].
+// references become stale, and they hear which process did it. What they have mapped stays theirs. The owner's user and
+// root may do that; others are [ErrPermission]. An object that the server does not have is [ErrStale].
 func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
 	ask := link.Request{Op: message.OpObjectDestroy, Body: message.Object{ID: objectID}}

@@ -29,7 +29,7 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// List tells what is published and who holds it, in the order of the names.
+// List returns what is published, with its holders, in the order of the names.
 func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 	listed, err := c.listAll(ctx)
 	if err != nil {
@@ -102,8 +102,8 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	return done.Version, nil
 }
 
-// Withdraw takes a name off the owner's books: nobody can acquire it any more. Who holds a version keeps it, and is
-// told.
+// Withdraw takes a name off the owner's books: nobody can acquire it any more. Holders of a version keep it, and
+// are told.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
 	if err := c.request(ctx, link.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {
 		return fmt.Errorf("withdraw %s: %w", status.Shown(name), err)

@@ -83,7 +83,7 @@ func (d *dials) failed(err error) {
 	d.err = err
 }
 
-// attempt is one try to connect, shared by all who need the connection.
+// attempt is one try to connect, shared by all that need the connection.
 type attempt struct {
 	now  chan struct{} // closed to skip the pause before it
 	done chan struct{} // closed when it has ended

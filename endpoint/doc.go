@@ -14,7 +14,7 @@
 // for a writer, and no writer for a reader. [Client.Follow] does that for a service: its requests get the newest
 // version, and each keeps the one that it began with.
 //
-// # Who holds what
+// # Ownership
 //
 // A lease belongs to the session, which is the connection. When the connection ends, by Close or because the process
 // was killed, the kernel tells the owner and every lease of it goes back at once. The memory itself belongs to whoever
@@ -60,9 +60,9 @@
 //
 // A call of such an endpoint with other memory runs each time, which [EndpointInfo] counts.
 //
-// A run belongs to all who wait for it: its deadline is the latest of theirs, and it is told to stop when the last one
+// A run belongs to all its waiters: its deadline is the latest of theirs, and it is told to stop when the last one
 // has left. Errors are not kept, neither is what cannot be encoded, decoded or shared. A result that was invalidated
-// while it was made goes to those who wait for it and to nobody else. [ResultOptions] bound what is kept; what a
+// while it was made goes to its waiters only. [ResultOptions] bound what is kept; what a
 // managed object or a task has stays cached as long, so that nobody makes a second one beside it.
 //
 // # Tasks
@@ -82,7 +82,7 @@
 // back twice or by another. A call that does not ask for a Ref keeps no reference. When an object is gone (the server
 // destroyed it, ended or was replaced) the Ref becomes stale, and Done tells so without asking. The memory stays valid
 // until the Ref is closed. When the last reference goes, so does the cached result, and what a task kept of it.
-// [Client.Objects] tells which objects there are and who holds them; the owner's user and root can take one from all
+// [Client.Objects] lists the objects and their holders; the owner's user and root can take one from all
 // its holders ([Client.Destroy], [Server.DestroyObject]).
 //
 // A Ref or [Handle] that is lost without Close is found by the garbage collector, when neither itself nor its tensors
@@ -106,7 +106,7 @@
 //
 // # What goes on
 //
-// [Caller].ServerInfo tells what a server is, what memory it has for what and who holds it, how its endpoints were
+// [Caller].ServerInfo tells what a server is, what memory it has for what and for which holders, how its endpoints were
 // called and what their runs took, and what it has counted. [WriteMetrics] writes that for Prometheus, and [Vars] shows
 // it among a program's variables. Memory that has several purposes is counted once. Counting costs a call a few atomic
 // operations; whoever asks pays for the rest.

@@ -6,7 +6,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// HandleState tells how a handle's version stands at its owner. Whatever it is, the memory stays valid until the handle
+// HandleState is how a handle's version stands at its owner. Whatever it is, the memory stays valid until the handle
 // is closed.
 type HandleState uint8
 
@@ -75,7 +75,7 @@ func (h *Handle) Version() uint64 { return h.at.version }
 // ServerID names the owner that the version came from.
 func (h *Handle) ServerID() string { return h.at.server }
 
-// State tells how the version stands at its owner, as far as this process has heard, without asking.
+// State is how the version stands at its owner, as far as this process has heard, without asking.
 func (h *Handle) State() HandleState { return h.at.stateNow() }
 
 // Newest is the newest version of the name that this process has heard of.

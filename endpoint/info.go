@@ -32,8 +32,8 @@ type VersionInfo struct {
 	Tensors int `json:"tensors"`
 	// Devices are those that its memory is on, as the owner numbers them, each once.
 	Devices []DeviceInfo `json:"devices"`
-	// Withdrawn tells that its name was withdrawn since, so that nobody can acquire it any more. The name may have been
-	// published again.
+	// Withdrawn reports whether its name was withdrawn since, so that nobody can acquire it any more. The name may have
+	// been published again.
 	Withdrawn bool `json:"withdrawn,omitempty"`
 	// PublishedAt is when it was published.
 	PublishedAt time.Time `json:"published_at"`

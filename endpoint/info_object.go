@@ -60,8 +60,8 @@ func decodeObject(in message.ObjectInfo) ObjectInfo {
 type Released struct {
 	// ObjectID is the object.
 	ObjectID string `json:"object_id"`
-	// Released tells that a reference was taken back, Destroyed that it was the last one and the object is gone with
-	// it.
+	// Released reports whether a reference was taken back, Destroyed that it was the last one and the object is gone
+	// with it.
 	Released  bool `json:"released"`
 	Destroyed bool `json:"destroyed"`
 	// Refs is how many references all sessions have left together.

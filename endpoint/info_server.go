@@ -17,19 +17,19 @@ type EndpointInfo struct {
 	// InFields and OutFields are the fields of the structs that they are or hold; none where they are no structs.
 	InFields  []FieldInfo `json:"in_fields,omitempty"`
 	OutFields []FieldInfo `json:"out_fields,omitempty"`
-	// Task tells that calls of it run as tasks.
+	// Task reports whether calls of it run as tasks.
 	Task bool `json:"task"`
-	// Managed tells that its results are managed objects.
+	// Managed reports whether its results are managed objects.
 	Managed bool `json:"managed"`
-	// Stream tells that its results come one by one.
+	// Stream reports whether its results come one by one.
 	Stream bool `json:"stream"`
-	// Cache tells that its results are cached.
+	// Cache reports whether its results are cached.
 	Cache bool `json:"cache"`
 	// CacheKey is the template of the cache key; empty for a key of all arguments.
 	CacheKey string `json:"cache_key,omitempty"`
-	// SingleFlight tells that equal calls at the same time share one run.
+	// SingleFlight reports whether equal calls at the same time share one run.
 	SingleFlight bool `json:"single_flight"`
-	// Serialized tells that runs wait for each other.
+	// Serialized reports whether runs wait for each other.
 	Serialized bool `json:"serialized"`
 	// Timeout bounds a run; 0 for no bound.
 	Timeout time.Duration `json:"timeout,omitempty"`
@@ -56,7 +56,7 @@ type ServerInfo struct {
 	// StartedAt is when it began, by the clock; Uptime is how long ago that is, whatever was done to the clock.
 	StartedAt time.Time     `json:"started_at"`
 	Uptime    time.Duration `json:"uptime"`
-	// Running tells that it has a socket and is not shutting down, Ready that it accepts clients too.
+	// Running reports whether it has a socket and is not shutting down, Ready that it accepts clients too.
 	Running bool `json:"running"`
 	Ready   bool `json:"ready"`
 	// Devices are those that it shares memory of.
@@ -71,7 +71,7 @@ type ServerInfo struct {
 	Limits []LimitUse `json:"limits"`
 	// Endpoints are its endpoints with how they were called and what their runs took.
 	Endpoints []EndpointStats `json:"endpoints"`
-	// Sessions are who uses it, the oldest first: the first is its own process, which needs no connection, the others
+	// Sessions are its users, the oldest first: the first is its own process, which needs no connection, the others
 	// are clients.
 	Sessions []SessionInfo `json:"sessions"`
 }
@@ -90,7 +90,7 @@ type HandleSupport struct {
 	Device string `json:"device"`
 	// Kind is the kind of handle, such as "memfd" or "cuda-fd".
 	Kind string `json:"kind"`
-	// Supported tells that it works; Reason is why not.
+	// Supported reports whether it works; Reason is why not.
 	Supported bool   `json:"supported"`
 	Reason    string `json:"reason,omitempty"`
 }
@@ -203,12 +203,12 @@ type EndpointStats struct {
 	Total time.Duration `json:"total"`
 }
 
-// SessionInfo is who uses a server, and what he holds.
+// SessionInfo is one user of a server, and what it holds.
 type SessionInfo struct {
 	Process
 	// Session numbers the connection within the server's life.
 	Session uint64 `json:"session"`
-	// Self tells that it is the server's own process.
+	// Self reports whether it is the server's own process.
 	Self bool `json:"self"`
 	// Since is when it connected.
 	Since time.Time `json:"since"`
@@ -291,7 +291,7 @@ type FieldInfo struct {
 	Name string `json:"name"`
 	// Type is its Go type, for people.
 	Type string `json:"type"`
-	// Optional tells that it may be left out: the type is a pointer, or the tag says omitempty or omitzero. An
+	// Optional reports whether it may be left out: the type is a pointer, or the tag says omitempty or omitzero. An
 	// argument in which another field is left out is refused.
 	Optional bool `json:"optional,omitempty"`
 	// Fields are those of the struct that the field is or holds, down to a certain depth.

@@ -122,7 +122,7 @@ type RuntimeInfo struct {
 	// Socket is the path that it serves or calls; empty for a local one. DeviceIndex is the number in it.
 	Socket      string `json:"server_socket_path,omitempty"`
 	DeviceIndex int    `json:"device_index"`
-	// ServerRunning tells that there is a server, ServerReady that it serves.
+	// ServerRunning reports whether there is a server, ServerReady that it serves.
 	ServerRunning bool `json:"server_running"`
 	ServerReady   bool `json:"server_ready"`
 	// Registered is how many endpoints are registered in this process.

@@ -55,7 +55,7 @@ func (ses *session) ownerOrRoot() bool {
 	return peer.SameUser() || peer.UID == 0
 }
 
-// destroys says to the holders of an object who took it away from them.
+// destroys tells the holders of an object which process destroyed it.
 func (ses *session) destroys() string {
 	who := processesOf(ses.server, []uint64{ses.id})[ses.id]
 	if who.Label == "" {

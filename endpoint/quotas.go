@@ -38,17 +38,17 @@ func (u *usage) add(v usage, sign int) {
 	u.manifests += int64(sign) * v.manifests
 }
 
-// room says whether more fits beside u, or which limit it would break. who is the subject of the sentence.
-func (l *PublishLimits) room(u, more usage, who string) error {
+// room says whether more fits beside u, or which limit it would break. subject is that of the sentence.
+func (l *PublishLimits) room(u, more usage, subject string) error {
 	switch {
 	case u.versions+more.versions > l.Versions:
-		return limits.Exceeded(limits.Versions, "%s may have %d versions published, and has %d", who, l.Versions, u.versions)
+		return limits.Exceeded(limits.Versions, "%s may have %d versions published, and has %d", subject, l.Versions, u.versions)
 	case u.storages+more.storages > l.Storages:
-		return limits.Exceeded(limits.Storages, "%s may have %d storages published, has %d and would have %d more", who, l.Storages, u.storages, more.storages)
+		return limits.Exceeded(limits.Storages, "%s may have %d storages published, has %d and would have %d more", subject, l.Storages, u.storages, more.storages)
 	case l.Bytes > 0 && more.bytes > l.Bytes-u.bytes:
-		return limits.Exceeded(limits.StorageBytes, "%s may have %d bytes published, has %d and would have %d more", who, l.Bytes, u.bytes, more.bytes)
+		return limits.Exceeded(limits.StorageBytes, "%s may have %d bytes published, has %d and would have %d more", subject, l.Bytes, u.bytes, more.bytes)
 	case l.ManifestBytes > 0 && more.manifests > l.ManifestBytes-u.manifests:
-		return limits.Exceeded(limits.ManifestBytes, "the manifests of %s may cost %d bytes, cost %d and would cost %d more", who, l.ManifestBytes, u.manifests, more.manifests)
+		return limits.Exceeded(limits.ManifestBytes, "the manifests of %s may cost %d bytes, cost %d and would cost %d more", subject, l.ManifestBytes, u.manifests, more.manifests)
 	}
 	return nil
 }

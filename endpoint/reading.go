@@ -33,10 +33,10 @@ func (w *work) brief() bool {
 	return false
 }
 
-// reading is who reads a session's frames.
+// reading is which goroutine reads a session's frames.
 type reading struct {
-	// call numbers the call that the reader is running; 0 while it reads. Who swaps the number for 0 reads from then
-	// on.
+	// call numbers the call that the reader is running; 0 while it reads. The goroutine that swaps the number for 0
+	// reads from then on.
 	call atomic.Uint64
 	last uint64 // the number given last; the reader's
 

@@ -13,7 +13,8 @@ func (s *Server) DestroyObject(id string) error {
 	return err
 }
 
-// destroyObject drops an object and says why to those who had references, if it knows. It returns the object as it was.
+// destroyObject drops an object and tells the sessions that had references why, if it knows. It returns the object as
+// it was.
 func (s *Server) destroyObject(id, reason string) (message.ObjectInfo, error) {
 	obj, holders, was, err := s.engine.Objects.Destroy(id)
 	if err != nil {
@@ -52,7 +53,7 @@ func listObjects(s *Server, in message.Objects, session uint64) message.ObjectsL
 	return out
 }
 
-// completeObjects says in descriptions which server they are of, and who the holders are. One that has gone meanwhile
+// completeObjects says in descriptions which server they are of, and their holders. One that has gone meanwhile
 // keeps its number.
 func completeObjects(s *Server, infos ...*message.ObjectInfo) {
 	var sessions []uint64
@@ -72,7 +73,7 @@ func completeObjects(s *Server, infos ...*message.ObjectInfo) {
 	}
 }
 
-// processesOf says who is at the other end of sessions, this process for those within it.
+// processesOf are the processes at the other end of sessions, this process for those within it.
 func processesOf(s *Server, sessions []uint64) map[uint64]Process {
 	who := make(map[uint64]Process)
 	for _, ses := range s.sessionsOf(sessions) {

@@ -101,7 +101,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// Withdraw takes a name off the books: nobody can acquire it any more. Who holds a version keeps it, and is told.
+// Withdraw takes a name off the books: nobody can acquire it any more. Holders of a version keep it, and are told.
 // Errors: [ErrNotFound].
 func (s *Server) Withdraw(name string) error {
 	if err := s.books.Withdraw(name); err != nil {
@@ -111,7 +111,7 @@ func (s *Server) Withdraw(name string) error {
 	return nil
 }
 
-// List tells what is published and who holds it, and what is being loaded, in the order of the names.
+// List returns what is published, with its holders, and what is being loaded, in the order of the names.
 func (s *Server) List() []ModelInfo {
 	listed := listAll(s)
 	return decodeList(&listed)

@@ -27,8 +27,8 @@ const (
 	EventOwnerLost
 	// EventOwnerBack is the connection to an owner, the same or another, that was made again.
 	EventOwnerBack
-	// EventOverflow tells that so many names changed since the last Next that what was known of them was dropped: ask
-	// for the list.
+	// EventOverflow is told where so many names changed since the last Next that what was known of them was dropped:
+	// ask for the list.
 	EventOverflow
 )
 

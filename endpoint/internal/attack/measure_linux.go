@@ -32,7 +32,7 @@ type measured struct {
 	Seconds float64  `json:"seconds"`
 	Honest  *honest  `json:"honest,omitempty"`
 	Heard   []string `json:"attacker_heard,omitempty"`
-	// Ended tells that the owner did not survive, Skipped why the attack was not possible here.
+	// Ended reports whether the attack ended the owner, Skipped why the attack was not possible here.
 	Ended   bool   `json:"owner_ended,omitempty"`
 	Skipped string `json:"skipped,omitempty"`
 	Failure string `json:"failure,omitempty"`

@@ -17,7 +17,7 @@ import (
 
 // A salt defines the content of a model or of a result. It stands in the name of each tensor of a model, so that
 // whoever attaches the model can check it without having heard from its publisher, and a version of a name has one
-// salt, which all who read it compare.
+// salt, which all readers compare.
 
 // specs are the tensors of a model with that salt: their number, data types and shapes follow from it.
 func specs(salt uint64) []tensor.Spec {

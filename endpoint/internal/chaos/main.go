@@ -10,8 +10,9 @@
 //	go run -race ./endpoint/internal/chaos -duration 20m
 //	go run -race ./endpoint/internal/chaos -seed 17 -duration 1m -clients 4
 //
-// The seed decides on the operations of each process and on who is disturbed when. It does not decide on how the system
-// schedules them, so a failure may take more than one run to come back. The exit status is 1 where something was found.
+// The seed decides on the operations of each process and on which process is disturbed when. It does not decide on how
+// the system schedules them, so a failure may take more than one run to come back. The exit status is 1 where something
+// was found.
 package main
 
 import (

@@ -74,7 +74,7 @@ var operations = []operation{
 	{name: "connect anew", weight: 1, do: (*worker).redial},
 }
 
-// runErrors are those of a run that was given up: its owner is shutting down, or those who waited for it have left.
+// runErrors are those of a run that was given up: its owner is shutting down, or its waiters have left.
 var runErrors = []error{task.ErrShutdown, context.Canceled}
 
 // taskErrors are those of tasks that were cancelled, have gone or are about to.

@@ -79,10 +79,10 @@ func keyed(t reflect.Type) bool {
 	return t.Kind() == reflect.Struct || t.Kind() == reflect.Map || t.Kind() == reflect.Interface
 }
 
-// Claim is true for the first who asks.
+// Claim is true for the first caller.
 func (a *Arguments) Claim() bool { return a.claimed.CompareAndSwap(false, true) }
 
-// close gives the memory back; the one who claimed them calls it once.
+// close releases the memory; the caller whose Claim was true calls it once.
 func (a *Arguments) close() {
 	a.Load.Lift() // before the answer: who has that may count on it
 	if a.turn != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// keyedMutex has a lock for each key, whose waiters may leave. A key that nobody uses takes no memory.
+// keyedMutex has a lock for each key, whose waiters may leave. An unused key takes no memory.
 type keyedMutex struct {
 	mu   sync.Mutex
 	keys map[string]*keyedLock

@@ -2,7 +2,7 @@ package engine
 
 import "github.com/sharedtensor/sharedtensor/cache"
 
-// ResultRef is one reference to a result, as those have it who keep one or send it. Of a cached result it keeps the
+// ResultRef is one reference to a result, of a task, an object or an answer on its way. Of a cached result it keeps the
 // entry too: the budget of the cache does not drop what somebody has, to make it a second time for the next who asks.
 type ResultRef struct {
 	*Result
@@ -28,7 +28,7 @@ func (g ResultRef) Release() {
 	g.Result.Release()
 }
 
-// Discard lets nobody find the result in the cache any more.
+// Discard takes the result out of the cache.
 func (g ResultRef) Discard() {
 	if g.entry != nil {
 		g.entry.Discard()

@@ -18,7 +18,7 @@ import (
 // caller releases the result.
 func (e *Engine) Obtain(ctx context.Context, d *Definition, a *Arguments) (_ ResultRef, cached bool, err error) {
 	defer e.Recovered(&err, d, "") // the function's error may panic when it is asked what it is
-	// A run belongs to all who wait for it. It may go on when the one whose arguments it has is gone, so the arguments
+	// A run belongs to all its waiters. It may go on when the caller whose arguments it has is gone, so the arguments
 	// go with the run, if there is one.
 	defer a.Drop()
 	key, keyed := d.Key(a)
@@ -35,8 +35,8 @@ func (e *Engine) Obtain(ctx context.Context, d *Definition, a *Arguments) (_ Res
 			d.Hits.Add(1)
 			return ResultRef{ref.Value(), ref}, true, nil
 		}
-		// Who had the turn before may have made what this call wants: it is looked for after that. So the turn ends
-		// when the result is in the cache, and the run is over, which may outlast a caller that leaves.
+		// The run that held the key before may have made what this call wants: it is looked for after that. So the turn
+		// ends when the result is in the cache, and the run is over, which may outlast a caller that leaves.
 		if err := e.takeTurn(ctx, d, a); err != nil {
 			return ResultRef{}, false, err
 		}

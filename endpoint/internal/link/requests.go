@@ -7,7 +7,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// requests are the requests of a link whose answers have not come, and who gets events.
+// requests are the requests of a link whose answers have not come, and the receivers of events.
 type requests struct {
 	mu      sync.Mutex
 	pending map[uint64]*waiter
@@ -103,7 +103,7 @@ func (r *requests) withdraw(id uint64) bool {
 	return waiting
 }
 
-// listenLocked notes who gets the events of a request.
+// listenLocked notes what receives the events of a request.
 func (r *requests) listenLocked(id uint64, c *Request) {
 	switch {
 	case c.Item != nil:

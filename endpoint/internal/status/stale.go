@@ -23,7 +23,7 @@ type StaleError struct {
 	ServerID string
 	// Reason says what became of it.
 	Reason StaleReason
-	// Detail is what the server said about it, for people: who destroyed it. Mostly empty.
+	// Detail is what the server said about it, for people: which process destroyed it. Mostly empty.
 	Detail string
 }
 

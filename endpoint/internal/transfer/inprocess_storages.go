@@ -10,12 +10,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Within a process memory is lent, not exported and imported: who gets it has references to the same storages. It is
+// Within a process memory is lent, not exported and imported: the receiver has references to the same storages. It is
 // refused where another process could not have it, by the same checks, so that a program which works in one role works
 // in the others.
 
-// Lend is what importStorages is between processes: it returns the storages as who has those devices may use them. It
-// borrows the storages; the caller closes what it gets.
+// Lend is what importStorages is between processes: it returns the storages as a receiver with those devices may use
+// them. It borrows the storages; the caller closes what it gets.
 func Lend(devices Devices, storages []*tensor.Storage, opts driver.ImportOptions) ([]*tensor.Storage, error) {
 	if len(storages) == 0 {
 		return nil, nil

@@ -15,9 +15,9 @@ import (
 //
 // Memory that this server lent and that nobody writes any more, which are published versions and the results of
 // endpoints that are cached, has a name that the server gave it (loans). A client that passes it back sends the name
-// along. It need not be believed: the name cannot be guessed, so who has it was given the memory, and what the function
-// gets is the server's own memory of that name, not what came with the claim. So a false claim gives the true result of
-// another call, to the one who made it and to all others alike. Of such names all sessions get the same results.
+// along. It need not be believed: the name cannot be guessed, so a client that has it was given the memory, and what
+// the function gets is the server's own memory of that name, not what came with the claim. So a false claim gives the
+// true result of another call, to its caller and to all others alike. Of such names all sessions get the same results.
 //
 // Memory that a client writes and counts the versions of (tensor.Storage.Touch) is named by the session, the client's
 // number for the storage and the version. All of that is the client's word and nobody could check it, so it counts for

@@ -90,8 +90,8 @@ func (s *Socket) Lost() bool {
 	return errors.Is(err, os.ErrNotExist) || err == nil && FileOf(info) != s.file
 }
 
-// Rebind listens on a new socket file in the place of one that was lost. Who accepts on the listener before finds it
-// closed.
+// Rebind listens on a new socket file in the place of one that was lost. A goroutine that accepts on the listener
+// before finds it closed.
 func (s *Socket) Rebind() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,8 +145,8 @@ func (s *Socket) ID() FileID {
 	return s.file
 }
 
-// lockFile opens and locks the file, or says who holds it. A file that was removed before it was locked is let go of
-// for the one that has the name now.
+// lockFile opens and locks the file, or says which process holds it. A file that was removed before it was locked is
+// let go of for the one that has the name now.
 func lockFile(path string) (*os.File, error) {
 	for {
 		f, err := lockOnce(path)
