@@ -17,8 +17,13 @@ import (
 type attempts struct {
 	stall    time.Duration
 	patience time.Duration
-	moved    atomic.Int64 // bytes of bodies that came
+	moved    *atomic.Int64 // bytes of bodies that came
 	retry    func(error)
+}
+
+// forPeers is how mirrors are asked, of which there are others.
+func (a *attempts) forPeers() *attempts {
+	return &attempts{stall: min(a.stall, peerStall), patience: a.patience, moved: a.moved, retry: a.retry}
 }
 
 // watched is a body of which reading fails where nothing comes for the stall time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -19,6 +20,7 @@ type base struct {
 	metadata map[string]string
 	byDigest map[module.Digest][]byte
 	byName   map[string]module.Digest
+	offer    *offer          // of it to other mirrors; nil where there is none
 	lease    *lease          // of the same version at the source; nil where there is none
 	server   string          // of the owner here
 	version  uint64          // there
@@ -51,12 +53,25 @@ func (b *base) is(m *manifest) bool {
 	return b.digest == m.digest() && maps.Equal(b.metadata, m.metadata)
 }
 
+// offered is the whole of it for other mirrors.
+func (b *base) offered() (map[module.Digest]*offeredTensor, *atomic.Int64) {
+	tensors, done := map[module.Digest]*offeredTensor{}, &atomic.Int64{}
+	for digest, data := range b.byDigest {
+		here := newArrivals(int64(len(data)), int64(len(data)))
+		here.add(0, int64(len(data)))
+		tensors[digest] = &offeredTensor{data, here}
+	}
+	done.Store(b.bytes)
+	return tensors, done
+}
+
 // close gives the memory and the lease back. Closing nil does nothing.
 func (b *base) close() error {
 	if b == nil {
 		return nil
 	}
 	b.lease.end()
+	b.offer.close()
 	return b.closer()
 }
 

@@ -36,6 +36,13 @@ var (
 	errNoRanges = store.ErrNoRanges
 )
 
+// errPeer is an error of another mirror. Whatever it is, the bytes can be had elsewhere; so it answers errors.Is for
+// nothing.
+type errPeer struct{ err error }
+
+// Error says what went wrong there.
+func (e errPeer) Error() string { return e.err.Error() }
+
 // passing reports whether an error is one that may be over when the request is made again: those of connections, and a
 // source that is busy or waits for its owner.
 func passing(err error) bool {

@@ -22,7 +22,7 @@ func (m *Mirror) emit(e Event) {
 // watchProgress tells how far a version is until the function is called. The bytes in place are counted in done.
 func (m *Mirror) watchProgress(version uint64, total int64, begin int64, done *atomic.Int64) (stop func()) {
 	report := func() {
-		m.emit(Event{Kind: EventProgress, Version: version, Done: done.Load(), Total: total, Moved: m.attempts.moved.Load() - begin})
+		m.emit(Event{Kind: EventProgress, Version: version, Done: done.Load(), Total: total, Moved: m.attempts.moved.Load() - begin, From: m.picker.Load().where()})
 	}
 	if m.options.Events == nil {
 		return func() {}

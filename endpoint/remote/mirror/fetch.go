@@ -2,6 +2,7 @@ package mirror
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
+	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // readBytes is how much of a connection is read at once.
@@ -22,6 +24,10 @@ type download struct {
 	data  []byte        // its memory in the slab
 	done  *atomic.Int64 // bytes in place, of all
 	sum   *runningDigest
+	// offered is the tensor as other mirrors have it from here; nil where they do not. fromPeer is set where bytes of it
+	// came from one.
+	offered  *offeredTensor
+	fromPeer atomic.Bool
 }
 
 // fetcher fetches tensors of one version.
@@ -30,6 +36,8 @@ type fetcher struct {
 	version    uint64
 	rangeBytes int64
 	workers    int
+	picker     *picker // of other mirrors; nil for none
+	model      module.Digest
 }
 
 // rangeJob is one range of one tensor.
@@ -100,20 +108,59 @@ func (f *fetcher) run(ctx context.Context, j rangeJob) error {
 	if !j.sum.arrived(j.piece) {
 		return nil
 	}
-	if got := j.sum.digest(); got != j.entry.digest {
+	got := j.sum.digest()
+	if got != j.entry.digest && j.fromPeer.Load() {
+		if got, err = f.fetchAnew(ctx, j.download); err != nil {
+			return fmt.Errorf("tensor %q: %w", j.entry.Name, err)
+		}
+	}
+	if got != j.entry.digest {
 		return fmt.Errorf("tensor %q: %w: its bytes have %v, and the manifest says %v", j.entry.Name, ErrDigest, got, j.entry.digest)
 	}
 	return nil
 }
 
-// read asks for a range and reads it into its place. It returns how many bytes came.
+// fetchAnew fetches a tensor from the source of which a mirror gave other bytes than it should. Nothing more is taken
+// from any.
+func (f *fetcher) fetchAnew(ctx context.Context, d *download) (module.Digest, error) {
+	f.picker.drop(f.picker.from.Load(), true)
+	f.source.retry(fmt.Errorf("tensor %q: a mirror gave other bytes: %w", d.entry.Name, ErrDigest))
+	alone, at := *f, int64(0)
+	alone.picker = nil
+	d.done.Add(-int64(len(d.data)))
+	err := f.source.again(ctx, func() (bool, error) {
+		n, err := alone.read(ctx, d, at, int64(len(d.data)))
+		at += n
+		return n > 0, err
+	})
+	return module.Digest(sha256.Sum256(d.data)), err
+}
+
+// read asks for a range and reads it into its place, from another mirror where there is one that has it. It returns how
+// many bytes came.
 func (f *fetcher) read(ctx context.Context, d *download, begin, end int64) (int64, error) {
+	from, who := f.picker.source(ctx, f.source.attempts)
+	if from == nil {
+		return f.readFrom(ctx, f.source, f.source.path(f.version, "/tensors/"+url.PathEscape(d.entry.Name)), d, begin, end)
+	}
+	d.fromPeer.Store(true)
+	n, err := f.readFrom(ctx, from, peerPath(f.model, d.entry.digest), d, begin, end)
+	f.picker.moved.Add(n)
+	if err != nil && ctx.Err() == nil {
+		f.picker.drop(who, true)
+		err = fmt.Errorf("the mirror at %s: %w", from.base.Host, errPeer{err})
+	}
+	return n, err
+}
+
+// readFrom is read, from one of them.
+func (f *fetcher) readFrom(ctx context.Context, from *source, path string, d *download, begin, end int64) (int64, error) {
 	size := int64(len(d.data))
 	var fields []string
 	if begin > 0 || end < size {
 		fields = []string{"Range", fmt.Sprintf("bytes=%d-%d", begin, end-1)}
 	}
-	a, err := f.source.do(ctx, http.MethodGet, f.source.path(f.version, "/tensors/"+url.PathEscape(d.entry.Name)), fields...)
+	a, err := from.do(ctx, http.MethodGet, path, fields...)
 	if errors.Is(err, ErrNotFound) {
 		return 0, fmt.Errorf("%w: %w", errChanged, err)
 	}
@@ -130,6 +177,7 @@ func (f *fetcher) read(ctx context.Context, d *download, begin, end int64) (int6
 	at := begin
 	for at < end {
 		n, err := a.Read(d.data[at:min(at+readBytes, end)])
+		d.offered.came(at, int64(n))
 		at += int64(n)
 		d.done.Add(int64(n))
 		if err == io.EOF && at < end { //nolint:errorlint // as io.Reader has it

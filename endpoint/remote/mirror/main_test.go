@@ -19,12 +19,13 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/mirrorgate"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 func TestMain(m *testing.M) {
-	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&jsonrpc.Component{}} })
+	remotetest.Main(m, func() []gateway.Component { return []gateway.Component{&jsonrpc.Component{}, mirrorgate.New()} })
 }
 
 // attached waits until the gateway has its owner.

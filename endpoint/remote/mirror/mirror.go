@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
@@ -53,6 +54,8 @@ type Options struct {
 	Stall, Patience time.Duration
 	// Poll is how often Follow looks at a source that is no gateway.
 	Poll time.Duration
+	// Peers are the other mirrors, from which a gateway's model is taken where they have it; nil for none. Borrowed.
+	Peers *Peers
 	// Events is told what goes on, from one goroutine at a time; it may be nil.
 	Events func(Event)
 }
@@ -67,6 +70,8 @@ type Event struct {
 	Done  int64 `json:"done"`
 	Total int64 `json:"total"`
 	Moved int64 `json:"moved"`
+	// From is the mirror that bytes come from; empty where they come from the source.
+	From string `json:"from,omitempty"`
 	// Error is why something is tried again.
 	Error string `json:"error,omitempty"`
 	// Result is what was published.
@@ -104,9 +109,11 @@ type Result struct {
 	// Moved is how many bytes came over the network, manifest and all. Copied is how many of the model's were copied
 	// from a version that was here, Patched how many belong to tensors that were made of those of the version before by
 	// what has changed in them.
-	Moved   int64 `json:"moved"`
-	Copied  int64 `json:"copied"`
-	Patched int64 `json:"patched"`
+	// FromPeers is how many of Moved other mirrors gave.
+	Moved     int64 `json:"moved"`
+	FromPeers int64 `json:"from_peers,omitempty"`
+	Copied    int64 `json:"copied"`
+	Patched   int64 `json:"patched"`
 	// Unchanged says that nothing was published: Version is that which was there.
 	Unchanged bool `json:"unchanged,omitempty"`
 	// Seconds is how long it took.
@@ -121,7 +128,9 @@ type Mirror struct {
 	place    store.Place // where files are; nil where there is a gateway
 	base     *base       // what is here already; nil before the first Pull, and where there is nothing
 	known    knownVersion
-	telling  sync.Mutex // held while Options.Events is called
+	picker   atomic.Pointer[picker] // while a version is fetched
+	giving   *offer                 // the version that is fetched, as other mirrors have it
+	telling  sync.Mutex             // held while Options.Events is called
 }
 
 // knownVersion is the version of the source that was seen last.
@@ -144,7 +153,7 @@ func New(options Options) (*Mirror, error) {
 	if options.Connections < 0 || options.RangeBytes < 0 || options.MaxBytes < 0 || options.Stall < 0 || options.Patience < 0 || options.Poll < 0 {
 		return nil, fmt.Errorf("%w: a negative limit", driver.ErrInvalid)
 	}
-	m := &Mirror{options: options, attempts: &attempts{stall: options.Stall, patience: options.Patience}}
+	m := &Mirror{options: options, attempts: &attempts{stall: options.Stall, patience: options.Patience, moved: &atomic.Int64{}}}
 	m.attempts.retry = func(err error) { m.emit(Event{Kind: EventRetry, Error: err.Error()}) }
 	if store.Is(options.Source) {
 		place, err := store.Open(options.Source, store.Options{Token: options.Token, TLS: options.TLS, Connections: options.Connections})
@@ -165,6 +174,20 @@ func New(options Options) (*Mirror, error) {
 		client: store.NewHTTPClient(options.TLS, options.Connections, sameHost),
 	}
 	return m, nil
+}
+
+// DefaultName is the name of a model at the owner here where Options have none, or why the address is none.
+func DefaultName(source string) (string, error) {
+	if store.Is(source) {
+		place, err := store.Open(source, store.Options{})
+		if err != nil {
+			return "", err
+		}
+		defer place.Close()
+		return place.Name(), nil
+	}
+	_, name, _, err := parseSource(source)
+	return name, err
 }
 
 func setDefault[T comparable](value *T, to T) {

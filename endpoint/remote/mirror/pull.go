@@ -71,13 +71,17 @@ func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
 	kind := EventUnchanged
 	if m.base == nil || m.base.version == 0 || !m.base.is(mf) {
 		kind = EventPublished
-		err = m.build(ctx, mf, moved, m.options.Source, func(sd *module.StateDict) error { return m.fill(ctx, mf, sd, moved, &result) })
+		err = m.build(ctx, mf, moved, m.options.Source, func(sd *module.StateDict) error { return m.fillGateway(ctx, mf, sd, moved, &result) })
 		if err != nil {
 			return result, err
 		}
 	}
 	m.base.lease.end()
 	m.base.lease = kept
+	if m.options.Peers != nil && m.base.offer == nil {
+		tensors, done := m.base.offered()
+		m.base.offer = m.options.Peers.offer(m.base.digest, m.base.bytes, done, tensors)
+	}
 	m.known = knownVersion{mf.server, mf.version}
 	result.Version, result.Unchanged = m.base.version, kind == EventUnchanged
 	result.Moved, result.Seconds = m.attempts.moved.Load()-moved, time.Since(begin).Seconds()
@@ -120,6 +124,8 @@ func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, address s
 	sd.Metadata = mf.metadata
 	defer func() {
 		if err != nil {
+			m.giving.close()
+			m.giving = nil
 			err = errors.Join(err, sd.Close())
 		}
 	}()
@@ -133,6 +139,7 @@ func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, address s
 	}
 	b := newBase(sd, mf, sd.Close)
 	b.server, b.version, b.address = m.options.Owner.ServerID(), version, address
+	b.offer, m.giving = m.giving, nil
 	old := m.base
 	m.base = b
 	return old.close()
@@ -152,12 +159,38 @@ func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict
 	return m.options.Owner.PublishFrom(ctx, m.options.Name, named, address)
 }
 
-// fill puts all bytes into place: copies of what is here, and the rest from the source.
-func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, moved int64, result *Result) error {
+// fillGateway is fill, with other mirrors: they are given what is here while it comes, and taken from.
+func (m *Mirror) fillGateway(ctx context.Context, mf *manifest, sd *module.StateDict, moved int64, result *Result) error {
 	var done atomic.Int64
+	defer m.watchProgress(mf.version, mf.bytes, moved, &done)()
+	if m.options.Peers == nil {
+		return m.fill(ctx, mf, sd, &done, nil, result)
+	}
+	model, offered := mf.digest(), map[module.Digest]*offeredTensor{}
+	for i := range mf.tensors {
+		one := &mf.tensors[i]
+		if one.TiedTo != "" || one.bytes == 0 {
+			continue
+		}
+		data, err := memoryOf(sd, one)
+		if err != nil {
+			return err
+		}
+		offered[one.digest] = &offeredTensor{data, newArrivals(one.bytes, min(m.options.RangeBytes, one.bytes))}
+	}
+	m.giving = m.options.Peers.offer(model, mf.bytes, &done, offered)
+	m.picker.Store(m.options.Peers.pick(m, model, &done))
+	defer func() {
+		result.FromPeers = m.picker.Load().moved.Load()
+		m.picker.Swap(nil).close()
+	}()
+	return m.fill(ctx, mf, sd, &done, offered, result)
+}
+
+// fill puts all bytes into place: copies of what is here, and the rest from the source.
+func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, done *atomic.Int64, offered map[module.Digest]*offeredTensor, result *Result) error {
 	var list []*download
 	var patches []*patch
-	defer m.watchProgress(mf.version, mf.bytes, moved, &done)()
 	for i := range mf.tensors {
 		one := &mf.tensors[i]
 		if one.TiedTo != "" || one.bytes == 0 {
@@ -170,9 +203,10 @@ func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, m
 		if here := m.base.have(one.digest); int64(len(here)) == one.bytes {
 			result.Copied += int64(copy(data, here))
 			done.Add(one.bytes)
+			offeredAs(offered, one.digest, data).came(0, one.bytes)
 			continue
 		}
-		d := &download{entry: one, data: data, done: &done}
+		d := &download{entry: one, data: data, done: done, offered: offeredAs(offered, one.digest, data)}
 		if p := m.base.patchFor(d); p != nil {
 			patches = append(patches, p)
 		} else {
@@ -190,7 +224,10 @@ func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, m
 		result.Patched -= d.entry.bytes
 	}
 	list = append(list, unpatched...)
-	f := &fetcher{source: m.source, version: mf.version, rangeBytes: m.options.RangeBytes, workers: m.options.Connections}
+	f := &fetcher{source: m.source, version: mf.version, rangeBytes: m.options.RangeBytes, workers: m.options.Connections, picker: m.picker.Load()}
+	if f.picker != nil {
+		f.model = mf.digest()
+	}
 	return f.fetch(ctx, list)
 }
 

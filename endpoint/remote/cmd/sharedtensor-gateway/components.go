@@ -6,6 +6,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/inference"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/jsonrpc"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/mirrorgate"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/stream/streamgate"
 )
 
@@ -17,5 +18,6 @@ func newComponents() []gateway.Component {
 		streamgate.New(),
 		computegate.New(),
 		inference.New(),
+		mirrorgate.New(),
 	}
 }

@@ -203,6 +203,19 @@ function drawTables(s) {
   ], filtered("filter-tasks", [...s.tasks].reverse(), (t) => t.endpoint + " " + t.status + " " + t.task_id), (t) => t.task_id, "no tasks");
 }
 
+// mirrorColumns are those of the component that mirrors models; any other has its fields as columns.
+const mirrorColumns = [
+  { title: "Name", draw: (m) => m.name },
+  { title: "State", wide: true, draw: (m) => m.problem ? `${m.state}: ${m.problem}` : m.state },
+  { title: "Progress", draw: (m) => progress({ endpoint: m.name, done: m.done, total: m.total }) },
+  { title: "Rate", number: true, draw: (m) => m.bytes_per_second ? bytes(m.bytes_per_second) + "/s" : "–" },
+  { title: "From", draw: (m) => m.from || "–" },
+  { title: "Version", number: true, draw: (m) => m.version || "–" },
+  { title: "At the source", draw: (m) => m.source_version || "–" },
+  { title: "Moved", number: true, draw: (m) => bytes(m.moved_bytes) + (m.bytes_of_peers ? `, ${bytes(m.bytes_of_peers)} from mirrors` : "") },
+  { title: "Source", wide: true, draw: (m) => m.source },
+];
+
 // drawComponents shows what components report: a list of objects as a table, anything else as facts.
 function drawComponents(s) {
   for (const [name, value] of Object.entries(s.components)) {
@@ -222,7 +235,7 @@ function drawComponents(s) {
       const keys = rows.length ? Object.keys(rows[0]) : ["name"];
       const t = $(id + "-table");
       if (t.dataset.keys !== keys.join()) { t.dataset.keys = keys.join(); t.replaceChildren(); }
-      table(id + "-table", keys.map((k) => ({ title: k.replaceAll("_", " "), number: rows.some((r) => typeof r[k] === "number"), draw: (r) => plain(k, r[k]) })),
+      table(id + "-table", name === "mirrors" ? mirrorColumns : keys.map((k) => ({ title: k.replaceAll("_", " "), number: rows.some((r) => typeof r[k] === "number"), draw: (r) => plain(k, r[k]) })),
         rows, (r) => String(r[keys[0]]), "nothing yet");
     }
   }
