@@ -106,6 +106,7 @@ func TestRequestEnvelope(t *testing.T) {
 	for _, r := range []Request{
 		{Op: OpPing}, {Op: 65535}, {Op: OpList, Timeout: 1}, {Op: OpAcquire, Body: body},
 		{Op: OpAcquire, Timeout: 1<<63 - 1, Body: body}, {Op: OpAcquire, Timeout: time.Minute, Body: body},
+		{Op: OpCall, Body: body, Metadata: Metadata{"b": "", "a": "x", "long-name": "text"}}, {Op: OpList, Metadata: Metadata{"a": "x"}},
 	} {
 		want, err := Marshal(r)
 		require.NoError(t, err)
@@ -140,6 +141,8 @@ func FuzzRequest(f *testing.F) {
 		f.Add(AppendRequest(nil, Request{Op: s.op, Timeout: time.Second, Body: body}))
 	}
 	f.Add([]byte{0xa2, 1, 1, 1, 1})
+	f.Add([]byte{0xa3, 1, 1, 3, 0xa0, 4, 0xa1, 0x61, 'a', 0x61, 'b'})
+	f.Add([]byte{0xa3, 1, 1, 3, 0xa0, 4, 0xa2, 0x61, 'a', 0x61, 'b', 0x61, 'a', 0x61, 'b'})
 	f.Add([]byte{0xa2, 1, 1, 3, 0xd9, 0xc3, 0x51, 0x80})
 	f.Add([]byte{0xa2, 1, 1, 3, 0xd9, 0xc3, 0x51, 0xc3, 0x80}) // a big number that is an array
 	f.Add([]byte{0xa2, 2, 1, 1, 1})
@@ -167,6 +170,10 @@ func FuzzRequest(f *testing.F) {
 		require.Equal(t, want.Op, got.Op)
 		require.Equal(t, want.Timeout, got.Timeout)
 		require.True(t, bytes.Equal(want.Body, got.Body))
+		require.Equal(t, len(want.Metadata), len(got.Metadata))
+		for name, text := range want.Metadata {
+			require.Equal(t, text, got.Metadata[name])
+		}
 	})
 }
 

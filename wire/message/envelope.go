@@ -14,14 +14,23 @@ import (
 // whoever decodes it.
 
 // AppendRequest appends r to b, as [Marshal] would encode it, and returns the extended slice. r.Body must be nil or one
-// encoded item; it is copied. A negative timeout has passed already and is sent as one nanosecond.
+// encoded item; it is copied. A negative timeout has passed already and is sent as one nanosecond. The metadata must
+// have passed [Metadata.Check].
 func AppendRequest(b []byte, r Request) []byte {
-	pairs := byte(1)
-	if r.Timeout != 0 {
-		pairs++
-	}
+	b = appendRequestHead(b, &r, len(r.Body) > 0)
 	if len(r.Body) > 0 {
-		pairs++
+		b = append(append(b, 3), r.Body...)
+	}
+	return appendRequestTail(b, &r)
+}
+
+// appendRequestHead appends what stands in front of the body.
+func appendRequestHead(b []byte, r *Request, body bool) []byte {
+	pairs := byte(1)
+	for _, there := range [...]bool{r.Timeout != 0, body, len(r.Metadata) > 0} {
+		if there {
+			pairs++
+		}
 	}
 	b = append(b, cborMap<<5|pairs, 1)
 	b = appendHead(b, cborUnsigned, uint64(r.Op))
@@ -32,10 +41,15 @@ func AppendRequest(b []byte, r Request) []byte {
 		}
 		b = appendHead(append(b, 2), cborUnsigned, uint64(t))
 	}
-	if len(r.Body) > 0 {
-		b = append(append(b, 3), r.Body...)
-	}
 	return b
+}
+
+// appendRequestTail appends what stands behind the body.
+func appendRequestTail(b []byte, r *Request) []byte {
+	if len(r.Metadata) == 0 {
+		return b
+	}
+	return appendMetadata(append(b, 4), r.Metadata)
 }
 
 // MarshalRequest encodes a request whose body is the message v, or empty where v is nil.
@@ -79,7 +93,7 @@ func definiteMap(data []byte) bool {
 // parsePlainRequest reads a request as AppendRequest writes it. Whatever else it is, valid or not, is for
 // UnmarshalPayload.
 func parsePlainRequest(data []byte) (r Request, ok bool) {
-	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|3 || data[1] != 1 {
+	if len(data) < 3 || data[0] < cborMap<<5|1 || data[0] > cborMap<<5|4 || data[1] != 1 {
 		return Request{}, false
 	}
 	pairs := data[0] & 31
@@ -99,11 +113,30 @@ func parsePlainRequest(data []byte) (r Request, ok bool) {
 	if pairs == 0 {
 		return r, len(rest) == 0
 	}
-	if pairs > 1 || len(rest) < 2 || rest[0] != 3 || payloadDecMode.Wellformed(rest[1:]) != nil {
+	if len(rest) < 2 || rest[0] != 3 {
 		return Request{}, false
 	}
-	r.Body = rest[1:len(rest):len(rest)]
+	body := RawMessage(rest[1:len(rest):len(rest)])
+	if pairs == 2 {
+		if r.Metadata, body, ok = parseTail(rest[1:]); !ok {
+			return Request{}, false
+		}
+	}
+	if pairs > 2 || payloadDecMode.Wellformed(body) != nil {
+		return Request{}, false
+	}
+	r.Body = body
 	return r, true
+}
+
+// parseTail splits a body from the metadata that follows it.
+func parseTail(data []byte) (m Metadata, body RawMessage, ok bool) {
+	body, rest, ok := cutItem(data)
+	if !ok || len(rest) < 2 || rest[0] != 4 {
+		return nil, nil, false
+	}
+	m, err := parseMetadata(rest[1:])
+	return m, body, err == nil
 }
 
 // The major types of CBOR (RFC 8949 §3.1) in an envelope.

@@ -119,15 +119,13 @@ func appendNumbers(b []byte, key byte, numbers []uint64) []byte {
 }
 
 // AppendCallRequest appends a request whose body is the call, as [MarshalPayload] would encode the two, and returns the
-// extended slice. r.Body is not used; c.Args must be nil or one encoded item. Errors are [ErrEncoding].
+// extended slice. r.Body is not used; c.Args must be nil or one encoded item; the metadata must have passed
+// [Metadata.Check]. Errors are [ErrEncoding].
 func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
 	if !utf8.ValidString(c.Endpoint) {
 		return b, fmt.Errorf("%w: the endpoint's name is not valid UTF-8", ErrEncoding)
 	}
-	r.Body = nil
-	at := len(b)
-	b = AppendRequest(b, r)
-	b[at]++ // one pair more: the body
+	b = appendRequestHead(b, &r, true)
 	pairs := byte(1)
 	if len(c.Args) > 0 {
 		pairs++
@@ -143,7 +141,7 @@ func AppendCallRequest(b []byte, r Request, c Call) ([]byte, error) {
 		b = append(append(b, 2), c.Args...)
 	}
 	b, err := appendHandles(b, 3, c.Handles)
-	return appendNumbers(appendNumbers(b, 4, c.SlabsReturned), 5, c.SlabsDropped), err
+	return appendRequestTail(appendNumbers(appendNumbers(b, 4, c.SlabsReturned), 5, c.SlabsDropped), &r), err
 }
 
 // appendHandles appends a pair of key and handles, if there are any.

@@ -69,6 +69,7 @@ func samples() []sample {
 	manifest := sampleManifest()
 	ping, _ := Marshal(Ping{Timestamp: 123456789})
 	data, _ := Marshal(map[string]int{"limit": 4096})
+	least, _ := Marshal(Call{Endpoint: "load"})
 	return append([]sample{
 		{"hello", wire.KindHello, 0, 0, &Hello{Protocol: 1, Oldest: 1, Features: []string{"cuda-fd", "watch"}, Server: "8c1f", Version: "0.1.0",
 			PID: 4242, Devices: []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}, device}, Label: "owner"}},
@@ -104,7 +105,11 @@ func samples() []sample {
 		{"unwatch", wire.KindRequest, OpUnwatch, 0, &Unwatch{Watch: 5}},
 		{"unwatched", wire.KindResponse, OpUnwatch, 0, &Unwatched{}},
 		{"event", wire.KindEvent, OpWatch, 0, &Event{Seq: 77, Kind: EventPublished, Name: "llama", Version: 18}},
-	}, callSamples()...)
+	}, append(callSamples(),
+		sample{"request-metadata", wire.KindRequest, OpCall, 0, &Request{Op: OpCall, Timeout: time.Second, Body: least, Metadata: Metadata{
+			"tracestate": "vendor=1", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+		}}},
+	)...)
 }
 
 // outgrown are vectors of messages that have lost a key since: receivers ignore it, and encode what they decoded as

@@ -70,6 +70,8 @@ type Request struct {
 	Timeout time.Duration `cbor:"2,keyasint,omitempty"`
 	// Body is the operation's own message; nil where that is empty.
 	Body RawMessage `cbor:"3,keyasint,omitempty"`
+	// Metadata goes with calls, tasks and streams; other operations ignore it.
+	Metadata Metadata `cbor:"4,keyasint,omitempty"`
 }
 
 // Cancel asks to stop the request whose ID the frame has. The request is still answered, mostly with [CodeCanceled].

@@ -42,6 +42,8 @@ class Call(Message):
     endpoint: str
     args: Any = None
     handles: list[Handle] = field(default_factory=list)
+    slabs_returned: list[U64] = field(default_factory=list)
+    slabs_dropped: list[U64] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -163,6 +165,8 @@ class Handle(Message):
     name: str = ""
     storage: U64 = 0
     version: U64 = 0
+    slab: U64 = 0
+    slab_bytes: Size = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -422,6 +426,13 @@ class Request(Message):
     op: U16
     timeout: Size = 0
     body: Any = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class ReturnSlabs(Message):
+    returned: list[U64] = field(default_factory=list)
+    dropped: list[U64] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -501,6 +512,16 @@ class SessionInfo(Message):
     requests: U64 = 0
     self: bool = False
     references: list[Reference] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, slots=True)
+class SlabsGone(Message):
+    slabs: list[U64]
+
+
+@dataclass(kw_only=True, slots=True)
+class SlabsReturned(Message):
+    pass
 
 
 @dataclass(kw_only=True, slots=True)
