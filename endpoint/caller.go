@@ -64,7 +64,8 @@ type Caller interface {
 type fetch struct {
 	name string // of the endpoint
 	in   any
-	task string // the task, instead of the two above
+	with Metadata // goes with the call
+	task string   // the task, instead of the two above
 }
 
 // String says it for errors.
@@ -94,8 +95,18 @@ func (c *caller) Call(ctx context.Context, name string, in, out any) error {
 	return c.get(ctx, fetch{name: name, in: in}, out)
 }
 
-// get is fetch that names what it fetches in errors.
+// get fetches a value, a call's through the client's interceptors.
 func (c *caller) get(ctx context.Context, f fetch, out any) error {
+	if c.to.intercept == nil || f.task != "" {
+		return c.getNow(ctx, f, out)
+	}
+	return c.to.intercepted(ctx, KindCall, f.name, f.in, func(ctx context.Context, with Metadata) error {
+		return c.getNow(ctx, fetch{name: f.name, in: f.in, with: with}, out)
+	}, func() { dropValue(out) })
+}
+
+// getNow is fetch that names what it fetches in errors.
+func (c *caller) getNow(ctx context.Context, f fetch, out any) error {
 	if err := waiting(ctx, func() error { return c.to.fetch(ctx, f, out) }); err != nil {
 		return fmt.Errorf("%s: %w", f, err)
 	}
@@ -104,6 +115,27 @@ func (c *caller) get(ctx context.Context, f fetch, out any) error {
 
 // keep is get that keeps the reference.
 func (c *caller) keep(ctx context.Context, f fetch, out any) (*reference, error) {
+	if c.to.intercept == nil || f.task != "" {
+		return c.keepNow(ctx, f, out)
+	}
+	var ref *reference
+	err := c.to.intercepted(ctx, KindCall, f.name, f.in, func(ctx context.Context, with Metadata) (err error) {
+		ref, err = c.keepNow(ctx, fetch{name: f.name, in: f.in, with: with}, out)
+		return err
+	}, func() {
+		dropValue(out)
+		if ref != nil && ref.end(errReleased) {
+			_, _ = c.to.returnReference(context.WithoutCancel(ctx), ref, false)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ref, nil
+}
+
+// keepNow is getNow that keeps the reference.
+func (c *caller) keepNow(ctx context.Context, f fetch, out any) (*reference, error) {
 	var ref *reference
 	err := waiting(ctx, func() (err error) {
 		ref, err = c.to.hold(ctx, f, out)
@@ -159,7 +191,7 @@ var errInfoTimeout = fmt.Errorf("%w: the owner did not answer within %v: %w", st
 // gets what was begun after it. It reports whether there was one. Who has the result keeps it.
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got message.Invalidated
-	if err := c.to.ask(ctx, message.OpInvalidateCall, name, in, &got); err != nil {
+	if err := c.to.ask(ctx, message.OpInvalidateCall, fetch{name: name, in: in}, &got); err != nil {
 		return false, fmt.Errorf("invalidate call %s: %w", status.Shown(name), err)
 	}
 	return got.Count > 0, nil

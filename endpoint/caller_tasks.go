@@ -17,9 +17,24 @@ import (
 // because ctx ended first, is cancelled. Its arguments are shared as for Call. Errors: [ErrNoEndpoint],
 // task.ErrCapacity, task.ErrShutdown.
 func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
+	if c.to.intercept == nil {
+		return c.submit(ctx, fetch{name: name, in: in})
+	}
+	var info TaskInfo
+	err := c.to.intercepted(ctx, KindSubmit, name, in, func(ctx context.Context, with Metadata) (err error) {
+		info, err = c.submit(ctx, fetch{name: name, in: in, with: with})
+		return err
+	}, func() { _, _ = c.Cancel(context.WithoutCancel(ctx), info.ID) })
+	if err != nil {
+		return TaskInfo{}, err
+	}
+	return info, nil
+}
+
+func (c *caller) submit(ctx context.Context, f fetch) (TaskInfo, error) {
 	var got message.TaskInfo
-	if err := c.to.ask(ctx, message.OpSubmit, name, in, &got); err != nil {
-		return TaskInfo{}, fmt.Errorf("submit %s: %w", status.Shown(name), err)
+	if err := c.to.ask(ctx, message.OpSubmit, f, &got); err != nil {
+		return TaskInfo{}, fmt.Errorf("submit %s: %w", status.Shown(f.name), err)
 	}
 	return decodeTask(got), nil
 }

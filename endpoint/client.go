@@ -30,6 +30,8 @@ type ClientOptions struct {
 	AllowUIDs []uint32
 	// Limits bound frames and descriptors from the owner. Zero fields stand for the defaults.
 	Limits wire.Limits
+	// Interceptors stand in front of calls, tasks and streams that are made through the client, the first one outermost.
+	Interceptors []Interceptor
 	// Label names this client in the owner's books, for people. At most 64 bytes; empty stands for the program's name.
 	Label string
 	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used
@@ -46,6 +48,7 @@ type Client struct {
 	holdings
 	log         *slog.Logger
 	infoTimeout time.Duration // for ServerInfo
+	intercept   Invoke        // the interceptors; nil for none
 }
 
 // Dial connects to an owner. Errors: [ErrUnavailable] when nobody serves on the socket, [ErrPermission] when the owner
@@ -100,7 +103,13 @@ func makeClient(opts ClientOptions) (*Client, error) {
 	if opts.Logger == nil {
 		opts.Logger = quiet(slog.Default())
 	}
-	return newClient(opts, devices), nil
+	intercept, err := chain(opts.Interceptors)
+	if err != nil {
+		return nil, err
+	}
+	c := newClient(opts, devices)
+	c.intercept = intercept
+	return c, nil
 }
 
 // newClient is a client that is not connected yet.

@@ -35,7 +35,7 @@ func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
 // fetchOn is fetch on a certain connection.
 func (c *Client) fetchOn(ctx context.Context, l *link.Link, f fetch, out any) (message.Returned, error) {
 	if f.task == "" {
-		return c.callOn(ctx, l, f.name, f.in, out)
+		return c.callOn(ctx, l, f, out)
 	}
 	ask := link.Request{Op: message.OpTaskResult, Body: message.Task{ID: f.task}, Returns: true}
 	_, frame, err := l.RoundTrip(ctx, ask)
@@ -69,13 +69,13 @@ func (c *Client) holdOn(ctx context.Context, l *link.Link, f fetch, out any) (*r
 }
 
 // ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
-func (c *Client) ask(ctx context.Context, op message.Op, name string, in, out any) error {
-	return c.onLink(ctx, func(l *link.Link) error { return c.askOn(ctx, l, op, name, in, out) })
+func (c *Client) ask(ctx context.Context, op message.Op, f fetch, out any) error {
+	return c.onLink(ctx, func(l *link.Link) error { return c.askOn(ctx, l, op, f, out) })
 }
 
 // askOn is ask on a certain connection.
-func (c *Client) askOn(ctx context.Context, l *link.Link, op message.Op, name string, in, out any) error {
-	ask, err := c.newCall(l, op, name, in)
+func (c *Client) askOn(ctx context.Context, l *link.Link, op message.Op, f fetch, out any) error {
+	ask, err := c.newCall(l, op, f)
 	if err != nil {
 		return err
 	}
@@ -91,12 +91,12 @@ func (c *Client) askOn(ctx context.Context, l *link.Link, op message.Op, name st
 	return link.DecodeAnswer(frame, out)
 }
 
-func (c *Client) callOn(ctx context.Context, l *link.Link, name string, in, out any) (message.Returned, error) {
+func (c *Client) callOn(ctx context.Context, l *link.Link, f fetch, out any) (message.Returned, error) {
 	l.Slabs.Expect()
 	defer l.Slabs.Looked()
-	frame, again, err := c.roundTrip(ctx, l, name, in)
+	frame, again, err := c.roundTrip(ctx, l, f)
 	if again { // the function did not run; now all memory goes along
-		frame, _, err = c.roundTrip(ctx, l, name, in)
+		frame, _, err = c.roundTrip(ctx, l, f)
 	}
 	if err != nil {
 		return message.Returned{}, err
@@ -107,8 +107,8 @@ func (c *Client) callOn(ctx context.Context, l *link.Link, name string, in, out 
 
 // roundTrip makes a call, and notes what its answer says of the memory that the owner keeps. again is true where the
 // call was refused because memory is not kept that it named. The caller closes the frame.
-func (c *Client) roundTrip(ctx context.Context, l *link.Link, name string, in any) (frame wire.Frame, again bool, err error) {
-	ask, err := c.newCall(l, message.OpCall, name, in)
+func (c *Client) roundTrip(ctx context.Context, l *link.Link, f fetch) (frame wire.Frame, again bool, err error) {
+	ask, err := c.newCall(l, message.OpCall, f)
 	if err != nil {
 		return wire.Frame{}, false, err
 	}
@@ -145,8 +145,9 @@ func (o *outgoing) close() {
 }
 
 // newCall encodes a call to be made on l. The caller closes it when it has been sent.
-func (c *Client) newCall(l *link.Link, op message.Op, name string, in any) (o outgoing, err error) {
-	o.Op, o.Calls, o.Callee.Endpoint = op, true, name
+func (c *Client) newCall(l *link.Link, op message.Op, f fetch) (o outgoing, err error) {
+	o.Op, o.Calls, o.Callee.Endpoint, o.Metadata = op, true, f.name, f.with
+	in := f.in
 	if in == nil {
 		return o, nil
 	}

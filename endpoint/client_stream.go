@@ -29,18 +29,42 @@ type stream struct {
 	taken uint64        // items since the owner was last allowed more
 }
 
+// streaming opens a stream, through the client's interceptors, and closes it when take, who reads it, returns.
+func (c *Client) streaming(ctx context.Context, name string, in any, take func(context.Context, *stream) error) error {
+	if c.intercept == nil {
+		return c.streamNow(ctx, fetch{name: name, in: in}, take)
+	}
+	return c.intercepted(ctx, KindStream, name, in, func(ctx context.Context, with Metadata) error {
+		return c.streamNow(ctx, fetch{name: name, in: in, with: with}, take)
+	}, func() {})
+}
+
+func (c *Client) streamNow(ctx context.Context, f fetch, take func(context.Context, *stream) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s, err := c.openStream(ctx, f)
+	if err == nil {
+		defer s.close(ctx)
+		err = take(ctx, s)
+	}
+	if err != nil {
+		return fmt.Errorf("stream %s: %w", status.Shown(f.name), err)
+	}
+	return nil
+}
+
 // openStream starts a stream. The caller closes it.
-func (c *Client) openStream(ctx context.Context, name string, in any) (s *stream, err error) {
+func (c *Client) openStream(ctx context.Context, f fetch) (s *stream, err error) {
 	err = c.onLink(ctx, func(l *link.Link) (err error) {
-		s, err = c.openStreamOn(ctx, l, name, in)
+		s, err = c.openStreamOn(ctx, l, f)
 		return err
 	})
 	return s, err
 }
 
 // openStreamOn is openStream on a certain connection.
-func (c *Client) openStreamOn(ctx context.Context, l *link.Link, name string, in any) (*stream, error) {
-	ask, err := c.newCall(l, message.OpStream, name, in)
+func (c *Client) openStreamOn(ctx context.Context, l *link.Link, f fetch) (*stream, error) {
+	ask, err := c.newCall(l, message.OpStream, f)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,9 @@ type Options struct {
 	OverSocket bool
 	// Registry gets what is shared; nil for a new one. Borrowed.
 	Registry *Registry
+	// Interceptors stand in front of calls, tasks and streams: where the functions run in this process at that side, in
+	// the role of a client at the caller's.
+	Interceptors []Interceptor
 	// AllowUIDs are users, beside the process's own, to trust as peers.
 	AllowUIDs []uint32
 	// Limits bound what peers can make this process hold.
@@ -106,7 +109,7 @@ func (o *Options) socket() (string, error) {
 func (o *Options) server(socket string) ServerOptions {
 	return ServerOptions{
 		Socket: socket, Devices: o.Devices, AllowUIDs: o.AllowUIDs, Limits: o.Limits, Registry: o.Registry, Results: o.Results,
-		Tasks: o.Tasks, Label: o.Label, Logger: o.Logger,
+		Tasks: o.Tasks, Label: o.Label, Logger: o.Logger, Interceptors: o.Interceptors,
 	}
 }
 
@@ -129,7 +132,7 @@ func (n *Node) openServer(opts Options) (err error) {
 func (n *Node) openClient(ctx context.Context, opts Options) (err error) {
 	n.client, err = Dial(ctx, ClientOptions{
 		Socket: n.socket, OverSocket: opts.OverSocket, Devices: opts.Devices, Wait: opts.Wait, AllowUIDs: opts.AllowUIDs, Limits: opts.Limits.Wire,
-		Label: opts.Label, Logger: opts.Logger,
+		Label: opts.Label, Logger: opts.Logger, Interceptors: opts.Interceptors,
 	})
 	if err != nil {
 		return err

@@ -39,6 +39,8 @@ type request struct {
 	args   *engine.Arguments  // room for those of a call; may be nil
 	callee *engine.Definition // of a call whose endpoint was found already; nil for others
 	call   message.CallParts
+
+	metadata Metadata // for interceptors
 }
 
 // decode reads the request's body into a message. An empty body leaves it as it is.
@@ -130,10 +132,10 @@ func (r *reply) release() {
 }
 
 // operations are all that a server can do.
-var operations map[message.Op]operation
+var operations map[message.Op]*operation
 
 func init() { // not in the declaration: the operations lead back to the sessions that look them up
-	operations = map[message.Op]operation{
+	operations = map[message.Op]*operation{
 		message.OpPing:     {call: doPing},
 		message.OpAcquire:  {call: doAcquire},
 		message.OpRelease:  {call: doRelease},
@@ -366,7 +368,7 @@ func doUnwatch(_ context.Context, r request) (reply, error) {
 }
 
 // perform runs the operation for a request.
-func (op operation) perform(ctx context.Context, r request) (_ reply, err error) {
+func (op *operation) perform(ctx context.Context, r request) (_ reply, err error) {
 	ended := false
 	defer func() {
 		if !ended && r.args != nil {

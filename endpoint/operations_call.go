@@ -12,35 +12,38 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// prepare finds the endpoint of a call, which it returns also with an error, and makes its arguments. The caller closes
-// those.
-func (r request) prepare() (*engine.Definition, *engine.Arguments, error) {
-	if r.callee == nil {
-		var err error
-		if r.call, err = message.ParseCall(r.body); err != nil {
-			return nil, nil, err
-		}
-		if r.callee, err = r.session.server.registry.find(string(r.call.Endpoint)); err != nil {
-			return nil, nil, err
-		}
+// found is the request with the endpoint of its call.
+func (r request) found() (request, error) {
+	if r.callee != nil {
+		return r, nil
 	}
+	var err error
+	if r.call, err = message.ParseCall(r.body); err == nil {
+		r.callee, err = r.session.server.registry.find(string(r.call.Endpoint))
+	}
+	return r, err
+}
+
+// arguments makes the arguments of a call whose endpoint is found. The caller closes them.
+func (r request) arguments() (*engine.Arguments, error) {
 	a := r.args
 	if a == nil {
 		a = new(engine.Arguments)
 	}
-	err := r.session.server.engine.NewArguments(a, r.callee, &r.call, r.files, r.session.id, &r.session.kept)
-	if err == nil {
-		a.Load = r.load
+	if err := r.session.server.engine.NewArguments(a, r.callee, &r.call, r.files, r.session.id, &r.session.kept); err != nil {
+		return nil, err
 	}
-	return r.callee, a, err
+	a.Load = r.load
+	return a, nil
 }
 
-// counted prepares a call, does it, and counts it for its endpoint.
-func (r request) counted(ctx context.Context, do func(request, context.Context, *engine.Definition, *engine.Arguments) (reply, error)) (reply, error) {
-	d, a, err := r.prepare()
-	if d == nil {
+// counted does a call, through the server's interceptors, and counts it for its endpoint.
+func (r request) counted(ctx context.Context, kind InvocationKind, do callee) (reply, error) {
+	r, err := r.found()
+	if err != nil {
 		return reply{}, err
 	}
+	d := r.callee
 	d.Calls.Add(1)
 	failed := true
 	defer func() { // also where the function ended its goroutine
@@ -48,6 +51,12 @@ func (r request) counted(ctx context.Context, do func(request, context.Context, 
 			d.Failures.Add(1)
 		}
 	}()
+	if r.session.server.intercept != nil {
+		out, err := r.intercepted(ctx, kind, d, do)
+		failed = err != nil
+		return out, err
+	}
+	a, err := r.arguments()
 	if err != nil {
 		return reply{}, err
 	}
@@ -57,7 +66,7 @@ func (r request) counted(ctx context.Context, do func(request, context.Context, 
 }
 
 func doCall(ctx context.Context, r request) (reply, error) {
-	return r.counted(ctx, request.callEndpoint)
+	return r.counted(ctx, KindCall, request.callEndpoint)
 }
 
 // callEndpoint runs an endpoint, or finds its result in the cache.
@@ -171,13 +180,17 @@ func endpointInfo(d *engine.Definition) message.EndpointInfo {
 }
 
 func doInvalidateCall(_ context.Context, r request) (reply, error) {
-	d, a, err := r.prepare()
+	r, err := r.found()
+	if err != nil {
+		return reply{}, err
+	}
+	a, err := r.arguments()
 	if err != nil {
 		return reply{}, err
 	}
 	defer a.Drop()
 	var out message.Invalidated
-	if key, ok := d.Key(a); ok && r.session.server.engine.Results.Invalidate(key) {
+	if key, ok := r.callee.Key(a); ok && r.session.server.engine.Results.Invalidate(key) {
 		out.Count = 1
 	}
 	return reply{body: out}, nil

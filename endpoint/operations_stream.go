@@ -87,7 +87,7 @@ func (c *credit) take(ctx context.Context) error {
 }
 
 func doStream(ctx context.Context, r request) (reply, error) {
-	return r.counted(ctx, request.streamEndpoint)
+	return r.counted(ctx, KindStream, request.streamEndpoint)
 }
 
 // streamEndpoint runs an endpoint whose results come one by one.

@@ -12,21 +12,22 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// submit starts a call as a task of the session, whose result goes to then if that is not nil. It takes the arguments.
-func (r request) submit(ctx context.Context, d *engine.Definition, a *engine.Arguments, then func(*engine.Outcome)) (*task.Task[*engine.Outcome], error) {
+// submit starts a call as a task of the session, whose result goes to then if that is not nil. around, if not nil, is
+// put around its run. It takes the arguments.
+func (r request) submit(ctx context.Context, d *engine.Definition, a *engine.Arguments, then func(*engine.Outcome), around func(engine.Obtain) engine.Obtain) (*task.Task[*engine.Outcome], error) {
 	s := r.session.server
 	spec := task.Spec{Name: d.Name, Owner: r.session.id}
 	if !r.session.own {
 		spec.Limit = s.opts.Limits.Tasks
 	}
-	return s.engine.Submit(ctx, spec, d, a, then)
+	return s.engine.Submit(ctx, spec, d, a, then, around)
 }
 
 // callTask runs a call of a task endpoint: it waits for the task, and cancels it if the caller does not wait any more.
 // What the caller has got no task keeps: nobody else knows of it.
 func (r request) callTask(ctx context.Context, d *engine.Definition, a *engine.Arguments) (reply, error) {
 	var h engine.Handoff
-	t, err := r.submit(ctx, d, a, h.Put)
+	t, err := r.submit(ctx, d, a, h.Put, nil)
 	if err != nil {
 		return reply{}, err
 	}
@@ -71,7 +72,7 @@ func (r request) taskResult(t *task.Task[*engine.Outcome]) (reply, error) {
 }
 
 func doSubmit(ctx context.Context, r request) (reply, error) {
-	return r.counted(ctx, request.submitEndpoint)
+	return r.counted(ctx, KindSubmit, request.submitEndpoint)
 }
 
 // submitEndpoint starts a call as a task.
@@ -80,7 +81,7 @@ func (r request) submitEndpoint(ctx context.Context, d *engine.Definition, a *en
 		a.Drop()
 		return reply{}, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", status.ErrInvalid, d.Name)
 	}
-	t, err := r.submit(ctx, d, a, nil)
+	t, err := r.submit(ctx, d, a, nil, r.around(d))
 	if err != nil {
 		return reply{}, err
 	}

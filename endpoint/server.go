@@ -51,8 +51,9 @@ type Server struct {
 	support support
 	loads   loads
 
-	registry *Registry
-	engine   *engine.Engine
+	registry  *Registry
+	intercept Invoke // the interceptors; nil for none
+	engine    *engine.Engine
 
 	requests atomic.Uint64
 	failures atomic.Uint64
@@ -105,8 +106,12 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	intercept, err := chain(opts.Interceptors)
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{
-		opts: opts, log: opts.Logger, id: transfer.NewID(), started: time.Now(), devices: devices,
+		opts: opts, log: opts.Logger, id: transfer.NewID(), started: time.Now(), devices: devices, intercept: intercept,
 		sessions: map[uint64]*session{}, stopping: make(chan struct{}), done: make(chan struct{}), accepting: make(chan struct{}),
 		registry: opts.Registry, refusals: limits.NewRefusals(limitNames()...), resultsWhy: resultsWhy, tasksWhy: tasksWhy,
 		kept:    transfer.KeptTotal{Most: int64(min(4096, unixsock.MaxOpenFiles()/16))},

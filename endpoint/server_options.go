@@ -28,6 +28,9 @@ type ServerOptions struct {
 	// Registry has the functions that clients can call; nil for none. Borrowed. Endpoints that are registered later can
 	// be called at once.
 	Registry *Registry
+	// Interceptors stand in front of the functions: calls, tasks and streams of clients and of the server itself, the
+	// first one outermost.
+	Interceptors []Interceptor
 	// Results bounds what is kept of results.
 	Results ResultOptions
 	// Tasks bounds the tasks.

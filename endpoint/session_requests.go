@@ -49,7 +49,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 		discard(frame)
 		return true, ses.fail(frame.ID, fmt.Errorf("%w: operation %d is not known to this owner", errors.ErrUnsupported, req.Op))
 	}
-	r := request{session: ses, id: frame.ID, body: req.Body, files: frame.Files}
+	r := request{session: ses, id: frame.ID, body: req.Body, files: frame.Files, metadata: req.Metadata}
 	if frame.Files.Len() > 0 && !op.files {
 		discard(frame)
 		return true, ses.fail(frame.ID, fmt.Errorf("%w: %s takes no descriptors, %d came", wire.ErrProtocol, req.Op, frame.Files.Len()))
@@ -113,7 +113,7 @@ func (ses *session) checkID(id uint64) error {
 type work struct {
 	callContext
 	session *session
-	op      operation
+	op      *operation
 	r       request
 	args    engine.Arguments // of a call
 	bounded bool             // by Limits.RequestTime

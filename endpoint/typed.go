@@ -3,11 +3,8 @@ package endpoint
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"iter"
-
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 // Call is [Caller].Call with a typed result.
@@ -27,27 +24,23 @@ func Stub[In, Out any](c Caller, name string) func(context.Context, In) (Out, er
 // worker away while it waits for a result.
 func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		s, err := c.through().openStream(ctx, name, in)
-		var none Out
-		if err != nil {
-			yield(none, fmt.Errorf("stream %s: %w", status.Shown(name), err))
-			return
-		}
-		defer func() { s.close(ctx) }()
-		for {
-			var out Out
-			switch err := waiting(ctx, func() error { return s.next(ctx, &out) }); {
-			case errors.Is(err, io.EOF):
-				return
-			case err != nil:
-				yield(none, fmt.Errorf("stream %s: %w", status.Shown(name), err))
-				return
+		left := false
+		err := c.through().streaming(ctx, name, in, func(ctx context.Context, s *stream) error {
+			for !left {
+				var out Out
+				switch err := waiting(ctx, func() error { return s.next(ctx, &out) }); {
+				case errors.Is(err, io.EOF):
+					return nil
+				case err != nil:
+					return err
+				}
+				left = !yield(out, nil)
 			}
-			if !yield(out, nil) {
-				return
-			}
+			return nil
+		})
+		if err != nil && !left {
+			var none Out
+			yield(none, err)
 		}
 	}
 }

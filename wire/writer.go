@@ -37,11 +37,12 @@ type writer struct {
 }
 
 // send sends one message. If now is false, it may stay in the queue until the next send or flush. A message without
-// descriptors that fits goes through the queue; others, and goodbyes, wait for their turn and are with the kernel when
-// send returns. fatal tells that the connection is of no use any more. When ctx ends while the socket is full, the
-// message is either not sent, which is [ErrNotSent], or left to a goroutine.
+// descriptors that fits goes through the queue; others, and the last ones of a connection, wait for their turn and are
+// with the kernel when send returns. fatal tells that the connection is of no use any more. When ctx ends while the
+// socket is full, the message is either not sent, which is [ErrNotSent], or left to a goroutine.
 func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []byte, files []*os.File, now bool) (fatal bool, err error) {
-	if len(files) == 0 && len(tail) == 0 && len(body) <= copyBytes && kind != KindGoodbye {
+	last := kind == KindGoodbye || kind == KindError && id == 0 // the connection is closed when it has been written
+	if len(files) == 0 && len(tail) == 0 && len(body) <= copyBytes && !last {
 		return w.sendQueued(ctx, header{length: uint32(len(body)), kind: kind, id: id}, body, now)
 	}
 	fds, err := fileDescriptors(files)

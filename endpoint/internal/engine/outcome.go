@@ -97,10 +97,18 @@ func (o *Outcome) Storages() []*tensor.Storage {
 	return o.kept.Payload.Storages
 }
 
-// Submit starts a call as a task, whose result goes to then if that is not nil. It takes the arguments.
-func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *Arguments, then func(*Outcome)) (*task.Task[*Outcome], error) {
+// Obtain returns the result of one call, as [Engine.Obtain] does.
+type Obtain func(ctx context.Context) (res ResultRef, cached bool, err error)
+
+// Submit starts a call as a task, whose result goes to then if that is not nil. around, if not nil, is put around the
+// run. It takes the arguments.
+func (e *Engine) Submit(ctx context.Context, spec task.Spec, d *Definition, a *Arguments, then func(*Outcome), around func(Obtain) Obtain) (*task.Task[*Outcome], error) {
+	obtain := Obtain(func(ctx context.Context) (ResultRef, bool, error) { return e.Obtain(ctx, d, a) })
+	if around != nil {
+		obtain = around(obtain)
+	}
 	t, err := e.Tasks.Submit(ctx, spec, func(ctx context.Context) (*Outcome, error) {
-		res, cached, err := e.Obtain(ctx, d, a)
+		res, cached, err := obtain(ctx)
 		if err != nil {
 			return nil, err
 		}

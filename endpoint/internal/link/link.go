@@ -60,6 +60,9 @@ func Handshake(ctx context.Context, conn *wire.Conn, hello message.Hello) (*Link
 	return l, nil
 }
 
+// Peer is the owner's process, as the kernel knows it.
+func (l *Link) Peer() wire.Credentials { return l.conn.Peer() }
+
 // makeLink is a link without its receiver.
 func makeLink(conn inproc.Conn, server message.Hello) *Link {
 	return &Link{

@@ -36,6 +36,9 @@ type Request struct {
 	// Returns tells that the answer may bring a reference to a managed object, which goes back if it comes late.
 	Returns bool
 
+	// Metadata goes with the request. It has been checked.
+	Metadata message.Metadata
+
 	// Callee is the body, instead of Body, where Calls. Plain is its argument, if that is not encoded in Callee yet.
 	Calls  bool
 	Callee message.Call
@@ -69,7 +72,7 @@ func (l *Link) Share(c *Request, storages []*tensor.Storage) (*transfer.Export, 
 
 // appendTo encodes the body of the request's frame. What is left of ctx's time goes with it.
 func (c *Request) appendTo(b []byte, ctx context.Context) ([]byte, error) {
-	req := message.Request{Op: c.Op}
+	req := message.Request{Op: c.Op, Metadata: c.Metadata}
 	if deadline, ok := ctx.Deadline(); ok {
 		req.Timeout = timeLeft(deadline)
 	}

@@ -17,6 +17,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 )
 
 // newGRPCServer returns the server of the gRPC listener, without services. Options of components go before the
@@ -78,7 +80,7 @@ func (s *streamWithContext) Context() context.Context { return s.ctx }
 // enterGRPC adds trace and identity to the context of a call, or refuses it. Health is told without identity.
 func (g *Gateway) enterGRPC(ctx context.Context, method string) (context.Context, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
-	ctx = withTrace(ctx, first(md.Get(TraceHeader)))
+	ctx = withTrace(ctx, first(md.Get(intercept.TraceParent)), strings.Join(md.Get(intercept.TraceState), ","))
 	id, err := g.ids.identify(first(md.Get("authorization")), tlsState(ctx))
 	if err != nil && !strings.HasPrefix(method, "/grpc.health.v1.Health/") {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())
@@ -105,10 +107,10 @@ func tlsState(ctx context.Context) *tls.ConnectionState {
 
 // observeGRPC counts a call and makes an error of a panic.
 func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Time, err error, panicked any) error {
-	trace, _ := TraceFrom(ctx)
+	trace := traceID(ctx)
 	if panicked != nil {
-		g.log.Error("a handler panicked", "method", method, "trace_id", trace.TraceID, "panic", panicked, "stack", string(debug.Stack()))
-		err = status.Errorf(codes.Internal, "internal error; the gateway's log has more under trace_id %s", trace.TraceID)
+		g.log.Error("a handler panicked", "method", method, "trace_id", trace, "panic", panicked, "stack", string(debug.Stack()))
+		err = status.Errorf(codes.Internal, "internal error; the gateway's log has more under trace_id %s", trace)
 	}
 	code := "ok"
 	if err != nil {
@@ -117,7 +119,7 @@ func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Tim
 	d := time.Since(begin)
 	g.calls.Observe("grpc", strings.TrimPrefix(method, "/"), code, d)
 	if g.log.Enabled(ctx, slog.LevelDebug) {
-		g.log.Debug("grpc", "method", method, "code", code, "seconds", d.Seconds(), "identity", IdentityFrom(ctx).Name, "trace_id", trace.TraceID)
+		g.log.Debug("grpc", "method", method, "code", code, "seconds", d.Seconds(), "identity", IdentityFrom(ctx).Name, "trace_id", trace)
 	}
 	return err
 }

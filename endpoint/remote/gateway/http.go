@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway/internal/statuswriter"
 )
 
@@ -42,7 +43,7 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		ctx := withTrace(r.Context(), r.Header.Get(TraceHeader))
+		ctx := withTrace(r.Context(), r.Header.Get(intercept.TraceParent), strings.Join(r.Header.Values(intercept.TraceState), ","))
 		sw := statuswriter.New(w)
 		r = r.WithContext(ctx)
 		defer func() { g.observe(sw, r, begin, recover()) }()
@@ -96,11 +97,11 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Ti
 	if route == "" {
 		route = "none"
 	}
-	trace, _ := TraceFrom(r.Context())
+	trace := traceID(r.Context())
 	if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // it is thrown, not wrapped
-		g.log.Error("a handler panicked", "route", route, "trace_id", trace.TraceID, "panic", panicked, "stack", string(debug.Stack()))
+		g.log.Error("a handler panicked", "route", route, "trace_id", trace, "panic", panicked, "stack", string(debug.Stack()))
 		if w.Status() == 0 {
-			http.Error(w, "internal error; the gateway's log has more under trace_id "+trace.TraceID, http.StatusInternalServerError)
+			http.Error(w, "internal error; the gateway's log has more under trace_id "+trace, http.StatusInternalServerError)
 		}
 	}
 	code := "ok"
@@ -116,7 +117,7 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Ti
 	}
 	if g.log.Enabled(r.Context(), slog.LevelDebug) {
 		g.log.Debug("http", "method", r.Method, "path", r.URL.Path, "status", w.Status(), "bytes", w.Bytes(), "seconds", d.Seconds(),
-			"remote", r.RemoteAddr, "identity", IdentityFrom(r.Context()).Name, "trace_id", trace.TraceID)
+			"remote", r.RemoteAddr, "identity", IdentityFrom(r.Context()).Name, "trace_id", trace)
 	}
 	if panicked != nil {
 		panic(http.ErrAbortHandler)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 )
 
 // attachPause is the time between two attempts to attach after one that failed for another reason than an absent owner.
@@ -61,7 +62,7 @@ func attachOwner(c *Config, devices []driver.Device, registry *endpoint.Registry
 // openLocal makes the embedding program's functions callable without a socket.
 func (o *ownerLink) openLocal(registry *endpoint.Registry) error {
 	local, err := endpoint.Open(context.Background(), endpoint.Options{
-		Mode: endpoint.ModeLocal, Devices: o.devices, Registry: registry, Label: "gateway", Logger: o.log,
+		Mode: endpoint.ModeLocal, Devices: o.devices, Registry: registry, Label: "gateway", Logger: o.log, Interceptors: traced(),
 	})
 	if err != nil {
 		return fmt.Errorf("functions of the gateway's own: %w", err)
@@ -70,11 +71,14 @@ func (o *ownerLink) openLocal(registry *endpoint.Registry) error {
 	return nil
 }
 
+// traced has requests take their trace along to the functions that they call.
+func traced() []endpoint.Interceptor { return []endpoint.Interceptor{intercept.Tracing(nil)} }
+
 // keep dials until an owner answers and then follows it; the client itself dials again when the owner comes back.
 func (o *ownerLink) keep(ctx context.Context) {
 	for ctx.Err() == nil {
 		client, err := endpoint.Dial(ctx, endpoint.ClientOptions{
-			Socket: o.socket, Devices: o.devices, Wait: true, Label: "sharedtensor-gateway", Logger: o.log,
+			Socket: o.socket, Devices: o.devices, Wait: true, Label: "sharedtensor-gateway", Logger: o.log, Interceptors: traced(),
 		})
 		if err != nil {
 			if ctx.Err() == nil {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 )
 
 func TestTraceHeader(t *testing.T) {
@@ -20,12 +22,12 @@ func TestTraceHeader(t *testing.T) {
 		"":      false,
 		"00---": false,
 	} {
-		ctx := withTrace(context.Background(), header)
-		trace, ok := TraceFrom(ctx)
+		ctx := withTrace(context.Background(), header, "")
+		trace, ok := intercept.TraceFrom(ctx)
 		require.True(t, ok, header)
 		require.Equal(t, good, trace.TraceID == id, header)
 		require.NotEqual(t, span, trace.SpanID, "this process is a span of its own")
-		_, ok = parseTrace(trace.String())
+		_, ok = intercept.ParseTrace(trace.String(), "")
 		require.True(t, ok, "what is sent on can be read: %s", trace)
 	}
 }

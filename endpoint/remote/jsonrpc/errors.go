@@ -9,6 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -113,7 +114,7 @@ func rpcError(ctx context.Context, err error) *jrpc2.Error {
 		return own
 	}
 	data := errorData{}
-	if trace, ok := gateway.TraceFrom(ctx); ok {
+	if trace, ok := intercept.TraceFrom(ctx); ok {
 		data.TraceID = trace.TraceID
 	}
 	var remote *message.Error

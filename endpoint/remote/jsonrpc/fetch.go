@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -74,8 +74,11 @@ func (c *Component) fetch(ctx context.Context, text string) (*http.Response, err
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errParams, err)
 	}
-	if trace, ok := gateway.TraceFrom(ctx); ok {
-		request.Header.Set(gateway.TraceHeader, trace.String())
+	if trace, ok := intercept.TraceFrom(ctx); ok {
+		request.Header.Set(intercept.TraceParent, trace.String())
+		if trace.State != "" {
+			request.Header.Set(intercept.TraceState, trace.State)
+		}
 	}
 	response, err := c.fetcher.Do(request)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/creachadair/jrpc2"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
+	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/stall"
 )
 
@@ -156,7 +156,7 @@ func (h *rpcHandler) one(ctx context.Context, parsed *jrpc2.ParsedRequest) json.
 func (h *rpcHandler) run(ctx context.Context, method jrpc2.Handler, parsed *jrpc2.ParsedRequest) (result any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			trace, _ := gateway.TraceFrom(ctx)
+			trace, _ := intercept.TraceFrom(ctx)
 			h.env.Logger.Error("a method panicked", "method", parsed.Method, "trace_id", trace.TraceID, "panic", p, "stack", string(debug.Stack()))
 			err = (&jrpc2.Error{Code: jrpc2.InternalError, Message: "internal error; the gateway's log has more"}).WithData(errorData{TraceID: trace.TraceID})
 		}

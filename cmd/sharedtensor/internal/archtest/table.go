@@ -96,6 +96,7 @@ var Table = []Row{
 			"endpoint/internal/engine",
 		},
 	},
+	{Package: "endpoint/intercept", Ours: []string{"endpoint"}},
 	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
 	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},

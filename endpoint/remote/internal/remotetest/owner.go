@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -30,7 +31,7 @@ type Owner struct {
 
 // StartOwner starts an owner with the functions of Functions and Models. Each "--model NAME=BYTES" publishes a made-up
 // model of four tensors, each "--file NAME=PATH" one of a file; "--socket PATH" is where it serves, in a folder of the
-// test's where it is not given.
+// test's where it is not given; "--traces PATH" is a file that gets the trace of each call.
 func StartOwner(t testing.TB, args ...string) *Owner {
 	t.Helper()
 	socket := ""
@@ -66,6 +67,7 @@ func ownerMain(args []string) (err error) {
 	socket := set.String("socket", "", "")
 	models := set.StringArray("model", nil, "")
 	files := set.StringArray("file", nil, "")
+	traces := set.String("traces", "", "")
 	if err := set.Parse(args); err != nil {
 		return err
 	}
@@ -80,6 +82,7 @@ func ownerMain(args []string) (err error) {
 	}
 	server, err := endpoint.NewServer(endpoint.ServerOptions{
 		Socket: *socket, Devices: []driver.Device{dev}, Registry: registry, Label: "test owner",
+		Interceptors: tracesInto(*traces),
 	})
 	if err != nil {
 		return err
@@ -99,6 +102,26 @@ func ownerMain(args []string) (err error) {
 		return err
 	}
 	return nil
+}
+
+// tracesInto notes the trace of each call in a file, a line each: function, kind, trace and span of the caller, state.
+func tracesInto(path string) []endpoint.Interceptor {
+	if path == "" {
+		return nil
+	}
+	note := func(ctx context.Context, call *endpoint.Invocation) (context.Context, func(error)) {
+		parent, _ := intercept.TraceFrom(ctx)
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, err = fmt.Fprintln(f, call.Endpoint, call.Kind, parent.TraceID, parent.SpanID, parent.State)
+			err = errors.Join(err, f.Close())
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		return ctx, nil
+	}
+	return []endpoint.Interceptor{intercept.Tracing(note)}
 }
 
 func publishModels(server *endpoint.Server, dev driver.Device, models, files []string) error {

@@ -1,0 +1,93 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"reflect"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/task"
+)
+
+var errRunTwice = errors.New("an interceptor called next twice: a function runs once for each call")
+
+// callee does a call whose arguments have been made, which it takes.
+type callee func(request, context.Context, *engine.Definition, *engine.Arguments) (reply, error)
+
+// intercepted does a call through the server's interceptors. The arguments are made when somebody wants them.
+func (r request) intercepted(ctx context.Context, kind InvocationKind, d *engine.Definition, do callee) (out reply, err error) {
+	var a *engine.Arguments
+	var refused error
+	prepare := func() error {
+		if a == nil && refused == nil {
+			a, refused = r.arguments()
+		}
+		return refused
+	}
+	defer func() {
+		if a != nil {
+			a.Drop() // where nothing ran
+		}
+	}()
+	call := r.invocation(kind, d)
+	call.argument = func() (any, error) {
+		if err := prepare(); err != nil {
+			return nil, err
+		}
+		return reflect.ValueOf(a.Value).Elem().Interface(), nil
+	}
+	ran := false
+	err = call.through(ctx, r.session.server.intercept, func(ctx context.Context) error {
+		if ran {
+			return errRunTwice
+		}
+		ran = true
+		if err := prepare(); err != nil {
+			return err
+		}
+		var err error
+		out, err = do(r, ctx, d, a)
+		return err
+	}, func() {
+		out.lost()
+		out.close()
+	})
+	if err != nil {
+		return reply{}, err
+	}
+	return out, nil
+}
+
+// invocation is a call of this session as interceptors see it.
+func (r request) invocation(kind InvocationKind, d *engine.Definition) *Invocation {
+	peer := r.session.conn.Peer()
+	return &Invocation{
+		Endpoint: d.Name, Kind: kind, Metadata: r.metadata,
+		Peer: Peer{PID: peer.PID, UID: peer.UID, GID: peer.GID, Session: r.session.id, Label: r.session.label},
+	}
+}
+
+// around has the run of a submitted task go through the server's interceptors; nil where there are none.
+func (r request) around(d *engine.Definition) func(engine.Obtain) engine.Obtain {
+	s := r.session.server
+	if s.intercept == nil {
+		return nil
+	}
+	call := r.invocation(KindTask, d) // not r, which the task would keep
+	return func(obtain engine.Obtain) engine.Obtain {
+		return func(ctx context.Context) (res engine.ResultRef, cached bool, err error) {
+			defer s.engine.Recovered(&err, d, "")
+			call.Task, _ = task.ID(ctx)
+			ran := false
+			err = call.through(ctx, s.intercept, func(ctx context.Context) (err error) {
+				if ran {
+					return errRunTwice
+				}
+				ran = true
+				res, cached, err = obtain(ctx)
+				return err
+			}, func() { res.Release() })
+			return res, cached, err
+		}
+	}
+}
