@@ -45,6 +45,16 @@
 // The end of the caller's context, its deadline and the end of its connection end the context of the function. A panic,
 // and a function that ends its goroutine, are errors of the call.
 //
+// # Memory of results that is used again
+//
+// A fresh tensor with each answer costs its pages, which are made, zeroed and mapped on both sides. A function that
+// takes the memory of its result from [ResultDevice] gets memory that its caller had and gave back before:
+//
+//	t, err := tensor.Uninitialized(endpoint.ResultDevice(ctx, dev), tensor.Float32, shape)
+//
+// It is the same client's always, and nobody has it any more. [Limits] say how much of it there may be (SlabBytes); what
+// is not used for three seconds, or when the system refuses memory, is given back.
+//
 // # Results that are kept
 //
 // A function runs once for each call. An endpoint that is [Cached], has a [CacheKey] or is [Managed] keeps a result

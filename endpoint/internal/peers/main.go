@@ -31,6 +31,9 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.SetOutput(progress)
 	quick := flags.Bool("quick", false, "measure too little to mean anything, to see that it works")
+	rounds := flags.Int("rounds", 0, "how often every peer has its turn, 0 for as often as is usual")
+	rival := flags.String("iceoryx2", "", "the program in the folder iceoryx2, built before; it is built otherwise")
+	only := flags.String("only", "", "measure one of calls, results, attach, arguments; empty for all")
 	asJSON := flags.Bool("json", false, "print JSON")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -39,16 +42,35 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if *quick {
 		p = quickPlan()
 	}
+	p.only = *only
+	if *rounds > 0 {
+		p.rounds = *rounds
+	}
 	b, err := newBench(p)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
+	b.iceoryx = iceoryx{why: "iceoryx2 is not measured in a quick run"}
+	if *rival != "" {
+		b.iceoryx = iceoryx{path: *rival}
+	} else if p.rivals {
+		fmt.Fprintln(progress, "building iceoryx2's side")
+		b.iceoryx = buildIceoryx(ctx)
+	}
 	if err := b.run(ctx, func(what string) { fmt.Fprintln(progress, what) }); err != nil {
 		return err
 	}
+	r := b.report()
+	write := r.writeTable
 	if *asJSON {
-		return b.report().writeJSON(out)
+		write = r.writeJSON
 	}
-	return b.report().writeTable(out)
+	if err := write(out); err != nil {
+		return err
+	}
+	if r.missed() && !*quick {
+		return errMissed
+	}
+	return nil
 }

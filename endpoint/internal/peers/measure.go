@@ -24,12 +24,17 @@ type plan struct {
 	sizes   []int64       // of the tensors
 	copying int64         // bytes that a copying peer carries in all, for each size, though at least one call
 	passing int           // tensors a turn that are passed as handles
+	results []int64       // sizes of the tensors that are answers
+	filled  int64         // bytes a turn of those
+	only    string        // the case that is measured, empty for all
+	rivals  bool          // iceoryx2 is measured too, which is built first
 }
 
 func fullPlan() plan {
 	return plan{
 		rounds: 20, warm: 500, calls: 500, costs: 20_000, callers: 64, span: 250 * time.Millisecond,
 		sizes: []int64{1 << 10, 1 << 20, 1 << 30}, copying: 256 << 20, passing: 50,
+		results: []int64{1 << 20, 8 << 20, 64 << 20}, filled: 256 << 20, rivals: true,
 	}
 }
 
@@ -38,6 +43,7 @@ func quickPlan() plan {
 	return plan{
 		rounds: 2, warm: 20, calls: 50, costs: 200, callers: 8, span: 20 * time.Millisecond,
 		sizes: []int64{1 << 10, 1 << 20}, copying: 4 << 20, passing: 10,
+		results: []int64{1 << 20}, filled: 4 << 20,
 	}
 }
 
@@ -64,6 +70,11 @@ type bench struct {
 	subjects []*subject
 	dir      string
 	memory   *memory
+
+	iceoryx            iceoryx
+	spinning, byEvents []samples // its small calls
+	results            []*resultFigure
+	attach             attachFigure
 }
 
 // newBench starts every peer. The caller closes it.
@@ -112,24 +123,59 @@ func (b *bench) Close() error {
 	return err
 }
 
-// run measures all cases.
+// run measures all cases, or the one that was asked for.
 func (b *bench) run(ctx context.Context, progress func(string)) error {
+	for _, one := range []struct {
+		name    string
+		measure func(context.Context, func(string)) error
+	}{{"calls", b.allCalls}, {"results", b.allResults}, {"attach", b.allAttaches}, {"arguments", b.allTensors}} {
+		if b.plan.only != "" && b.plan.only != one.name {
+			continue
+		}
+		if err := one.measure(ctx, progress); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allCalls measures small calls.
+func (b *bench) allCalls(ctx context.Context, progress func(string)) error {
 	progress(fmt.Sprintf("%d-byte calls", smallBytes))
 	small := b.of(func(s *subject) bool { return !s.onlyTensors })
 	if err := small.each(func(s *subject) error { return s.warmUp(ctx, b.plan.warm) }); err != nil {
 		return err
 	}
-	if err := small.rounds(func(s *subject, _ int) error { return s.smallCalls(ctx, b.plan.calls) }); err != nil {
+	if err := small.rounds(func(s *subject, _ int) error {
+		if s.name == "endpoint" {
+			if err := b.iceoryxCalls(ctx); err != nil {
+				return err
+			}
+		}
+		return s.smallCalls(ctx, b.plan.calls)
+	}); err != nil {
 		return err
 	}
 	if err := small.each(func(s *subject) error { return s.countCosts(ctx, b.plan.costs) }); err != nil {
 		return err
 	}
 	progress(fmt.Sprintf("%d callers", b.plan.callers))
-	if err := small.rounds(func(s *subject, _ int) error { return s.manyCallers(ctx, b.plan.callers, b.plan.span) }); err != nil {
-		return err
+	return small.rounds(func(s *subject, _ int) error { return s.manyCallers(ctx, b.plan.callers, b.plan.span) })
+}
+
+// iceoryxCalls measures a turn of small calls by iceoryx2, spinning and asleep.
+func (b *bench) iceoryxCalls(ctx context.Context) error {
+	if b.iceoryx.path == "" {
+		return nil
 	}
-	return b.allTensors(ctx, progress)
+	for how, to := range map[string]*[]samples{"call-spin": &b.spinning, "call-event": &b.byEvents} {
+		turn, err := b.iceoryx.turn(ctx, b.plan.calls, how)
+		if err != nil {
+			return err
+		}
+		*to = append(*to, turn)
+	}
+	return nil
 }
 
 // of is the bench with some of its subjects.

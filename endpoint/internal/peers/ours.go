@@ -69,7 +69,7 @@ func serveOurs(socket string, limits wire.Limits) (io.Closer, error) {
 			return sign(data), nil
 		}),
 	)
-	if err != nil {
+	if err = errors.Join(err, fillers(dev, r)); err != nil {
 		return nil, err
 	}
 	s, err := endpoint.NewServer(endpoint.ServerOptions{

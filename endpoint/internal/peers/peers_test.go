@@ -55,8 +55,15 @@ func TestQuickRun(t *testing.T) {
 	var r report
 	require.NoError(t, json.Unmarshal(out.Bytes(), &r))
 	require.Len(t, r.Peers, len(peers()))
-	require.Len(t, r.Targets, 5)
-	require.True(t, r.Targets[1].Met, "%s %g: %g; this one does not depend on what else the machine does", r.Targets[1].What, r.Targets[1].Limit, r.Targets[1].Got)
+	for _, row := range r.Targets {
+		require.Positive(t, row.Value, row.Name)
+		if row.Skipped == "" {
+			require.Positive(t, row.Ratio, row.Name)
+		}
+		if row.Rival == "none" {
+			require.True(t, row.OK, "%s; this one does not depend on what else the machine does", row.line())
+		}
+	}
 	for _, p := range r.Peers {
 		if p.Name != oursReading().name {
 			require.Positive(t, p.CallP50, p.Name)
