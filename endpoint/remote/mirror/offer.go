@@ -147,14 +147,16 @@ func (o *offer) close() {
 	o.running.Wait()
 }
 
-// announce says how far the model is until the offer is closed, soon after that has changed, and often enough that it
-// is not forgotten.
+// announce says how far the model is until the offer is closed: when the first bytes are here, which is what others
+// wait for, at each tenth, and often enough that it is not forgotten.
 func (o *offer) announce() {
 	said, at := int64(-1), time.Time{}
 	tick := time.NewTicker(announceEvery)
 	defer tick.Stop()
 	for o.ctx.Err() == nil {
-		if done := o.done.Load(); done != said || time.Since(at) > peersLast/3 {
+		done := o.done.Load()
+		news := said <= 0 && done != said || done == o.total && done != said || done-said > o.total/10
+		if news || time.Since(at) > peersLast/3 {
 			if o.put(done) == nil {
 				said, at = done, time.Now()
 			}

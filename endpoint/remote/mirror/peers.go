@@ -25,8 +25,8 @@ const (
 	peersBucket = "sharedtensor_mirrors"
 	// peersLast is how long an entry stays that nobody renews: its mirror may be dead.
 	peersLast = 15 * time.Second
-	// announceEvery is the least time between two words about how far a model is.
-	announceEvery = 100 * time.Millisecond
+	// announceEvery is how often it is looked whether there is something to say about how far a model is.
+	announceEvery = 20 * time.Millisecond
 	// peersTimeout bounds one request to NATS. Peers save time; one that costs more is done without.
 	peersTimeout = 2 * time.Second
 )

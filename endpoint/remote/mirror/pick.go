@@ -42,10 +42,8 @@ type picker struct {
 	mu       sync.Mutex
 	seen     map[string]peerEntry
 	changed  chan struct{}
-	listed   chan struct{} // closed when those are known who had the model before
-	once     sync.Once
+	listed   chan struct{} // of the search that goes on: closed when those are known who had the model before it
 	bad      map[string]bool
-	stop     context.CancelFunc
 	running  sync.WaitGroup
 }
 
@@ -65,11 +63,8 @@ func (p *Peers) pick(m *Mirror, model module.Digest, done *atomic.Int64) *picker
 	sum := sha256.Sum256([]byte(m.options.Source))
 	k := &picker{
 		peers: p, model: model, origin: "source-" + hex.EncodeToString(sum[:8]), done: done, seen: map[string]peerEntry{},
-		bad: map[string]bool{p.id: true}, changed: make(chan struct{}), listed: make(chan struct{}),
+		bad: map[string]bool{p.id: true}, changed: make(chan struct{}),
 	}
-	var ctx context.Context
-	ctx, k.stop = context.WithCancel(context.Background())
-	k.running.Go(func() { k.watch(ctx) })
 	return k
 }
 
@@ -79,39 +74,34 @@ func (k *picker) close() {
 		return
 	}
 	k.drop(k.from.Load(), false)
-	k.stop()
 	k.running.Wait()
 }
 
-// watch keeps the list of those who have the model.
-func (k *picker) watch(ctx context.Context) {
-	for ctx.Err() == nil {
-		if kv, err := k.peers.bucket(ctx); err == nil {
-			if w, err := kv.Watch(ctx, "have."+k.model.String()+".*"); err == nil {
-				k.follow(ctx, w)
-				_ = w.Stop() // it is not asked any more
-			}
-		}
-		_ = sleep(ctx, time.Second) // the loop's condition tells
+// watch keeps the list of those who have the model, until ctx ends. Only mirrors that look for another do: a thousand
+// that were told of each other all the time would be a million messages for each word.
+func (k *picker) watch(ctx context.Context, kv jetstream.KeyValue) {
+	k.mu.Lock()
+	clear(k.seen)
+	k.mu.Unlock()
+	listed := sync.OnceFunc(func() { close(k.listed) })
+	defer listed()
+	w, err := kv.Watch(ctx, "have."+k.model.String()+".*")
+	if err != nil {
+		return // then the source is asked
 	}
-}
-
-// follow notes what a watcher tells until it ends, or says nothing for so long that the entries are over.
-func (k *picker) follow(ctx context.Context, w jetstream.KeyWatcher) {
+	defer func() { _ = w.Stop() }() // it is not asked any more
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(peersLast): // a watcher that lost its server can be quiet for long
-			return
 		case e, open := <-w.Updates():
-			if !open {
+			switch {
+			case !open:
 				return
-			}
-			if e != nil {
+			case e == nil: // that was all there is
+				listed()
+			default:
 				k.note(e)
-			} else { // that was all there is
-				k.once.Do(func() { close(k.listed) })
 			}
 		}
 	}
@@ -150,6 +140,12 @@ func (k *picker) source(ctx context.Context, a *attempts) (*source, *peer) {
 func (k *picker) choose(ctx context.Context, a *attempts) *peer {
 	kv, err := k.peers.bucket(ctx)
 	if err == nil {
+		k.listed = make(chan struct{})
+		watching, stop := context.WithCancel(ctx)
+		var running sync.WaitGroup
+		running.Go(func() { k.watch(watching, kv) })
+		defer running.Wait()
+		defer stop()
 		select {
 		case <-k.listed:
 		case <-ctx.Done():

@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -128,11 +129,18 @@ func (l *logBuffer) String() string {
 // start starts a program and returns its first line of output.
 func start(t testing.TB, program string, args ...string) (*Process, string) {
 	t.Helper()
+	return startIn(t, nil, program, args...)
+}
+
+// startIn is start, by a command that becomes the program.
+func startIn(t testing.TB, by []string, program string, args ...string) (*Process, string) {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Process{t: t, cmd: exec.Command(exe, args...), log: &logBuffer{}, waited: make(chan struct{})}
+	words := append(append(slices.Clone(by), exe), args...)
+	p := &Process{t: t, cmd: exec.Command(words[0], words[1:]...), log: &logBuffer{}, waited: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), programEnv+"="+program)
 	p.cmd.Stderr = p.log
 	stdin, err := p.cmd.StdinPipe()
