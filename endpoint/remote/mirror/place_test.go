@@ -248,7 +248,7 @@ func TestFaultsOfPlaces(t *testing.T) {
 	kinds := map[string]func(t *testing.T, between middleware) *place{
 		"hub":      func(t *testing.T, between middleware) *place { p, _ := hubPlace(t, between); return p },
 		"registry": func(t *testing.T, between middleware) *place { return registryPlace(t, false, between) },
-		"bucket":   bucketPlace,
+		"bucket":   func(t *testing.T, between middleware) *place { return bucketPlace(t, between) },
 	}
 	digested := func(kind string) error {
 		if kind == "bucket" {

@@ -30,7 +30,7 @@ import (
 type place struct {
 	address string
 	// put makes a folder's files those of the model.
-	put func(t *testing.T, dir string)
+	put func(t testing.TB, dir string)
 }
 
 // middleware stands between a server and its clients, and may do to them what it wants.
@@ -39,7 +39,7 @@ type middleware func(http.Handler) http.Handler
 func honest(h http.Handler) http.Handler { return h }
 
 // serveHTTP serves a handler for the length of the test.
-func serveHTTP(t *testing.T, h http.Handler) *httptest.Server {
+func serveHTTP(t testing.TB, h http.Handler) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
@@ -81,7 +81,7 @@ func requireModel(t *testing.T, client *endpoint.Client, name, dir string) {
 }
 
 // filesIn are the contents of the files of a folder, by their names.
-func filesIn(t *testing.T, dir string) map[string][]byte {
+func filesIn(t testing.TB, dir string) map[string][]byte {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
@@ -101,14 +101,14 @@ func sha256Hex(data []byte) string {
 // folderPlace is a folder on this host.
 func folderPlace(t *testing.T) *place {
 	dir := filepath.Join(t.TempDir(), "m")
-	return &place{"file://" + dir, func(t *testing.T, from string) {
+	return &place{"file://" + dir, func(t testing.TB, from string) {
 		require.NoError(t, os.RemoveAll(dir))
 		require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
 	}}
 }
 
 // bucketPlace is a folder in a bucket of an S3 server.
-func bucketPlace(t *testing.T, between middleware) *place {
+func bucketPlace(t testing.TB, between middleware) *place {
 	backend := s3mem.New()
 	require.NoError(t, backend.CreateBucket("models"))
 	inner := gofakes3.New(backend).Server()
@@ -117,7 +117,7 @@ func bucketPlace(t *testing.T, between middleware) *place {
 	t.Setenv("AWS_ACCESS_KEY_ID", "key")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "us-east-1")
-	return &place{"s3://models/org/m", func(t *testing.T, from string) {
+	return &place{"s3://models/org/m", func(t testing.TB, from string) {
 		for name, data := range filesIn(t, from) {
 			w := httptest.NewRecorder()
 			r := httptest.NewRequest(http.MethodPut, "/models/org/m/"+name, bytes.NewReader(data))
@@ -129,19 +129,19 @@ func bucketPlace(t *testing.T, between middleware) *place {
 }
 
 // registryPlace is a repository of an OCI registry, as ModelPack has models, or Docker.
-func registryPlace(t *testing.T, docker bool, between middleware) *place {
+func registryPlace(t testing.TB, docker bool, between middleware) *place {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	inner := registry.New(registry.Logger(noLog))
 	server := serveHTTP(t, between(inner))
 	host := strings.TrimPrefix(server.URL, "http://")
-	push := func(t *testing.T, method, url string, contentType string, data []byte) {
+	push := func(t testing.TB, method, url string, contentType string, data []byte) {
 		r := httptest.NewRequest(method, url, bytes.NewReader(data))
 		r.Header.Set("Content-Type", contentType)
 		w := httptest.NewRecorder()
 		inner.ServeHTTP(w, r)
 		require.Equal(t, http.StatusCreated, w.Code, w.Body.String())
 	}
-	return &place{"oci://" + host + "/org/m:v1", func(t *testing.T, from string) {
+	return &place{"oci://" + host + "/org/m:v1", func(t testing.TB, from string) {
 		type descriptor struct {
 			MediaType   string            `json:"mediaType"`
 			Digest      string            `json:"digest"`
@@ -205,7 +205,7 @@ func hubPlace(t *testing.T, between middleware) (*place, *hubServer) {
 	t.Setenv("HF_HOME", t.TempDir())
 	t.Setenv("HF_HUB_CACHE", "")
 	t.Setenv("HF_HUB_OFFLINE", "")
-	return &place{"hf://org/m", func(t *testing.T, from string) {
+	return &place{"hf://org/m", func(t testing.TB, from string) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.files = filesIn(t, from)

@@ -89,6 +89,18 @@ func (n *Network) AddHost(mbit int) int {
 // Address is the IP address of a host.
 func (n *Network) Address(host int) string { return fmt.Sprintf("10.111.7.%d", host) }
 
+// Outside is the address at which hosts reach this process.
+func (n *Network) Outside() string {
+	n.t.Helper()
+	const address = "10.111.7.254"
+	name := fmt.Sprintf("st%d", os.Getpid())
+	n.must(n.in(0, "ip", "link", "add", "outside", "type", "veth", "peer", "name", name, "netns", "1"))
+	n.must(n.in(0, "ip", "link", "set", "outside", "master", "switch", "up"))
+	n.must(command("ip", "addr", "add", address+"/24", "dev", name)) // it goes with the switch
+	n.must(command("ip", "link", "set", name, "up"))
+	return address
+}
+
 // Block keeps two hosts from reaching each other.
 func (n *Network) Block(a, b int) {
 	n.t.Helper()
