@@ -14,10 +14,13 @@ import (
 
 // Caller is what endpoints can be called through: a [Client], whose owner is another process, a [Server], which calls
 // its own endpoints over a connection within the process, or a [Node], which is one of the two. All three check, cache,
-// share and fail alike.
+// share and fail alike. It has no methods that a program's own type could not have: a test's stand-in embeds a Caller, nil
+// for one, and has those methods that it needs.
 type Caller interface {
 	// Call calls an endpoint and decodes its result into out. See [Client.Call].
 	Call(ctx context.Context, name string, in, out any) error
+	// Stream calls an endpoint whose results come one by one. See [Client.Stream].
+	Stream(ctx context.Context, name string, in any) iter.Seq2[func(out any) error, error]
 	// Submit starts a call as a task and returns at once.
 	Submit(ctx context.Context, name string, in any) (TaskInfo, error)
 	// Task describes a task.
@@ -56,8 +59,11 @@ type Caller interface {
 	Endpoints(ctx context.Context) ([]EndpointInfo, error)
 	// ServerInfo describes the server.
 	ServerInfo(ctx context.Context) (ServerInfo, error)
+}
 
-	through() *Client
+// holder is a Caller that has references to managed objects: all of this package. A stand-in of a test has none.
+type holder interface {
+	keep(ctx context.Context, f fetch, out any) (*reference, error)
 }
 
 // fetch says which value is wanted: that of a call, or the result of a task.
@@ -78,8 +84,6 @@ func (f fetch) String() string {
 
 // caller is what a [Caller] does through a client: of another process, or of the server's own process.
 type caller struct{ to *Client }
-
-func (c *caller) through() *Client { return c.to }
 
 // Call calls an endpoint and decodes its result into out, a pointer, or drops it where out is nil. in is encoded by the
 // rules of [Register], and borrowed; its tensors are shared in place, not copied: whoever runs the function sees the

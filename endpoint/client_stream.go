@@ -119,30 +119,30 @@ func (s *stream) signal() {
 	}
 }
 
-// next decodes the next item into out, or returns io.EOF.
-func (s *stream) next(ctx context.Context, out any) error {
+// next waits for the next item, which the caller takes, or returns io.EOF.
+func (s *stream) next(ctx context.Context) (wire.Frame, error) {
 	for {
 		s.mu.Lock()
 		if len(s.items) > 0 {
 			frame := s.items[0]
 			s.items = s.items[1:]
 			s.mu.Unlock()
-			return s.take(frame, out)
+			return frame, nil
 		}
 		err := s.err
 		s.mu.Unlock()
 		if err != nil {
-			return err
+			return wire.Frame{}, err
 		}
 		select {
 		case <-s.wake:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return wire.Frame{}, context.Cause(ctx)
 		}
 	}
 }
 
-// take decodes an item and lets the owner send more.
+// take decodes an item into out, or drops it where out is nil, and lets the owner send more.
 func (s *stream) take(frame wire.Frame, out any) error {
 	defer frame.Files.Close()
 	if s.taken++; s.taken >= message.StreamWindow/2 {

@@ -24,7 +24,7 @@ import (
 //
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {
-	c     caller
+	c     Caller
 	ref   *reference // nil where the result is no managed object
 	net   *safetyNet
 	value T
@@ -33,11 +33,15 @@ type Ref[T any] struct {
 
 // CallManaged is [Call] of an endpoint with managed results, that also keeps the reference that comes with the result.
 // The caller closes the Ref. Where the endpoint is not managed, or returned nothing, there is no object: the Ref has no
-// id and is never stale.
+// id and is never stale. So it is where c is of the program's own type, such as a test's.
 func CallManaged[T any](ctx context.Context, c Caller, name string, in any) (*Ref[T], error) {
-	r := &Ref[T]{c: caller{c.through()}}
+	r := &Ref[T]{c: c}
 	var err error
-	r.ref, err = r.c.keep(ctx, fetch{name: name, in: in}, &r.value)
+	if h, holds := c.(holder); holds {
+		r.ref, err = h.keep(ctx, fetch{name: name, in: in}, &r.value)
+	} else {
+		err = c.Call(ctx, name, in, &r.value)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -48,9 +52,13 @@ func CallManaged[T any](ctx context.Context, c Caller, name string, in any) (*Re
 // ResultManaged is [Caller].Result with a typed value, that also keeps the reference that comes with it: each fetch has
 // one of its own. The caller closes the Ref.
 func ResultManaged[T any](ctx context.Context, c Caller, taskID string) (*Ref[T], error) {
-	r := &Ref[T]{c: caller{c.through()}}
+	r := &Ref[T]{c: c}
 	var err error
-	r.ref, err = r.c.keep(ctx, fetch{task: taskID}, &r.value)
+	if h, holds := c.(holder); holds {
+		r.ref, err = h.keep(ctx, fetch{task: taskID}, &r.value)
+	} else {
+		err = c.Result(ctx, taskID, &r.value)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -2,8 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
-	"io"
 	"iter"
 )
 
@@ -19,28 +17,24 @@ func Stub[In, Out any](c Caller, name string) func(context.Context, In) (Out, er
 	return func(ctx context.Context, in In) (Out, error) { return Call[Out](ctx, c, name, in) }
 }
 
-// Stream calls an endpoint whose results come one by one. Leaving the loop, or the end of ctx, stops the function at
-// the owner. The tensors of each result are the caller's, who closes them. An error is the last pair. A task gives its
-// worker away while it waits for a result.
+// Stream is [Caller].Stream with typed results. Leaving the loop, or the end of ctx, stops the function at the owner. The
+// tensors of each result are the caller's, who closes them. An error is the last pair. A task gives its worker away
+// while it waits for a result.
 func Stream[Out any](ctx context.Context, c Caller, name string, in any) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
-		left := false
-		err := c.through().streaming(ctx, name, in, func(ctx context.Context, s *stream) error {
-			for !left {
-				var out Out
-				switch err := waiting(ctx, func() error { return s.next(ctx, &out) }); {
-				case errors.Is(err, io.EOF):
-					return nil
-				case err != nil:
-					return err
-				}
-				left = !yield(out, nil)
+		for decode, err := range c.Stream(ctx, name, in) {
+			var out Out
+			if err == nil {
+				err = decode(&out)
 			}
-			return nil
-		})
-		if err != nil && !left {
-			var none Out
-			yield(none, err)
+			if err != nil {
+				var none Out
+				yield(none, err)
+				return
+			}
+			if !yield(out, nil) {
+				return
+			}
 		}
 	}
 }

@@ -1,0 +1,76 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// Stream calls an endpoint whose results come one by one. Each pair is a function that decodes the result into a
+// pointer, once and before the next pair, or an error, which is the last. A result that nobody decodes is dropped.
+// Leaving the loop, or the end of ctx, stops the function at the owner. The function [Stream] has typed results.
+func (c *caller) Stream(ctx context.Context, name string, in any) iter.Seq2[func(out any) error, error] {
+	return func(yield func(func(any) error, error) bool) {
+		left := false
+		err := c.to.streaming(ctx, name, in, func(ctx context.Context, s *stream) error {
+			item := streamItem{of: s, name: name}
+			defer item.drop()
+			decode := item.decode
+			for !left {
+				err := waiting(ctx, func() (err error) {
+					item.frame, err = s.next(ctx)
+					return err
+				})
+				if errors.Is(err, io.EOF) {
+					return nil
+				} else if err != nil {
+					return err
+				}
+				item.there = true
+				left = !yield(decode, nil)
+				item.drop()
+			}
+			return item.failed // for interceptors
+		})
+		if err != nil && !left {
+			yield(nil, err)
+		}
+	}
+}
+
+// streamItem is the result of a stream that is there to be decoded.
+type streamItem struct {
+	of     *stream
+	name   string
+	frame  wire.Frame
+	there  bool
+	failed error // why one could not be decoded
+}
+
+var errItemTaken = errors.New("a result of a stream is decoded once, before the next")
+
+// decode decodes the item into out.
+func (i *streamItem) decode(out any) error {
+	if !i.there {
+		return fmt.Errorf("stream %s: %w: %w", status.Shown(i.name), status.ErrInvalid, errItemTaken)
+	}
+	i.there = false
+	if err := i.of.take(i.frame, out); err != nil {
+		i.failed = fmt.Errorf("stream %s: %w", status.Shown(i.name), err)
+		return i.failed
+	}
+	return nil
+}
+
+// drop gives up an item that nobody has decoded.
+func (i *streamItem) drop() {
+	if i.there {
+		i.there = false
+		_ = i.of.take(i.frame, nil) // nobody wants to know what is in it
+	}
+}

@@ -1,0 +1,91 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// standIn answers a program's calls in a test of the program, without an owner.
+type standIn struct {
+	endpoint.Caller // what the program does not use
+}
+
+func (standIn) Call(_ context.Context, name string, in, out any) error {
+	if name != "double" {
+		return endpoint.ErrNoEndpoint
+	}
+	*out.(*int) = 2 * in.(int)
+	return nil
+}
+
+func (standIn) Stream(_ context.Context, _ string, in any) iter.Seq2[func(out any) error, error] {
+	return func(yield func(func(any) error, error) bool) {
+		for i := range in.(int) {
+			if !yield(func(out any) error { *out.(*int) = i; return nil }, nil) {
+				return
+			}
+		}
+		yield(nil, errors.New("that is all"))
+	}
+}
+
+// TestCallersOfTheProgramsOwn stand in for a client wherever a Caller is taken.
+func TestCallersOfTheProgramsOwn(t *testing.T) {
+	var c endpoint.Caller = standIn{}
+	got, err := endpoint.Stub[int, int](c, "double")(t.Context(), 21)
+	require.NoError(t, err)
+	require.Equal(t, 42, got)
+	_, err = endpoint.Call[int](t.Context(), c, "triple", 21)
+	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+	ref, err := endpoint.CallManaged[int](t.Context(), c, "double", 2)
+	require.NoError(t, err)
+	require.Equal(t, 4, ref.Value())
+	require.Empty(t, ref.ID())
+	require.NoError(t, ref.Err())
+	require.NoError(t, ref.Close())
+	var items []int
+	for i, err := range endpoint.Stream[int](t.Context(), c, "count", 3) {
+		if err != nil {
+			require.EqualError(t, err, "that is all")
+			break
+		}
+		items = append(items, i)
+	}
+	require.Equal(t, []int{0, 1, 2}, items)
+}
+
+// TestStreamItemsAreDecodedOnce, and those that are not are given back.
+func TestStreamItemsAreDecodedOnce(t *testing.T) {
+	drivertest.Leaks(t)
+	_, c := streaming(t, new(atomic.Int64), make(chan struct{}, 3))
+	n := 0
+	for decode, err := range c.Stream(t.Context(), "stream", 100) {
+		require.NoError(t, err)
+		if n++; n%2 == 0 {
+			continue // nobody wants it
+		}
+		var x *tensor.Tensor
+		require.NoError(t, decode(&x))
+		require.Equal(t, []float32{float32(n - 1)}, values(t, x))
+		require.NoError(t, x.Close())
+		require.ErrorIs(t, decode(&x), endpoint.ErrInvalid)
+	}
+	require.Equal(t, 100, n)
+	for decode, err := range c.Stream(t.Context(), "stream", 1) {
+		require.NoError(t, err)
+		var text string
+		require.Error(t, decode(&text))
+	}
+	for _, err := range c.Stream(t.Context(), "not there", 1) {
+		require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+	}
+}
