@@ -128,7 +128,7 @@ func TestHostileOwnerReachesNoTerminal(t *testing.T) {
 
 // D14: on a terminal there are escape sequences, but none that the owner has chosen.
 func TestHostileOwnerOnATerminal(t *testing.T) {
-	for _, mood := range []string{hostileAnswers, hostileLow} {
+	for _, mood := range []string{hostileAnswers, hostileLow, hostileErrors} {
 		p := newPlace(t)
 		p.hostileOwner(mood)
 		for _, line := range [][]string{{"tasks", "--watch"}, {"top", "-i", "50ms"}, {"wait", "evil"}, {"ls"}, {"call", "f"}} {
