@@ -84,7 +84,6 @@ type simulation struct {
 
 	mu     sync.Mutex
 	server *Server
-	gone   []*Server // that are still ending
 	ending sync.WaitGroup
 	trace  []string
 	start  time.Time

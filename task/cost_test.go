@@ -2,6 +2,7 @@ package task
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -23,7 +24,7 @@ func TestPanicInCostFailsTheTask(t *testing.T) {
 	require.ErrorContains(t, err, "no size")
 	_, err = job.Result()
 	require.ErrorIs(t, err, ErrFailed)
-	require.Zero(t, r.refs.Load(), "the result is released")
+	require.Eventually(t, func() bool { return r.refs.Load() == 0 }, 30*time.Second, time.Millisecond, "the result is released")
 	require.EqualValues(t, 1, m.Stats().Failed)
 
 	panics = false

@@ -51,8 +51,11 @@ func (m *SlabMappings) unmapLocked() {
 	}
 }
 
-// SlabReturns are slabs on their way back: those that the owner may use again, and those that it must not.
-type SlabReturns struct{ Returned, Dropped []uint64 }
+// SlabReturns are slabs on their way back.
+type SlabReturns struct {
+	// Returned are the numbers of slabs that the owner may use again, Dropped those of slabs that it must not.
+	Returned, Dropped []uint64
+}
 
 // Empty reports whether there are none.
 func (r SlabReturns) Empty() bool { return len(r.Returned) == 0 && len(r.Dropped) == 0 }
