@@ -360,7 +360,7 @@ func TestObjectIsReplacedInTheMiddle(t *testing.T) {
 }
 
 // TestRegistryRedirects: a registry that wants a login has its blobs at another host. The password and the token do not
-// go there, and a redirect from https to http is not followed.
+// go there.
 func TestRegistryRedirects(t *testing.T) {
 	to := remotetest.StartOwner(t)
 	dev := openHost(t)
