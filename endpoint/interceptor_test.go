@@ -144,20 +144,42 @@ func TestInterceptorsStandInOrderOnBothSides(t *testing.T) {
 	require.Len(t, s.take(), 8)
 }
 
+// collected is what interceptors on several goroutines see.
+type collected[T any] struct {
+	mu   sync.Mutex
+	list []T
+}
+
+func (n *collected[T]) add(item T) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.list = append(n.list, item)
+}
+
+// take returns what was added since the last time.
+func (n *collected[T]) take() []T {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	list := n.list
+	n.list = nil
+	return list
+}
+
 func TestInterceptorsSeeWhoCallsAndWhat(t *testing.T) {
 	drivertest.Leaks(t)
-	var calls []endpoint.Invocation
-	var arguments []any
+	var seen collected[endpoint.Invocation]
+	var arguments collected[any]
 	note := plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
-		calls = append(calls, *call)
+		seen.add(*call)
 		in, err := call.Argument()
-		arguments = append(arguments, in)
+		arguments.add(in)
 		return errors.Join(err, next(ctx, call))
 	})
 	s, c := intercepted(t, []endpoint.Interceptor{note}, []endpoint.Interceptor{note})
 	_, err := endpoint.Call[string](t.Context(), c, "word", int8(7))
 	require.NoError(t, err)
-	require.Equal(t, []any{int8(7), 7}, arguments, "as the caller has it, and as the function gets it")
+	require.Equal(t, []any{int8(7), 7}, arguments.take(), "as the caller has it, and as the function gets it")
+	calls := seen.take()
 	own, theirs := calls[0], calls[1]
 	require.True(t, own.Client)
 	require.False(t, theirs.Client)
@@ -167,9 +189,9 @@ func TestInterceptorsSeeWhoCallsAndWhat(t *testing.T) {
 	for _, p := range []endpoint.Peer{own.Peer, theirs.Peer} {
 		require.NotZero(t, p.PID)
 	}
-	calls = nil
 	_, err = endpoint.Call[string](t.Context(), s, "word", 7) // the server's own
 	require.NoError(t, err)
+	calls = seen.take()
 	require.Len(t, calls, 1)
 	require.Equal(t, own.Peer.PID, calls[0].Peer.PID)
 }
@@ -394,9 +416,9 @@ func TestTasksThatInterceptorsRefuse(t *testing.T) {
 // TestMetadataOfHostilePeers is answered and the connection goes on; what crosses is what the interceptor sees.
 func TestMetadataOfHostilePeers(t *testing.T) {
 	drivertest.Leaks(t)
-	var got []endpoint.Metadata
+	var got collected[endpoint.Metadata]
 	s, c := intercepted(t, []endpoint.Interceptor{plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
-		got = append(got, call.Metadata)
+		got.add(call.Metadata)
 		return next(ctx, call)
 	})}, []endpoint.Interceptor{plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
 		call.Metadata["Bad Name"] = "x"
@@ -404,7 +426,7 @@ func TestMetadataOfHostilePeers(t *testing.T) {
 	})})
 	_, err := endpoint.Call[string](t.Context(), c, "word", 1)
 	require.ErrorIs(t, err, endpoint.ErrInvalid, "a client refuses its own")
-	require.Empty(t, got)
+	require.Empty(t, got.take())
 
 	p := politePeer(t, s.Socket())
 	body, err := message.Marshal(message.Call{Endpoint: "word", Args: message.RawMessage{1}})
@@ -436,9 +458,9 @@ func TestMetadataOfHostilePeers(t *testing.T) {
 		require.Equal(t, message.CodeSerialization, e.Code, name)
 		require.Equal(t, "bounds", e.Type, name)
 	}
-	require.Empty(t, got)
+	require.Empty(t, got.take())
 	require.Equal(t, wire.KindResponse, send(message.Metadata{"n": "x"}).Kind)
-	require.Equal(t, []endpoint.Metadata{{"n": "x"}}, got)
+	require.Equal(t, []endpoint.Metadata{{"n": "x"}}, got.take())
 	require.Equal(t, wire.KindResponse, send(message.Metadata{}).Kind)
 	request, err := message.Marshal(struct {
 		Op   message.Op         `cbor:"1,keyasint"`

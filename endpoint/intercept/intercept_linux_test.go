@@ -197,14 +197,21 @@ func TestCallsHaveSpansOfTheirHook(t *testing.T) {
 		trace, _ := intercept.TraceFrom(ctx)
 		return trace.String() + " " + trace.State, nil
 	}))
+	var mu sync.Mutex // both ends of a connection have a hook
 	var began, ended []string
 	hook := func(name string) intercept.StartSpan {
 		return func(ctx context.Context, call *endpoint.Invocation) (context.Context, func(error)) {
 			parent, _ := intercept.TraceFrom(ctx)
+			mu.Lock()
+			defer mu.Unlock()
 			began = append(began, name+" under "+parent.SpanID)
 			own := parent.Child()
 			own.SpanID = name
-			return intercept.WithTrace(ctx, own), func(err error) { ended = append(ended, fmt.Sprint(name, " ", err != nil)) }
+			return intercept.WithTrace(ctx, own), func(err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				ended = append(ended, fmt.Sprint(name, " ", err != nil))
+			}
 		}
 	}
 	const there, here = "aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"
@@ -218,7 +225,9 @@ func TestCallsHaveSpansOfTheirHook(t *testing.T) {
 	defer server.Close()
 	go server.Serve()
 	for _, over := range []bool{true, false} { // the socket, and the pipe within the process
+		mu.Lock()
 		began, ended = nil, nil
+		mu.Unlock()
 		client, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{
 			Socket: server.Socket(), OverSocket: over, Interceptors: []endpoint.Interceptor{intercept.Tracing(hook(here))},
 		})
@@ -232,8 +241,10 @@ func TestCallsHaveSpansOfTheirHook(t *testing.T) {
 		require.Equal(t, "00-4bf92f3577b34da6a3ce929d0e0e4736-"+there+"-01 vendor=1", got)
 		_, err = endpoint.Call[string](ctx, client, "span", true)
 		require.Error(t, err)
+		mu.Lock()
 		require.Equal(t, []string{here + " under 00f067aa0ba902b7", there + " under " + here}, began[:2])
 		require.Equal(t, []string{there + " false", here + " false", there + " true", here + " true"}, ended)
+		mu.Unlock()
 		require.NoError(t, client.Close())
 	}
 }
