@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command web answers HTTP requests with four worker processes on one model, which an owner has in memory once. A new
 // version is taken while requests run, without one that fails; SIGTERM lets those that run end.
 //
@@ -59,7 +61,7 @@ func supervise(ctx context.Context, address string, workers int, drain time.Dura
 		return err
 	}
 	defer listener.Close()
-	file, err := listener.(*net.TCPListener).File()
+	file, err := inheritable(listener.(*net.TCPListener))
 	if err != nil {
 		return err
 	}

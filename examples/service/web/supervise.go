@@ -1,14 +1,44 @@
+//go:build unix
+
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+	"net"
 	"os"
 	"os/exec"
 	"syscall"
 	"time"
 )
+
+// inheritable returns a descriptor of the listener for workers, which the caller closes. All of them share its open
+// file, whose mode has to stay non-blocking: else a worker would wait in accept for a connection that another one has
+// taken, where nothing can wake it. Starting a process calls [os.File.Fd], which makes the mode blocking, unless it was
+// when the File was made.
+func inheritable(listener *net.TCPListener) (*os.File, error) {
+	raw, err := listener.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var file *os.File
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
+		var own int
+		if own, failed = syscall.Dup(int(fd)); failed != nil {
+			return
+		}
+		syscall.CloseOnExec(own)
+		failed = syscall.SetNonblock(own, false)
+		file = os.NewFile(uintptr(own), "listener")
+		failed = errors.Join(failed, syscall.SetNonblock(own, true))
+	})
+	return file, errors.Join(err, failed)
+}
 
 // keepRunning starts a worker, and again whenever it ends, until ctx ends. Then it asks the worker to drain and waits
 // for its end.

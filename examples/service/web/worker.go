@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -27,12 +29,11 @@ func work(ctx context.Context, socket string, drain time.Duration) error {
 		stop()
 	}()
 	inherited := os.NewFile(3, "listener")
-	listener, err := net.FileListener(inherited) // a descriptor of its own
+	listener, err := net.FileListener(inherited) // a descriptor of its own, which serve closes
 	inherited.Close()
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
 	dev, err := host.Open()
 	if err != nil {
 		return err
@@ -82,7 +83,14 @@ func serve(ctx context.Context, listener net.Listener, model *endpoint.Follower,
 	}
 	grace, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
-	return server.Shutdown(grace)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Shutdown(grace) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(drain + time.Second): // the port may not close where something has made it blocking
+		return context.DeadlineExceeded
+	}
 }
 
 // request is the body of POST /forward.
