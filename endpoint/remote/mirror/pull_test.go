@@ -220,9 +220,13 @@ func TestHostileSources(t *testing.T) {
 			server := httptest.NewServer(c.liar)
 			defer server.Close()
 			defer c.stop()
+			stall := remotetest.Patience // a loaded machine may be silent for a while
+			if c.stall {
+				stall = 500 * time.Millisecond
+			}
 			m := newMirror(t, mirror.Options{
 				Source: server.URL + "/m", Owner: target, Device: dev, RangeBytes: 64 << 10, MaxBytes: 1 << 30,
-				Stall: 500 * time.Millisecond, Patience: time.Second,
+				Stall: stall, Patience: time.Second,
 			})
 			_, err := m.Pull(t.Context())
 			require.Error(t, err)
