@@ -33,6 +33,7 @@ class Op(IntEnum):
     CALL = 32
     ENDPOINTS = 33
     SERVER_INFO = 34
+    RETURN_SLABS = 35
     SUBMIT = 64
     TASK = 65
     WAIT_FOR_TASK = 66

@@ -72,6 +72,11 @@ def test_both_refuse_what_is_no_message(go: Ask) -> None:
 def random_message(cls: type[Message], r: random.Random, depth: int) -> Message:
     hints = get_type_hints(cls, include_extras=True)
     values = {f.name: random_value(hints[f.name], r, depth) for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    if cls is cls_of("request"):  # whose metadata has rules
+        values["metadata"] = {
+            "".join(r.choices("az09-_.", k=r.randint(1, 9))): "".join(r.choices(' ~aZ"\\', k=r.randrange(9)))
+            for _ in range(r.randrange(4))
+        }
     return cls(**values)
 
 
