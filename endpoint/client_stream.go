@@ -29,7 +29,7 @@ type stream struct {
 	taken uint64        // items since the owner was last allowed more
 }
 
-// streaming opens a stream, through the client's interceptors, and closes it when take, who reads it, returns.
+// streaming opens a stream, through the client's interceptors, and closes it when take, which reads it, returns.
 func (c *Client) streaming(ctx context.Context, name string, in any, take func(context.Context, *stream) error) error {
 	if c.intercept == nil {
 		return c.streamNow(ctx, fetch{name: name, in: in}, take)

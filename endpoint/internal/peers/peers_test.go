@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,7 +58,10 @@ func TestQuickRun(t *testing.T) {
 	require.Len(t, r.Peers, len(peers()))
 	for _, row := range r.Targets {
 		require.Positive(t, row.Value, row.Name)
-		if row.Skipped == "" {
+		if strings.HasPrefix(row.Rival, "iceoryx2") { // which takes minutes to build
+			require.Equal(t, notInQuickRun, row.Skipped, row.Name)
+		} else {
+			require.Empty(t, row.Skipped, row.Name)
 			require.Positive(t, row.Ratio, row.Name)
 		}
 		if row.Rival == "none" {

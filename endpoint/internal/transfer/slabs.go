@@ -26,8 +26,8 @@ const (
 // there. A slab never leaves its session, whose client may have it mapped as long as it likes. The zero value has none,
 // and allocates as its devices do. It is safe for concurrent use.
 //
-// A slab is made while this process has memory of it, and away from when it is sent until the client gives it back. It
-// is free when it is neither.
+// A slab is made while this process has memory in it, and away from its sending until the client returns it. It is free
+// when it is neither.
 type Slabs struct {
 	mu     sync.Mutex
 	by     map[uint64]*slab
@@ -153,7 +153,7 @@ func slabClass(bytes int64) int64 {
 	return (bytes + unit - 1) / unit * unit
 }
 
-// alloc returns memory of a slab, or of its own where there is none.
+// alloc returns memory in a slab, or fresh memory where no slab is to be had.
 func (p *Slabs) alloc(dev driver.Slabber, bytes int64, zeroed bool) (driver.Memory, error) {
 	if bytes <= 0 {
 		return dev.Alloc(bytes)
