@@ -119,7 +119,7 @@ func TestAutoFindsItsRole(t *testing.T) {
 	owner, err := endpoint.NewServer(endpoint.ServerOptions{Socket: base + "-0.sock"})
 	require.NoError(t, err)
 	served := make(chan error, 1)
-	go func() { served <- owner.Serve() }()
+	go func() { served <- owner.Serve(context.Background()) }()
 	for _, row := range []struct {
 		enabled, role string
 		mode          endpoint.Mode

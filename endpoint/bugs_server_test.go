@@ -66,9 +66,9 @@ func TestB23ClosingLeavesTheSocketOfAnotherAlone(t *testing.T) {
 	o, socket := owner(t)
 	_, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
 	require.ErrorIs(t, err, endpoint.ErrInUse)
-	_, err = endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeServer, Socket: socket})
+	_, err = endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeServer, ServerOptions: endpoint.ServerOptions{Socket: socket}})
 	require.ErrorIs(t, err, endpoint.ErrInUse)
-	local, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, Socket: socket})
+	local, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Socket: socket}})
 	require.NoError(t, err)
 	require.NoError(t, local.Close())
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
@@ -295,7 +295,7 @@ func TestB32ManyConnectAtOnce(t *testing.T) {
 		require.NoError(t, syscall.SetNonblock(fd, true))
 		return errors.Is(syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}), syscall.EAGAIN)
 	})
-	served.Go(func() { s.Serve() })
+	served.Go(func() { s.Serve(context.Background()) })
 	for range processes {
 		require.Empty(t, (<-answers).Error)
 	}

@@ -101,7 +101,7 @@ func ExampleCached() {
 	if err := endpoint.Register(functions, "step", count); err != nil {
 		fmt.Println(err)
 	}
-	node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, Registry: functions})
+	node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Registry: functions}})
 	if err != nil {
 		fmt.Println(err)
 		return

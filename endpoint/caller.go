@@ -39,9 +39,7 @@ type Caller interface {
 	Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error)
 	// Release gives one reference to a managed object back.
 	Release(ctx context.Context, objectID string) (bool, error)
-	// ReleaseMany gives one reference to each of some managed objects back.
-	ReleaseMany(ctx context.Context, objectIDs ...string) (map[string]bool, error)
-	// ReleaseEach is ReleaseMany that tells what became of each reference.
+	// ReleaseEach gives one reference to each of some managed objects back, and reports what became of each.
 	ReleaseEach(ctx context.Context, objectIDs ...string) ([]Released, error)
 	// ObjectInfo describes a managed object.
 	ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error)

@@ -23,22 +23,8 @@ func (c *caller) Release(ctx context.Context, objectID string) (bool, error) {
 	return released[0].Released, nil
 }
 
-// ReleaseMany is Release for many objects at once. It tells for each id whether a reference went back; an id that is
-// given n times gives n references back, and is true if any went.
-func (c *caller) ReleaseMany(ctx context.Context, objectIDs ...string) (map[string]bool, error) {
-	released, err := c.release(ctx, objectIDs)
-	if err != nil {
-		return nil, fmt.Errorf("release %d objects: %w", len(objectIDs), err)
-	}
-	out := make(map[string]bool, len(released))
-	for _, row := range released {
-		out[row.ID] = out[row.ID] || row.Released
-	}
-	return out, nil
-}
-
-// ReleaseEach gives one reference back for each id, as often as it is given, and tells in the same order what became of
-// each. An error is of all of them; that one was not taken back is none, but says why in its row.
+// ReleaseEach gives one reference back for each id, as often as the id is given. The rows are in the order of the ids
+// and report what became of each: a reference that was not taken back is no error of the call, its row has the reason.
 func (c *caller) ReleaseEach(ctx context.Context, objectIDs ...string) ([]Released, error) {
 	rows, err := c.release(ctx, objectIDs)
 	if err != nil {

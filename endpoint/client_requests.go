@@ -69,12 +69,12 @@ func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*mo
 //
 // Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place.
 func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
-	return c.PublishFrom(ctx, name, sd, "")
+	return c.PublishWith(ctx, name, sd, PublishOptions{})
 }
 
-// PublishFrom is Publish with a word about where the tensors come from, usually a file, shown to people.
-func (c *Client) PublishFrom(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
-	version, err := c.publish(ctx, name, sd, source)
+// PublishWith is Publish with options.
+func (c *Client) PublishWith(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
+	version, err := c.publish(ctx, name, sd, opts.Source)
 	if err != nil {
 		return 0, fmt.Errorf("publish %s: %w", status.Shown(name), err)
 	}

@@ -273,7 +273,7 @@ func TestAConnectionThatIsCutAnywhereLeavesNothing(t *testing.T) {
 		close(ended)
 		watching.Wait()
 		c.close()
-		if err := s.Withdraw("published"); err != nil {
+		if err := s.Withdraw(context.Background(), "published"); err != nil {
 			require.ErrorIs(t, err, endpoint.ErrNotFound)
 		}
 		return c, err
@@ -305,8 +305,8 @@ func TestAConnectionThatIsCutAnywhereLeavesNothing(t *testing.T) {
 		t.Logf("%d cuts of %d bytes, to the owner: %v", len(cuts), len(stream), toOwner)
 	}
 	require.Empty(t, before.WaitNone(waitLimit))
-	require.Len(t, s.List(), 1)
-	require.Empty(t, s.List()[0].Versions[0].Holders)
+	require.Len(t, listOf(s), 1)
+	require.Empty(t, listOf(s)[0].Versions[0].Holders)
 }
 
 // kindsOf are the kinds of the frames in a stream.

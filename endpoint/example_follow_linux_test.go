@@ -87,7 +87,7 @@ func exampleOwner(dev driver.Device, socket string) (publish func(name string, v
 	if err != nil {
 		log.Fatal(err)
 	}
-	go server.Serve()
+	go server.Serve(context.Background())
 	publish = func(name string, value float32) {
 		x, err := tensor.FromSlice(dev, tensor.Shape{2}, []float32{value, value})
 		if err != nil {

@@ -59,7 +59,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer server.Close()
-	go server.Serve()
+	go server.Serve(context.Background())
 
 	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
 	if err != nil {
@@ -108,7 +108,7 @@ func ExampleManaged() {
 		log.Fatal(err)
 	}
 	defer server.Close()
-	go server.Serve()
+	go server.Serve(context.Background())
 	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
 	if err != nil {
 		log.Fatal(err)

@@ -111,9 +111,9 @@ func hostileOwnerWith(t *testing.T, limits endpoint.Limits) *endpoint.Server {
 	require.NoError(t, err)
 	files, maps := drivertest.OpenFiles(), drivertest.SharedMappings()
 	t.Cleanup(func() {
-		require.Len(t, s.List(), 1)
+		require.Len(t, listOf(s), 1)
 		require.Eventually(t, func() bool {
-			return len(s.List()[0].Versions[0].Holders) == 0 && drivertest.SharedMappings() == maps && drivertest.OpenFiles() <= files+1
+			return len(listOf(s)[0].Versions[0].Holders) == 0 && drivertest.SharedMappings() == maps && drivertest.OpenFiles() <= files+1
 		}, 5*time.Second, time.Millisecond, "descriptors or mappings are left")
 	})
 	t.Cleanup(func() {
@@ -189,7 +189,7 @@ func TestLeasesOfOthersStayTheirs(t *testing.T) {
 	var got message.Acquired
 	require.NoError(t, message.Unmarshal(frame.Body, &got))
 	thief.refused(message.CodePermissionDenied, message.OpRelease, message.Release{Leases: []uint64{got.Lease}})
-	require.Len(t, s.List()[0].Versions[0].Holders, 1)
+	require.Len(t, listOf(s)[0].Versions[0].Holders, 1)
 	holder.conn.Close()
 }
 
@@ -272,7 +272,7 @@ func TestForgedPublicationsAreRefused(t *testing.T) {
 		frame, err := p.send(message.OpPublish, in, file)
 		require.NoError(t, err)
 		require.Equal(t, wire.KindResponse, frame.Kind, "%q", frame.Body)
-		require.NoError(t, s.Withdraw("n"))
+		require.NoError(t, s.Withdraw(context.Background(), "n"))
 	})
 }
 

@@ -328,7 +328,7 @@ func TestWhatIsNotCachedIsShown(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer s.Close()
-	go s.Serve()
+	go s.Serve(context.Background())
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: driversOf(dev)})
 	require.NoError(t, err)
 	defer c.Close()

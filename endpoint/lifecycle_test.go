@@ -2,6 +2,7 @@ package endpoint_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ func serve(t testing.TB, opts endpoint.ServerOptions) *endpoint.Server {
 	s, err := endpoint.NewServer(opts)
 	require.NoError(t, err)
 	var served sync.WaitGroup
-	served.Go(func() { s.Serve() })
+	served.Go(func() { s.Serve(context.Background()) })
 	t.Cleanup(func() { s.Close(); served.Wait() })
 	return s
 }
@@ -162,4 +163,48 @@ func TestAPeerThatSaysNothingHoldsUpNobody(t *testing.T) {
 			return // the owner hung up
 		}
 	}
+}
+
+// The context of Serve ends the server in order: what is in flight ends, the memory of clients stays theirs.
+func TestServeEndsWithItsContext(t *testing.T) {
+	started, finish := make(chan struct{}), make(chan struct{})
+	registry := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(registry, "slow", func(context.Context, int) (int, error) {
+		close(started)
+		<-finish
+		return 7, nil
+	}))
+	s, err := endpoint.NewServer(endpoint.ServerOptions{
+		Socket: socketPath(t), Devices: driversOf(testDevice(t)), Registry: registry, Logger: discard(),
+	})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Logger: discard()})
+	require.NoError(t, err)
+	defer c.Close()
+
+	answer := make(chan error, 1)
+	go func() {
+		got, err := endpoint.Call[int](context.Background(), c, "slow", 1)
+		if err == nil && got != 7 {
+			err = fmt.Errorf("the answer is %d", got)
+		}
+		answer <- err
+	}()
+	<-started
+	stop()
+	select {
+	case err := <-served:
+		require.Failf(t, "Serve returned before the call in flight had ended", "%v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	close(finish)
+	require.NoError(t, <-answer)
+	require.NoError(t, <-served)
+	require.NoFileExists(t, s.Socket())
+	_, err = s.List(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, s.Withdraw(ctx, "m"), context.Canceled)
 }

@@ -101,12 +101,12 @@ func TestTextsOfPeersAreCutAndCopied(t *testing.T) {
 	in.Source = ""
 	require.Less(t, heapInUse()-before, int64(large/2))
 
-	list := s.List()
+	list := listOf(s)
 	require.Len(t, list, 1)
 	v := list[0].Versions[0]
 	require.Equal(t, "]0;"+strings.Repeat("s", 1024-3), v.Source)
 	require.Equal(t, "[31m"+strings.Repeat("l", 64-4), v.Publisher.Label)
-	require.NoError(t, s.Withdraw("n"))
+	require.NoError(t, s.Withdraw(context.Background(), "n"))
 
 	p.refused(message.CodeInvalidArgument, message.OpTaskWatch, message.WatchTasks{Endpoint: strings.Repeat("e", 1<<20)})
 }

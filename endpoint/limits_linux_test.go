@@ -174,7 +174,7 @@ func TestManifestsAreCharged(t *testing.T) {
 		"what a client has published that has gone counts")
 	require.EqualValues(t, 3*cost, limitUse(t, s, "manifest_bytes").Used)
 	require.EqualValues(t, 2, limitUse(t, s, "manifest_bytes").Refused)
-	require.NoError(t, s.Withdraw("0"))
+	require.NoError(t, s.Withdraw(context.Background(), "0"))
 	eventually(t, waitLimit, "what is withdrawn does not count", func() bool { return limitUse(t, s, "manifest_bytes").Used == 2*cost })
 }
 
@@ -210,7 +210,7 @@ func TestLongListsComeInParts(t *testing.T) {
 	for v := range 30 {
 		for _, name := range []string{"a", "b"} {
 			sd := scattered(t, dev, 1)
-			_, err := c.PublishFrom(ctx, name, sd, strings.Repeat("s", 2000))
+			_, err := c.PublishWith(ctx, name, sd, endpoint.PublishOptions{Source: strings.Repeat("s", 2000)})
 			require.NoError(t, err)
 			require.NoError(t, sd.Close())
 		}
@@ -218,7 +218,7 @@ func TestLongListsComeInParts(t *testing.T) {
 	}
 	list, err := c.List(ctx)
 	require.NoError(t, err)
-	require.Equal(t, s.List(), list)
+	require.Equal(t, listOf(s), list)
 	require.Len(t, list, 2)
 	for _, m := range list {
 		require.Len(t, m.Versions, 30)
@@ -283,11 +283,11 @@ func TestSumsOfBytesDoNotOverflow(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, f.Kind)
 	sizes := map[string]int64{}
-	for _, model := range s.List() {
+	for _, model := range listOf(s) {
 		sizes[model.Name] = model.Versions[0].Bytes
 	}
 	require.EqualValues(t, math.MaxInt64, sizes["n"])
-	require.NoError(t, s.Withdraw("n"))
+	require.NoError(t, s.Withdraw(context.Background(), "n"))
 }
 
 // TestDescriptorsInFlightLeaveRoomForOthers: a client that keeps frames from ending pins no more than its share of
@@ -309,7 +309,7 @@ func TestDescriptorsInFlightLeaveRoomForOthers(t *testing.T) {
 	answer, err := p.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, answer.Kind)
-	require.NoError(t, s.Withdraw("n"))
+	require.NoError(t, s.Withdraw(context.Background(), "n"))
 	eventually(t, waitLimit, "it is cut off", func() bool { return greedy.ended() })
 	eventually(t, waitLimit, "nothing is pinned", func() bool { return limitUse(t, s, "descriptors").Used == 0 })
 
@@ -321,7 +321,7 @@ func TestDescriptorsInFlightLeaveRoomForOthers(t *testing.T) {
 	answer, err = p.send(message.OpPublish, in, file)
 	require.NoError(t, err)
 	require.Equal(t, wire.KindResponse, answer.Kind)
-	require.NoError(t, s.Withdraw("n"))
+	require.NoError(t, s.Withdraw(context.Background(), "n"))
 }
 
 // TestBytesOfRequestsOfAllClientsAreBounded: also of requests that have come in part (D3).

@@ -157,7 +157,7 @@ func serveLoad(socket string) error {
 		return err
 	}
 	fmt.Println("serving")
-	return s.Serve()
+	return s.Serve(context.Background())
 }
 
 // holdModels is the main function of a process that is n clients. Each acquires the model and calls.

@@ -33,7 +33,7 @@ func TestAnnouncedLoads(t *testing.T) {
 	require.Len(t, list, 2)
 	require.Equal(t, "a", list[0].Name)
 	require.Equal(t, endpoint.LoadWaiting, list[0].Loading.State)
-	require.Equal(t, list, s.List())
+	require.Equal(t, list, listOf(s))
 
 	next.Progress(0, 100)
 	next.Progress(40, 100)

@@ -112,9 +112,9 @@ func TestUncachedObjectsAreDistinct(t *testing.T) {
 	}
 	a, b := hold(), hold()
 	require.NotEqual(t, a.ID(), b.ID())
-	released, err := c.ReleaseMany(ctx, a.ID(), b.ID(), a.ID())
+	released, err := c.ReleaseEach(ctx, a.ID(), b.ID(), a.ID())
 	require.NoError(t, err)
-	require.Equal(t, map[string]bool{a.ID(): true, b.ID(): true}, released)
+	require.Equal(t, map[string]bool{a.ID(): true, b.ID(): true}, wentBack(released))
 	for _, ref := range []*endpoint.Ref[*tensor.Tensor]{a, b} {
 		_, err = c.ObjectInfo(ctx, ref.ID())
 		require.ErrorIs(t, err, endpoint.ErrStale)
@@ -122,7 +122,7 @@ func TestUncachedObjectsAreDistinct(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, again, "it went back by its id")
 	}
-	released, err = c.ReleaseMany(ctx)
+	released, err = c.ReleaseEach(ctx)
 	require.NoError(t, err)
 	require.Empty(t, released)
 }

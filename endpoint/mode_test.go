@@ -37,13 +37,13 @@ func TestTheSocketIsThatOfTheRankOrTheDevice(t *testing.T) {
 		socket      string // empty for an error
 	}{
 		{"", "", endpoint.Options{}, base + "-0.sock"},
-		{"", "", endpoint.Options{Devices: third}, base + "-3.sock"},
-		{"", "5", endpoint.Options{Devices: third}, base + "-5.sock"},
-		{" 4 ", "5", endpoint.Options{Devices: third}, base + "-4.sock"},
-		{"0", "5", endpoint.Options{Devices: third}, base + "-0.sock"},
-		{"4", "5", endpoint.Options{Devices: third, DeviceIndex: 2}, base + "-2.sock"},
+		{"", "", endpoint.Options{ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-3.sock"},
+		{"", "5", endpoint.Options{ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-5.sock"},
+		{" 4 ", "5", endpoint.Options{ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-4.sock"},
+		{"0", "5", endpoint.Options{ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-0.sock"},
+		{"4", "5", endpoint.Options{DeviceIndex: 2, ServerOptions: endpoint.ServerOptions{Devices: third}}, base + "-2.sock"},
 		{"x", "5", endpoint.Options{DeviceIndex: 2}, base + "-2.sock"},
-		{"4", "", endpoint.Options{Socket: base + ".sock"}, base + ".sock"},
+		{"4", "", endpoint.Options{ServerOptions: endpoint.ServerOptions{Socket: base + ".sock"}}, base + ".sock"},
 		{"x", "5", endpoint.Options{}, ""},
 		{"", "-1", endpoint.Options{}, ""},
 	} {
@@ -93,7 +93,7 @@ func TestTheEnvironmentSaysHowMuchIsLogged(t *testing.T) {
 	} {
 		t.Setenv(endpoint.EnvLogLevel, level)
 		text := errorOutput(t, func() {
-			node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, Devices: driversOf(testDevice(t))})
+			node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Devices: driversOf(testDevice(t))}})
 			require.NoError(t, err)
 			_, err = endpoint.Share(node, "panic", func(context.Context, struct{}) (int, error) { panic("gone wrong") })
 			require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestTheEnvironmentSaysHowMuchIsLogged(t *testing.T) {
 			require.NoError(t, err)
 			_, err = node.Server().Publish(context.Background(), "m", sd)
 			require.NoError(t, err)
-			require.NoError(t, node.Server().Withdraw("m"))
+			require.NoError(t, node.Server().Withdraw(context.Background(), "m"))
 			require.NoError(t, node.Close())
 		})
 		for _, word := range []string{"gone wrong", "withdrawn"} {
@@ -115,7 +115,7 @@ func TestTheEnvironmentSaysHowMuchIsLogged(t *testing.T) {
 	_, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal})
 	require.ErrorIs(t, err, endpoint.ErrConfiguration)
 	require.True(t, errors.Is(err, endpoint.ErrInvalid))
-	node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, Logger: discard()})
+	node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Logger: discard()}})
 	require.NoError(t, err, "what the program says goes before it")
 	require.NoError(t, node.Close())
 }

@@ -87,7 +87,7 @@ func TestContextsThatEndNearTheAnswer(t *testing.T) {
 				}
 				return func(t *testing.T) {
 					defer ref.Close()
-					require.NoError(t, s.DestroyObject(ref.ID()))
+					destroyObject(t, s, ref.ID())
 					select {
 					case <-ref.Done():
 					case <-time.After(waitLimit):
@@ -215,7 +215,7 @@ func TestWatchersThatCloseDuringReconnection(t *testing.T) {
 	open := func() *endpoint.Server {
 		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
 		require.NoError(t, err)
-		go s.Serve()
+		go s.Serve(context.Background())
 		return s
 	}
 	s := open()

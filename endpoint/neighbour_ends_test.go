@@ -55,7 +55,7 @@ func TestANeighbourOutlivesItsServer(t *testing.T) {
 	again, err := endpoint.NewServer(endpoint.ServerOptions{Socket: s.Socket()})
 	require.NoError(t, err)
 	served := make(chan error, 1)
-	go func() { served <- again.Serve() }()
+	go func() { served <- again.Serve(context.Background()) }()
 	next(endpoint.EventOwnerBack)
 	eventually(t, waitLimit, "the new owner is found", func() bool { return c.ServerID() == again.ID() })
 	eventually(t, waitLimit, "the handle is an orphan", func() bool { return h.State() == endpoint.Orphaned })
@@ -89,7 +89,7 @@ func TestANeighbourWaitsForServe(t *testing.T) {
 		dialled <- err
 	}()
 	served := make(chan error, 1)
-	go func() { served <- s.Serve() }()
+	go func() { served <- s.Serve(context.Background()) }()
 	require.NoError(t, <-dialled)
 	_, err = endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
 	require.ErrorIs(t, err, endpoint.ErrLimit)

@@ -63,7 +63,7 @@ func TestANeighbourHasASessionOfItsOwn(t *testing.T) {
 	attached := firstOf(t, h.StateDict())
 	require.Same(t, firstOf(t, sd).Storage(), attached.Storage().Origin(), "nothing is mapped twice")
 	require.ErrorIs(t, attached.Zero(), driver.ErrReadOnly)
-	holders := s.List()[0].Versions[0].Holders
+	holders := listOf(s)[0].Versions[0].Holders
 	require.Len(t, holders, 1)
 	require.Equal(t, "next door", holders[0].Label)
 	require.EqualValues(t, os.Getpid(), holders[0].PID)
@@ -90,13 +90,13 @@ func TestANeighbourHasASessionOfItsOwn(t *testing.T) {
 	require.NoError(t, (&worker{dev: dev}).check(next, command{Seed: 2}), "the owner keeps what was closed here")
 	require.NoError(t, next.Close())
 	require.NoError(t, h.Close())
-	eventually(t, waitLimit, "version 1 is freed", func() bool { return len(s.List()[0].Versions) == 1 })
+	eventually(t, waitLimit, "version 1 is freed", func() bool { return len(listOf(s)[0].Versions) == 1 })
 
 	held, err := c.Acquire(ctx, "m")
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close())
-	eventually(t, waitLimit, "the lease is back", func() bool { return len(s.List()[0].Versions[0].Holders) == 0 })
+	eventually(t, waitLimit, "the lease is back", func() bool { return len(listOf(s)[0].Versions[0].Holders) == 0 })
 	require.NoError(t, (&worker{dev: dev}).check(held, command{Seed: 2}))
 	require.NoError(t, held.Close())
 	_, err = w.Next(ctx)
@@ -144,7 +144,7 @@ func TestANeighbourCalls(t *testing.T) {
 	require.NoError(t, mine.Close())
 	mine, err = endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 2})
 	require.NoError(t, err)
-	require.NoError(t, s.DestroyObject(own.ID()))
+	destroyObject(t, s, own.ID())
 	<-mine.Done()
 	require.ErrorIs(t, mine.Err(), endpoint.ErrStale)
 	require.Equal(t, []float32{2, 2}, values(t, mine.Value()))

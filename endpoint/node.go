@@ -63,7 +63,7 @@ func (n *Node) Ready() {
 	n.once.Do(func() {
 		go func() {
 			defer close(n.served)
-			if err := n.server.Serve(); !errors.Is(err, status.ErrServerClosed) {
+			if err := n.server.Serve(context.Background()); !errors.Is(err, status.ErrServerClosed) {
 				n.err = err
 			}
 		}()

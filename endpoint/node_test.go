@@ -17,7 +17,7 @@ func TestInfoAsksOnce(t *testing.T) {
 	owner := newFakeOwner(t)
 	opened := make(chan *endpoint.Node, 1)
 	go func() {
-		node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeClient, Socket: owner.socket, Logger: discard()})
+		node, err := endpoint.Open(context.Background(), endpoint.Options{Mode: endpoint.ModeClient, ServerOptions: endpoint.ServerOptions{Socket: owner.socket, Logger: discard()}})
 		if err != nil {
 			t.Error(err)
 		}

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 
-	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 )
 
@@ -15,36 +13,23 @@ import (
 type Options struct {
 	// Mode is the role. A mode that is set goes before the environment.
 	Mode Mode
-	// Socket is the path of the socket; empty for the one that [SocketPath] makes of BasePath and DeviceIndex.
-	Socket string
+	// ServerOptions are those of the server, in the roles that have one. In the role of a client Socket, Devices,
+	// AllowUIDs, Limits.Wire, Label, Logger and Interceptors are used, as [ClientOptions] has them.
+	//
+	// Socket may be empty for the path that [SocketPath] makes of BasePath and DeviceIndex, Registry may be nil for a new
+	// one, and Interceptors stand in front of calls, tasks and streams: where the functions run in this process at that
+	// side, in the role of a client at the caller's. A Logger of nil stands for lines on standard error from the level on
+	// that [EnvLogLevel] says, and where that is not set for slog.Default(), of which warnings and errors are used only.
+	ServerOptions
 	// BasePath and DeviceIndex make the path of the socket. A base path that is set goes before [EnvBasePath]. An index
-	// of 0 stands for [EnvLocalRank], else [EnvRank], else the index of the first device: who means socket 0 whatever
-	// the rank says so with Socket.
+	// of 0 stands for [EnvLocalRank], else [EnvRank], else the index of the first device: socket 0 whatever the rank is
+	// asked for with Socket.
 	BasePath    string
 	DeviceIndex int
-	// Devices are what tensors may live on. Borrowed: they must outlive the node and whatever came from it.
-	Devices []driver.Device
 	// Wait makes Open, in the role of a client, wait for an owner that is not there yet, until its context ends.
 	Wait bool
 	// OverSocket makes a client go over the socket to a server of its own process too, see [ClientOptions].
 	OverSocket bool
-	// Registry gets what is shared; nil for a new one. Borrowed.
-	Registry *Registry
-	// Interceptors stand in front of calls, tasks and streams: where the functions run in this process at that side, in
-	// the role of a client at the caller's.
-	Interceptors []Interceptor
-	// AllowUIDs are users, beside the process's own, to trust as peers.
-	AllowUIDs []uint32
-	// Limits bound what peers can make this process hold.
-	Limits Limits
-	// Results and Tasks bound what is kept of results, and the tasks, where functions run in this process.
-	Results ResultOptions
-	Tasks   TaskOptions
-	// Label names this process, for people. At most 64 bytes.
-	Label string
-	// Logger gets what operators should know. Nil stands for lines on standard error from the level on that
-	// [EnvLogLevel] says, and where that is not set for slog.Default(), of which warnings and errors are used only.
-	Logger *slog.Logger
 }
 
 // Open returns a node in the role that the options and the environment say. As a server it has bound its socket, and
@@ -100,21 +85,18 @@ func (o *Options) environment(mode Mode) (err error) {
 
 // socket is the path that the options ask for.
 func (o *Options) socket() (string, error) {
+	if o.Socket == "" && o.Listener != nil {
+		return o.Listener.Addr().String(), nil
+	}
 	if o.Socket != "" {
 		return o.Socket, unixsock.CheckSocketPath(o.Socket)
 	}
 	return unixsock.SocketPath(o.BasePath, o.DeviceIndex)
 }
 
-func (o *Options) server(socket string) ServerOptions {
-	return ServerOptions{
-		Socket: socket, Devices: o.Devices, AllowUIDs: o.AllowUIDs, Limits: o.Limits, Registry: o.Registry, Results: o.Results,
-		Tasks: o.Tasks, Label: o.Label, Logger: o.Logger, Interceptors: o.Interceptors,
-	}
-}
-
 func (n *Node) openLocal(opts Options) (err error) {
-	if n.server, err = newOwner(opts.server("")); err != nil {
+	opts.ServerOptions.Socket = ""
+	if n.server, err = newOwner(opts.ServerOptions); err != nil {
 		return err
 	}
 	n.caller = n.server.caller
@@ -122,7 +104,8 @@ func (n *Node) openLocal(opts Options) (err error) {
 }
 
 func (n *Node) openServer(opts Options) (err error) {
-	if n.server, err = NewServer(opts.server(n.socket)); err != nil {
+	opts.ServerOptions.Socket = n.socket
+	if n.server, err = NewServer(opts.ServerOptions); err != nil {
 		return err
 	}
 	n.caller = n.server.caller

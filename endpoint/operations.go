@@ -274,7 +274,7 @@ func doWithdraw(_ context.Context, r request) (reply, error) {
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
 	}
-	if err := r.session.server.Withdraw(in.Name); err != nil {
+	if err := r.session.server.withdraw(in.Name); err != nil {
 		return reply{}, status.Absent(err)
 	}
 	return reply{body: message.Withdrawn{}}, nil

@@ -216,3 +216,24 @@ func runChild() int {
 	}
 	return 0
 }
+
+// listOf is what s has published.
+func listOf(s *endpoint.Server) []endpoint.ModelInfo {
+	list, _ := s.List(context.Background()) // fails only where its context has ended
+	return list
+}
+
+func destroyObject(t testing.TB, s *endpoint.Server, id string) {
+	t.Helper()
+	_, err := s.Destroy(context.Background(), id)
+	require.NoError(t, err)
+}
+
+// wentBack says for each id whether a reference to it went back.
+func wentBack(rows []endpoint.Released) map[string]bool {
+	out := make(map[string]bool, len(rows))
+	for _, row := range rows {
+		out[row.ObjectID] = out[row.ObjectID] || row.Released
+	}
+	return out
+}

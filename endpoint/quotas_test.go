@@ -129,7 +129,7 @@ func TestWhatNoFrameCanCarryIsNotPublished(t *testing.T) {
 	_, err = s.Publish(ctx, "tensors", many)
 	require.ErrorIs(t, err, wire.ErrTooLarge)
 	require.Empty(t, before.WaitNone(waitLimit))
-	require.Empty(t, s.List())
+	require.Empty(t, listOf(s))
 
 	_, err = s.Publish(ctx, "fits", scattered(t, dev, 3))
 	require.NoError(t, err)

@@ -77,7 +77,7 @@ func TestNoDestroyedObjectGoesUnheard(t *testing.T) {
 			ref, err := endpoint.CallManaged[int](ctx, through, "object", n)
 			require.NoError(t, err)
 			var destroyed sync.WaitGroup
-			destroyed.Go(func() { s.DestroyObject(ref.ID()) })
+			destroyed.Go(func() { _, _ = s.Destroy(ctx, ref.ID()) })
 			<-ref.Done()
 			require.NoError(t, ref.Close())
 			destroyed.Wait()
@@ -297,9 +297,9 @@ func TestManyReferencesGoBackAtOnce(t *testing.T) {
 			hold(i)
 		}
 	}
-	released, err := c.ReleaseMany(ctx, ids[0], ids[1], "nothing", ids[2], ids[2], ids[0])
+	released, err := c.ReleaseEach(ctx, ids[0], ids[1], "nothing", ids[2], ids[2], ids[0])
 	require.NoError(t, err)
-	require.Equal(t, map[string]bool{ids[0]: true, ids[1]: true, ids[2]: true, "nothing": false}, released)
+	require.Equal(t, map[string]bool{ids[0]: true, ids[1]: true, ids[2]: true, "nothing": false}, wentBack(released))
 	_, err = c.ObjectInfo(ctx, ids[0])
 	require.ErrorIs(t, err, endpoint.ErrStale, "its last reference went; the id's second place had nothing left to give")
 	for _, id := range ids[1:] {
@@ -308,11 +308,11 @@ func TestManyReferencesGoBackAtOnce(t *testing.T) {
 		require.EqualValues(t, 1, info.Mine)
 	}
 	for range 2 {
-		released, err = c.ReleaseMany(ctx, ids...)
+		released, err = c.ReleaseEach(ctx, ids...)
 		require.NoError(t, err)
 	}
-	require.Equal(t, map[string]bool{ids[0]: false, ids[1]: false, ids[2]: false}, released)
-	released, err = c.ReleaseMany(ctx)
+	require.Equal(t, map[string]bool{ids[0]: false, ids[1]: false, ids[2]: false}, wentBack(released))
+	released, err = c.ReleaseEach(ctx)
 	require.NoError(t, err)
 	require.Empty(t, released)
 	one, err := c.Release(ctx, ids[0])

@@ -165,8 +165,10 @@ func TestWhatIsKeptForATimeGoesByItself(t *testing.T) {
 		runs := 0
 		register(t, r, "count", func(context.Context, int) (int, error) { runs++; return runs, nil })
 		node, err := endpoint.Open(ctx, endpoint.Options{
-			Mode: endpoint.ModeLocal, Registry: r,
-			Results: endpoint.ResultOptions{TTL: time.Minute}, Tasks: endpoint.TaskOptions{TTL: time.Hour},
+			Mode: endpoint.ModeLocal,
+			ServerOptions: endpoint.ServerOptions{
+				Registry: r, Results: endpoint.ResultOptions{TTL: time.Minute}, Tasks: endpoint.TaskOptions{TTL: time.Hour},
+			},
 		})
 		require.NoError(t, err)
 		info, err := node.Submit(ctx, "count", 1)

@@ -49,7 +49,7 @@ func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, count
 			row.opts.Socket = socketPath(t)
 			r := role{name: row.name, counts: counts}
 			if row.opts.Mode == endpoint.ModeClient {
-				r.runs = open(t, dev, counts, endpoint.Options{Mode: endpoint.ModeServer, Socket: row.opts.Socket})
+				r.runs = open(t, dev, counts, endpoint.Options{Mode: endpoint.ModeServer, ServerOptions: endpoint.ServerOptions{Socket: row.opts.Socket}})
 			}
 			r.node = open(t, dev, counts, row.opts)
 			if r.runs == nil {
@@ -254,15 +254,16 @@ func TestClosingTwiceIsNil(t *testing.T) {
 		}
 	}
 	nodes := map[string]*endpoint.Node{}
-	for name, opts := range map[string]endpoint.Options{
-		"local": {Mode: endpoint.ModeLocal}, "never ready": {Mode: endpoint.ModeServer, Socket: socketPath(t)}, "server": {Mode: endpoint.ModeServer, Socket: socket},
-	} {
-		n, err := endpoint.Open(ctx, opts)
+	for name, at := range map[string]struct {
+		mode   endpoint.Mode
+		socket string
+	}{"local": {endpoint.ModeLocal, ""}, "never ready": {endpoint.ModeServer, socketPath(t)}, "server": {endpoint.ModeServer, socket}} {
+		n, err := endpoint.Open(ctx, endpoint.Options{Mode: at.mode, ServerOptions: endpoint.ServerOptions{Socket: at.socket}})
 		require.NoError(t, err)
 		nodes[name] = n
 	}
 	nodes["server"].Ready()
-	client, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, Socket: socket})
+	client, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, ServerOptions: endpoint.ServerOptions{Socket: socket}})
 	require.NoError(t, err)
 	w, err := client.Client().Watch(ctx)
 	require.NoError(t, err)
@@ -282,6 +283,6 @@ func TestClosingTwiceIsNil(t *testing.T) {
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
 	require.NoError(t, err)
 	twice("server that never served", s.Close)
-	require.ErrorIs(t, s.Serve(), endpoint.ErrServerClosed)
+	require.ErrorIs(t, s.Serve(ctx), endpoint.ErrServerClosed)
 	require.NoError(t, s.Shutdown(ctx))
 }

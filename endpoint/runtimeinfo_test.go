@@ -47,7 +47,7 @@ func TestRuntimeInfo(t *testing.T) {
 	defer client.Close()
 	want.Mode, want.Registered = endpoint.ModeClient, 0
 	check(client)
-	local, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeLocal, Socket: base})
+	local, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeLocal, ServerOptions: endpoint.ServerOptions{Socket: base}})
 	require.NoError(t, err)
 	defer local.Close()
 	info, err := local.Info(ctx)
@@ -62,7 +62,7 @@ func TestRuntimeInfoOfAClientWithoutOwner(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	o, socket := owner(t)
-	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, Socket: socket, DeviceIndex: 1})
+	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeClient, DeviceIndex: 1, ServerOptions: endpoint.ServerOptions{Socket: socket}})
 	require.NoError(t, err)
 	defer node.Close()
 	info, err := node.Info(ctx)

@@ -191,11 +191,34 @@ func (s *Server) ID() string { return s.id }
 // Socket is the path that clients dial.
 func (s *Server) Socket() string { return s.opts.Socket }
 
-// Serve accepts clients until Shutdown or Close, and then returns [ErrServerClosed]. Call it once.
-func (s *Server) Serve() error {
+// Serve accepts clients until ctx ends or the server is closed. Call it once. When ctx ends, Serve shuts the server
+// down, with ten seconds for what is in flight, and returns nil or the error of [Server.Shutdown]. After Shutdown or
+// Close it returns [ErrServerClosed].
+func (s *Server) Serve(ctx context.Context) error {
 	if s.sock == nil {
 		return status.Configuration(fmt.Errorf("%w: a local node serves nobody", status.ErrInvalid))
 	}
+	drained := make(chan error, 1)
+	stop := context.AfterFunc(ctx, func() {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveDrain)
+		defer cancel()
+		drained <- s.Shutdown(limited)
+	})
+	err := s.accept()
+	if stop() {
+		return err
+	}
+	if errors.Is(err, status.ErrServerClosed) {
+		err = nil
+	}
+	return errors.Join(err, <-drained)
+}
+
+// serveDrain is how long requests and tasks in flight get to end when the context of Serve ends.
+const serveDrain = 10 * time.Second
+
+// accept admits clients until the server closes.
+func (s *Server) accept() error {
 	s.serving.Store(true)
 	s.watchIdle()
 	defer s.serving.Store(false)

@@ -6,13 +6,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// DestroyObject drops a managed object whatever references there are: they become stale, and their holders are told.
-// What they have mapped stays theirs. One that is not there is a [*StaleError].
-func (s *Server) DestroyObject(id string) error {
-	_, err := s.destroyObject(id, "")
-	return err
-}
-
 // destroyObject drops an object and tells the sessions that had references why, if it knows. It returns the object as
 // it was.
 func (s *Server) destroyObject(id, reason string) (message.ObjectInfo, error) {

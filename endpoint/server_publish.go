@@ -24,13 +24,19 @@ import (
 // Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place, with the reason, and
 // [wire.ErrTooLarge] for more storages or tensors than one frame can carry to a reader.
 func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict) (uint64, error) {
-	return s.publish(ctx, name, sd, catalog.Origin{Publisher: catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid())}})
+	return s.PublishWith(ctx, name, sd, PublishOptions{})
 }
 
-// PublishFrom is Publish with a word about where the tensors come from, usually a file, shown to people.
-func (s *Server) PublishFrom(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
+// PublishOptions say what is published beside the tensors. The zero value says nothing.
+type PublishOptions struct {
+	// Source is where the tensors come from, usually a file, shown to people. What is beyond 1 KiB is cut off.
+	Source string
+}
+
+// PublishWith is Publish with options.
+func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
 	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.opts.Label}
-	return s.publish(ctx, name, sd, catalog.Origin{Source: source, Publisher: self})
+	return s.publish(ctx, name, sd, catalog.Origin{Source: opts.Source, Publisher: self})
 }
 
 func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
@@ -102,8 +108,15 @@ func checkName(name string) error {
 }
 
 // Withdraw takes a name off the books: nobody can acquire it any more. Holders of a version keep it, and are told.
-// Errors: [ErrNotFound].
-func (s *Server) Withdraw(name string) error {
+// Errors: [ErrNotFound], and the cause of a context that has ended.
+func (s *Server) Withdraw(ctx context.Context, name string) error {
+	if err := context.Cause(ctx); err != nil {
+		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
+	}
+	return s.withdraw(name)
+}
+
+func (s *Server) withdraw(name string) error {
 	if err := s.books.Withdraw(name); err != nil {
 		return err
 	}
@@ -111,10 +124,14 @@ func (s *Server) Withdraw(name string) error {
 	return nil
 }
 
-// List returns what is published, with its holders, and what is being loaded, in the order of the names.
-func (s *Server) List() []ModelInfo {
+// List returns what is published, with its holders, and what is being loaded, in the order of the names. Errors: the
+// cause of a context that has ended.
+func (s *Server) List(ctx context.Context) ([]ModelInfo, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("list: %w", err)
+	}
 	listed := listAll(s)
-	return decodeList(&listed)
+	return decodeList(&listed), nil
 }
 
 // listAll is the answer to a list request.

@@ -249,7 +249,7 @@ func TestServerInfoCountsMemoryOnce(t *testing.T) {
 	require.NoError(t, endpoint.Register(r, "same", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) { return in.X.Clone(), nil },
 		endpoint.CacheKey("same:{by}"), endpoint.Managed()))
 	socket := socketPath(t)
-	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, Socket: socket, Devices: driversOf(dev), Registry: r})
+	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, ServerOptions: endpoint.ServerOptions{Socket: socket, Devices: driversOf(dev), Registry: r}})
 	require.NoError(t, err)
 	defer node.Close()
 	node.Ready()
@@ -320,8 +320,8 @@ func TestServerInfoCountsWhatExpires(t *testing.T) {
 		require.NoError(t, endpoint.Register(r, "double", func(_ context.Context, n int) (int, error) { return 2 * n, nil }))
 		require.NoError(t, endpoint.Register(r, "fail", func(context.Context, int) (int, error) { return 0, errors.New("no") }))
 		node, err := endpoint.Open(ctx, endpoint.Options{
-			Mode: endpoint.ModeLocal, Registry: r, Results: endpoint.ResultOptions{Entries: 2, TTL: time.Minute},
-			Tasks: endpoint.TaskOptions{TTL: time.Minute},
+			Mode:          endpoint.ModeLocal,
+			ServerOptions: endpoint.ServerOptions{Registry: r, Results: endpoint.ResultOptions{Entries: 2, TTL: time.Minute}, Tasks: endpoint.TaskOptions{TTL: time.Minute}},
 		})
 		require.NoError(t, err)
 		for n := range 3 { // of which the cache has room for two

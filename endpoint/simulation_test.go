@@ -295,7 +295,9 @@ func (s *simulation) check(ok bool, format string, args ...any) {
 
 // checkVersions: a server has the newest version of a name, unless that is withdrawn, and those that clients hold.
 func (s *simulation) checkVersions(held map[string]map[uint64]bool) {
-	for _, m := range s.server.List() {
+	models, err := s.server.List(context.Background())
+	s.check(err == nil, "list: %v", err)
+	for _, m := range models {
 		want := maps.Clone(held[m.Name])
 		if want == nil {
 			want = map[uint64]bool{}
@@ -331,7 +333,9 @@ func (s *simulation) checkObjects(refs uint64) {
 
 // checkWatchers: a watcher has heard of what is the newest.
 func (s *simulation) checkWatchers(id string) {
-	for _, m := range s.server.List() {
+	models, err := s.server.List(context.Background())
+	s.check(err == nil, "list: %v", err)
+	for _, m := range models {
 		for _, c := range s.clients {
 			c.mu.Lock()
 			e, ok := c.last[m.Name]
@@ -405,8 +409,8 @@ func TestWatcherHearsOfAWithdrawalWhileAway(t *testing.T) {
 		s.network.use(nil)
 		s.network.cutSome(nil, 1)
 		require.Equal(t, EventOwnerLost, next().Kind)
-		require.NoError(t, server.Withdraw("goes"))
-		require.NoError(t, server.Withdraw("comes back"))
+		require.NoError(t, server.Withdraw(context.Background(), "goes"))
+		require.NoError(t, server.Withdraw(context.Background(), "comes back"))
 		sd, err := simStateDict(s.dev, 2)
 		require.NoError(t, err)
 		_, err = server.Publish(ctx, "comes back", sd)

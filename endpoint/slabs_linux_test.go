@@ -387,7 +387,7 @@ func TestSlabsGiveWayWhenMemoryIsRefused(t *testing.T) {
 	o := &slabOwner{dev: dev}
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Devices: []driver.Device{dev}, Registry: o.registry(t), Logger: discard()})
 	require.NoError(t, err)
-	go s.Serve()
+	go s.Serve(context.Background())
 	t.Cleanup(func() { s.Close() })
 	c := slabClient(t, s)
 	held := page(t, c, "fill", 1<<20, 9)

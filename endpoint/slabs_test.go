@@ -68,7 +68,7 @@ func (w *worker) pages(ctx context.Context, do command) (a answer, err error) {
 		if err != nil {
 			return a, err
 		}
-		go s.Serve()
+		go s.Serve(context.Background())
 		return a, nil
 	}
 	for i := range do.Tensors { // every second one stays open

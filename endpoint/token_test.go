@@ -48,9 +48,9 @@ func TestAReferenceGivesNoOtherBack(t *testing.T) {
 			released, err = refs[2].Release(ctx)
 			require.NoError(t, err)
 			require.True(t, released)
-			many, err := through.ReleaseMany(ctx, id, id, id)
+			many, err := through.ReleaseEach(ctx, id, id, id)
 			require.NoError(t, err)
-			require.True(t, many[id])
+			require.True(t, wentBack(many)[id])
 			_, err = through.ObjectInfo(ctx, id)
 			require.ErrorIs(t, err, endpoint.ErrStale)
 			for _, ref := range refs {

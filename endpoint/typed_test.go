@@ -40,7 +40,7 @@ func TestSharedStreamsAreTheSameInAllRoles(t *testing.T) {
 	defer stop()
 	socket := socketPath(t)
 	open := func(mode endpoint.Mode) (*endpoint.Node, func(context.Context, int) iter.Seq2[int, error]) {
-		n, err := endpoint.Open(ctx, endpoint.Options{Mode: mode, Socket: socket, Devices: driversOf(testDevice(t)), OverSocket: true, Logger: discard()})
+		n, err := endpoint.Open(ctx, endpoint.Options{Mode: mode, OverSocket: true, ServerOptions: endpoint.ServerOptions{Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard()}})
 		require.NoError(t, err)
 		t.Cleanup(func() { n.Close() })
 		count, err := endpoint.ShareStream(n, "count", func(_ context.Context, n int) iter.Seq2[int, error] {

@@ -35,8 +35,13 @@ func (w *worker) role(ctx context.Context, do command) (a answer, err error) {
 	switch do.Do {
 	case "open node":
 		opts := endpoint.Options{
-			Socket: do.Socket, BasePath: do.Key, DeviceIndex: int(do.Version), Devices: driversOf(w.dev), Wait: do.Wait,
-			Logger: slog.New(slog.NewTextHandler(&r.log, nil)), Tasks: endpoint.TaskOptions{Workers: 2},
+			BasePath:    do.Key,
+			DeviceIndex: int(do.Version),
+			Wait:        do.Wait,
+			ServerOptions: endpoint.ServerOptions{
+				Socket: do.Socket, Devices: driversOf(w.dev), Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
+				Tasks: endpoint.TaskOptions{Workers: 2},
+			},
 		}
 		if do.Name != "" {
 			if opts.Mode, err = endpoint.ParseMode(do.Name); err != nil {

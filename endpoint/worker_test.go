@@ -69,7 +69,8 @@ func (w *worker) do(do command) (answer, error) {
 	}
 	switch do.Do {
 	case "destroy":
-		return answer{}, w.server.DestroyObject(do.Name)
+		_, err := w.server.Destroy(ctx, do.Name)
+		return answer{}, err
 	case "serve", "publish", "withdraw", "books", "shutdown", "close server":
 		return w.own(ctx, do)
 	case "hold", "held", "submit", "take away", "sum of touched", "join", "map":
@@ -98,7 +99,7 @@ func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
 			return a, err
 		}
 		server := w.server
-		go server.Serve()
+		go server.Serve(context.Background())
 		a.ID = w.server.ID()
 	case "publish":
 		sd, err := synthetic(w.dev, do)
@@ -108,9 +109,9 @@ func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
 		a.Version, err = w.server.Publish(ctx, do.Name, sd)
 		return a, err
 	case "withdraw":
-		err = w.server.Withdraw(do.Name)
+		err = w.server.Withdraw(ctx, do.Name)
 	case "books":
-		a.Models = w.server.List()
+		a.Models, err = w.server.List(ctx)
 	case "shutdown":
 		err = w.server.Shutdown(ctx)
 	case "close server":

@@ -45,7 +45,7 @@ func (a *agent) own(ctx context.Context, q request) (r response, err error) {
 	case "serve":
 		s.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: q.Socket, Devices: []driver.Device{a.dev}, Registry: a.endpoints()})
 		if err == nil {
-			go s.server.Serve()
+			go s.server.Serve(context.Background())
 		}
 	case "publish":
 		var sd *module.StateDict
@@ -58,7 +58,11 @@ func (a *agent) own(ctx context.Context, q request) (r response, err error) {
 			r.Version, err = s.server.Publish(ctx, q.Name, sd)
 		}
 	case "holders":
-		for _, m := range s.server.List() {
+		models, err := s.server.List(ctx)
+		if err != nil {
+			return r, err
+		}
+		for _, m := range models {
 			for _, v := range m.Versions {
 				r.Bytes += int64(len(v.Holders))
 			}

@@ -47,7 +47,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer server.Close()
-	go server.Serve()
+	go server.Serve(context.Background())
 
 	client, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{
 		Socket: server.Socket(), Interceptors: []endpoint.Interceptor{intercept.Tracing(nil)},

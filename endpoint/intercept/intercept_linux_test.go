@@ -73,7 +73,7 @@ func runOwner() {
 	})
 	must(err)
 	fmt.Println("ready")
-	go server.Serve()
+	go server.Serve(context.Background())
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	must(server.Close())
 }
@@ -223,7 +223,7 @@ func TestCallsHaveSpansOfTheirHook(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer server.Close()
-	go server.Serve()
+	go server.Serve(context.Background())
 	for _, over := range []bool{true, false} { // the socket, and the pipe within the process
 		mu.Lock()
 		began, ended = nil, nil

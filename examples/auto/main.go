@@ -43,7 +43,9 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer dev.Close()
-	node, err := endpoint.Open(ctx, endpoint.Options{Devices: []driver.Device{dev}, Label: "examples/auto"})
+	var opts endpoint.Options
+	opts.Devices, opts.Label = []driver.Device{dev}, "examples/auto"
+	node, err := endpoint.Open(ctx, opts)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ func own(ctx context.Context, file string) {
 	weights := must(module.Load(ctx, dev, file, module.LoadOptions{})) // a file, a sharded index or a folder
 	version := must(server.Publish(ctx, "llm", weights))               // the server owns weights from here on
 	fmt.Println("serving version", version)
-	log.Fatal(server.Serve())
+	log.Fatal(server.Serve(ctx))
 }
 
 func read(ctx context.Context) {

@@ -70,7 +70,7 @@ func withOwner(ctx context.Context, weights string, use func(*module.StateDict) 
 // serve runs the server beside the caller until stop, which closes it.
 func serve(server *endpoint.Server) (stop func() error) {
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve() }()
+	go func() { ended <- server.Serve(context.Background()) }()
 	return func() error {
 		err := server.Close()
 		if end := <-ended; !errors.Is(end, endpoint.ErrServerClosed) {

@@ -66,7 +66,7 @@ func own(socket, weights string) error {
 		return err
 	}
 	fmt.Println("ready")
-	return server.Serve()
+	return server.Serve(ctx)
 }
 
 // startOwner starts an owner process for the weights and returns its socket.

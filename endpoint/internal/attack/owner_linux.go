@@ -45,7 +45,7 @@ func ownerMain(a assignment, say func(report), next func() bool) error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = s.Serve() }() // it ends with the process
+	go func() { _ = s.Serve(context.Background()) }() // it ends with the process
 	say(report{Ready: true})
 	for next() {
 		runtime.GC()

@@ -59,7 +59,7 @@ func ownerMain(a assignment, r *reporter, commands func() (command, bool)) error
 		}
 	}
 	served := make(chan error, 1)
-	go func() { served <- o.s.Serve() }()
+	go func() { served <- o.s.Serve(context.Background()) }()
 	stop := make(chan struct{})
 	var working sync.WaitGroup
 	working.Go(func() { o.work(stop) })
@@ -111,7 +111,7 @@ func (o *owner) work(stop chan struct{}) {
 		var err error
 		switch o.rng.IntN(10) {
 		case 0:
-			if err = o.s.Withdraw(name); errors.Is(err, endpoint.ErrNotFound) {
+			if err = o.s.Withdraw(ctx, name); errors.Is(err, endpoint.ErrNotFound) {
 				err = nil
 			}
 		case 1:
@@ -147,7 +147,7 @@ func (o *owner) destroy(ctx context.Context) error {
 	if err != nil || len(objects) == 0 {
 		return err
 	}
-	if err := o.s.DestroyObject(objects[o.rng.IntN(len(objects))].ID); !errors.Is(err, endpoint.ErrStale) {
+	if _, err := o.s.Destroy(ctx, objects[o.rng.IntN(len(objects))].ID); !errors.Is(err, endpoint.ErrStale) {
 		return err
 	}
 	return nil
@@ -162,8 +162,12 @@ func versionKey(server, name string, version uint64) string {
 // had.
 func (o *owner) rest() error {
 	ctx := context.Background()
-	for _, m := range o.s.List() {
-		if err := o.s.Withdraw(m.Name); err != nil && !errors.Is(err, endpoint.ErrNotFound) {
+	models, err := o.s.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range models {
+		if err := o.s.Withdraw(ctx, m.Name); err != nil && !errors.Is(err, endpoint.ErrNotFound) {
 			return err
 		}
 	}

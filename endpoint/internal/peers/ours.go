@@ -78,7 +78,7 @@ func serveOurs(socket string, limits wire.Limits) (io.Closer, error) {
 	if err != nil {
 		return nil, err
 	}
-	go s.Serve()
+	go s.Serve(context.Background())
 	return closers{s, dev}, nil
 }
 

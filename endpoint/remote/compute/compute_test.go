@@ -408,7 +408,7 @@ func TestEndpoints(t *testing.T) {
 	owner, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}, Registry: functions})
 	require.NoError(t, err)
 	defer owner.Close()
-	go owner.Serve()
+	go owner.Serve(context.Background())
 	caller, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, OverSocket: true})
 	require.NoError(t, err)
 	defer caller.Close()

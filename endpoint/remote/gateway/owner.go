@@ -62,7 +62,10 @@ func attachOwner(c *Config, devices []driver.Device, registry *endpoint.Registry
 // openLocal makes the embedding program's functions callable without a socket.
 func (o *ownerLink) openLocal(registry *endpoint.Registry) error {
 	local, err := endpoint.Open(context.Background(), endpoint.Options{
-		Mode: endpoint.ModeLocal, Devices: o.devices, Registry: registry, Label: "gateway", Logger: o.log, Interceptors: traced(),
+		Mode: endpoint.ModeLocal,
+		ServerOptions: endpoint.ServerOptions{
+			Devices: o.devices, Registry: registry, Label: "gateway", Logger: o.log, Interceptors: traced(),
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("functions of the gateway's own: %w", err)

@@ -182,7 +182,7 @@ func (c *Component) publish(ctx context.Context, name string, sd *module.StateDi
 		return published{}, err
 	}
 	defer unbind()
-	version, err := client.PublishFrom(ctx, name, sd, source)
+	version, err := client.PublishWith(ctx, name, sd, endpoint.PublishOptions{Source: source})
 	if err != nil {
 		return published{}, err
 	}

@@ -156,7 +156,7 @@ func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, named.Close()) }()
-	return m.options.Owner.PublishFrom(ctx, m.options.Name, named, address)
+	return m.options.Owner.PublishWith(ctx, m.options.Name, named, endpoint.PublishOptions{Source: address})
 }
 
 // fillGateway is fill, with other mirrors: they are given what is here while it comes, and taken from.

@@ -62,7 +62,7 @@ func childOwner() error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = server.Serve() }()
+	go func() { _ = server.Serve(context.Background()) }()
 	fmt.Println("ready")
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err

@@ -156,7 +156,7 @@ func (m *Models) Receive(ctx context.Context, set *Set) (uint64, error) {
 	if name == "" {
 		return 0, fmt.Errorf("%w: name the set, it becomes a model of that name", ErrInvalid)
 	}
-	version, err := client.PublishFrom(ctx, name, set.Tensors, "stream")
+	version, err := client.PublishWith(ctx, name, set.Tensors, endpoint.PublishOptions{Source: "stream"})
 	if err == nil && set.single && strings.HasPrefix(name, unnamedPrefix) {
 		m.withdrawOldest(ctx, client, name)
 	}

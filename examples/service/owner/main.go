@@ -51,10 +51,10 @@ func own(socket string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := server.PublishFrom(ctx, "base", base, "built at the start"); err != nil { // takes base
+	if _, err := server.PublishWith(ctx, "base", base, endpoint.PublishOptions{Source: "built at the start"}); err != nil { // takes base
 		return err
 	}
-	go func() { _ = server.Serve() }()
+	go func() { _ = server.Serve(context.Background()) }()
 	log.Printf("serving %s", server.Socket())
 	<-ctx.Done()
 	grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)

@@ -44,10 +44,10 @@ func own(socket, name, file string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := server.PublishFrom(ctx, name, weights, file); err != nil { // the server closes weights
+	if _, err := server.PublishWith(ctx, name, weights, endpoint.PublishOptions{Source: file}); err != nil { // the server closes weights
 		return err
 	}
-	go func() { _ = server.Serve() }()
+	go func() { _ = server.Serve(context.Background()) }()
 	log.Printf("serving %s on %s", name, server.Socket())
 	<-ctx.Done()
 	grace, cancel := context.WithTimeout(context.Background(), 5*time.Second)

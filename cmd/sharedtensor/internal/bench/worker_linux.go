@@ -109,7 +109,7 @@ func (w *worker) do(o order, r *report) error {
 		_, err = w.server.Publish(ctx, o.Name, sd)
 		return err
 	case "withdraw":
-		return w.server.Withdraw(o.Name)
+		return w.server.Withdraw(context.Background(), o.Name)
 	case "shutdown":
 		start := time.Now()
 		err := w.server.Shutdown(ctx)
@@ -167,7 +167,7 @@ func (w *worker) serve(socket string) (err error) {
 		return err
 	}
 	w.served = make(chan error, 1)
-	go func() { w.served <- w.server.Serve() }()
+	go func() { w.served <- w.server.Serve(context.Background()) }()
 	return nil
 }
 

@@ -72,7 +72,7 @@ func rehearse(ctx context.Context, base string) (took time.Duration, err error) 
 		return 0, err
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve() }()
+	go func() { ended <- server.Serve(context.Background()) }()
 	defer func() {
 		err = errors.Join(err, server.Close())
 		if served := <-ended; !errors.Is(served, endpoint.ErrServerClosed) {

@@ -104,7 +104,7 @@ func (h *hostileSession) answer(id uint64, request message.Request) error {
 	case hostileDetails:
 		return h.say(wire.KindError, id, h.detailed())
 	}
-	var before, after any // events, before and after the answer
+	var events []any // after the answer
 	body := hostileResponse(request.Op)
 	if body == nil {
 		return h.say(wire.KindResponse, id, struct{}{})
@@ -130,22 +130,24 @@ func (h *hostileSession) answer(id uint64, request message.Request) error {
 		e := &message.Event{}
 		h.fill(reflect.ValueOf(e).Elem(), 0)
 		e.Kind = message.EventPublished
-		after = e
+		events = append(events, e)
 	case *message.WatchingTasks:
-		e := &message.TaskEvent{}
-		h.fill(reflect.ValueOf(e).Elem(), 0)
-		e.Kind = message.TaskListed
-		after = e
+		for _, state := range []string{"running", "pending", hostileText} {
+			e := &message.TaskEvent{}
+			h.fill(reflect.ValueOf(e).Elem(), 0)
+			e.Kind, e.Task.State, e.Task.ID = message.TaskListed, state, state+hostileText
+			events = append(events, e)
+		}
 	}
-	if before != nil {
-		if err := h.say(wire.KindEvent, id, before); err != nil {
+	if err := h.say(wire.KindResponse, id, body); err != nil {
+		return err
+	}
+	for _, e := range events {
+		if err := h.say(wire.KindEvent, id, e); err != nil {
 			return err
 		}
 	}
-	if err := h.say(wire.KindResponse, id, body); err != nil || after == nil {
-		return err
-	}
-	return h.say(wire.KindEvent, id, after)
+	return nil
 }
 
 // hostileResponse is an empty answer to an operation; nil for one whose answer has nothing in it.

@@ -89,7 +89,7 @@ func publishOne(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client
 	}
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()
-	version, err := client.PublishFrom(ctx, m.name, sd, m.source())
+	version, err := client.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source()})
 	return version, errors.Join(err, sd.Close())
 }
 

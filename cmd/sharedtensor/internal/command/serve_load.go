@@ -101,5 +101,5 @@ func (s *service) load(ctx context.Context, m modelArg, load *endpoint.Load) (ve
 	if err != nil {
 		return 0, err
 	}
-	return s.server.PublishFrom(ctx, m.name, sd, m.source()) // takes sd
+	return s.server.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source()}) // takes sd
 }

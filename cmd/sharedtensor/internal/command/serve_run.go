@@ -87,7 +87,7 @@ func bindOwner(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger)
 func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Signal) error {
 	onTerminal := term.IsTerminal(s.stderr)
 	ended := make(chan error, 1)
-	go func() { ended <- s.server.Serve() }()
+	go func() { ended <- s.server.Serve(context.Background()) }()
 	l := s.newLoader(ctx)
 	defer l.stop()
 	l.start()
@@ -122,7 +122,8 @@ func (s *service) run(ctx context.Context, stdout io.Writer, reload <-chan os.Si
 
 // report says what a pass over the models has changed, and that the owner is ready after the first.
 func (s *service) report(pass loadPass, first bool, stdout io.Writer) {
-	line := servingLine(s.total(), s.bytes(), s.server.Socket(), os.Getpid())
+	names, bytes := s.served()
+	line := servingLine(names, bytes, s.server.Socket(), os.Getpid())
 	if len(pass.failed) > 0 {
 		line += fmt.Sprintf("; not loaded: %s", strings.Join(pass.failed, ", "))
 		for _, err := range pass.errs {
@@ -164,24 +165,16 @@ func (s *service) tell(lines ...string) {
 	}
 }
 
-// total is how many names are published.
-func (s *service) total() int {
-	n := 0
-	for _, m := range s.server.List() {
+// served counts the names that are published, and the bytes of all versions in memory.
+func (s *service) served() (names int, bytes int64) {
+	models, _ := s.server.List(context.Background()) // fails only where its context has ended
+	for _, m := range models {
 		if m.Current != 0 {
-			n++
+			names++
 		}
-	}
-	return n
-}
-
-// bytes is the size of all versions that are in memory.
-func (s *service) bytes() int64 {
-	var sum int64
-	for _, m := range s.server.List() {
 		for _, v := range m.Versions {
-			sum += v.Bytes
+			bytes += v.Bytes
 		}
 	}
-	return sum
+	return names, bytes
 }

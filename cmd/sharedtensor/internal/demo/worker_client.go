@@ -105,7 +105,7 @@ func (w *worker) handOver(ctx context.Context) (reply, error) {
 		return reply{}, err
 	}
 	start := time.Now()
-	version, err := w.client.PublishFrom(ctx, modelName, h.StateDict(), "handed over by "+w.role)
+	version, err := w.client.PublishWith(ctx, modelName, h.StateDict(), endpoint.PublishOptions{Source: "handed over by " + w.role})
 	if err != nil {
 		return reply{}, err
 	}

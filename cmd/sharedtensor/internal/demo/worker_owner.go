@@ -30,7 +30,7 @@ func (w *worker) serve(ctx context.Context, path string) (reply, error) {
 		}
 	}
 	w.server, w.served = server, make(chan error, 1)
-	go func() { w.served <- server.Serve() }()
+	go func() { w.served <- server.Serve(context.Background()) }()
 	return answer, nil
 }
 
@@ -47,7 +47,7 @@ func (w *worker) loadFirst(ctx context.Context, server *endpoint.Server, path st
 		answer.Mapped += s.Bytes()
 	}
 	w.own = sd.Clone()
-	answer.Version, err = server.PublishFrom(ctx, modelName, sd, path) // takes sd
+	answer.Version, err = server.PublishWith(ctx, modelName, sd, endpoint.PublishOptions{Source: path}) // takes sd
 	return err
 }
 
@@ -77,6 +77,6 @@ func (w *worker) publish(ctx context.Context, path string) (_ reply, err error) 
 		return reply{}, err
 	}
 	answer.Result = newResult(r)
-	answer.Version, err = client.PublishFrom(ctx, modelName, sd, path)
+	answer.Version, err = client.PublishWith(ctx, modelName, sd, endpoint.PublishOptions{Source: path})
 	return answer, err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"log/slog"
 	"os"
@@ -53,7 +54,7 @@ func TestTrain(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "owner.sock")
 	owner, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}})
 	require.NoError(t, err)
-	go func() { _ = owner.Serve() }()
+	go func() { _ = owner.Serve(context.Background()) }()
 	defer owner.Close()
 
 	args := func(role, name string) []string {

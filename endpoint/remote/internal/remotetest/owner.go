@@ -98,7 +98,7 @@ func ownerMain(args []string) (err error) {
 		_ = server.Close() // Serve tells
 	}()
 	fmt.Println("ready")
-	if err := server.Serve(); !errors.Is(err, endpoint.ErrServerClosed) {
+	if err := server.Serve(context.Background()); !errors.Is(err, endpoint.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -147,7 +147,7 @@ func publishModels(server *endpoint.Server, dev driver.Device, models, files []s
 		if err != nil {
 			return err
 		}
-		if _, err := server.PublishFrom(ctx, name, sd, path); err != nil {
+		if _, err := server.PublishWith(ctx, name, sd, endpoint.PublishOptions{Source: path}); err != nil {
 			return err
 		}
 	}

@@ -63,7 +63,7 @@ func own(socket string) error {
 		return err
 	}
 	defer server.Close()
-	go func() { _ = server.Serve() }()
+	go func() { _ = server.Serve(context.Background()) }()
 	<-ctx.Done()
 	return nil
 }
