@@ -38,6 +38,8 @@ const (
 	opAppend = "append"
 	opTake   = "take"
 	opDelete = "delete"
+	// opTakeSome takes the items up to headerUpTo, headerItems in number, which are gone as soon as it is stored.
+	opTakeSome = "take-some"
 )
 
 // Headers of messages.
@@ -48,6 +50,9 @@ const (
 	headerSize   = "Bin-Size"
 	headerDigest = "Bin-Sha256"
 	headerObject = "Bin-Object"
+	headerList   = "Bin-List" // "1": the body is a JSON array whose elements are the items
+	headerUpTo   = "Bin-Up-To"
+	headerItems  = "Bin-Items"
 )
 
 const (
@@ -98,6 +103,8 @@ type stored struct {
 	size   int64
 	object string // name in the object store; "" where the body is inline
 	digest [sha256.Size]byte
+	list   bool   // the elements of the body are the items
+	upTo   uint64 // of opTakeSome: the newest item that is gone
 }
 
 // empty reports that the message ends a bin.
@@ -110,10 +117,16 @@ func parseStored(header nats.Header, body []byte, sequence uint64, at time.Time,
 	switch m.op {
 	case opTake, opDelete:
 		return m, nil
+	case opTakeSome:
+		if m.upTo, err = strconv.ParseUint(header.Get(headerUpTo), 10, 64); err != nil || m.upTo >= sequence {
+			return m, fmt.Errorf("%w: what message %d has taken", ErrCorrupt, sequence)
+		}
+		return m, nil
 	case opPut, opAppend:
 	default:
 		return m, fmt.Errorf("%w: message %d is no item", ErrCorrupt, sequence)
 	}
+	m.list = header.Get(headerList) == "1"
 	if text := header.Get(headerType); text != "" {
 		if m.item.Type, err = strconv.Unquote(text); err != nil {
 			return m, fmt.Errorf("%w: type of item %d", ErrCorrupt, sequence)
@@ -139,4 +152,18 @@ func parseStored(header nats.Header, body []byte, sequence uint64, at time.Time,
 		return m, fmt.Errorf("%w: digest of item %d", ErrCorrupt, sequence)
 	}
 	return m, nil
+}
+
+// appendElements adds the elements of an item that is a list, each as an item of its own.
+func appendElements(items []Item, list Item) ([]Item, error) {
+	var elements []json.RawMessage
+	if err := json.Unmarshal(list.Body, &elements); err != nil {
+		return nil, fmt.Errorf("%w: item %d is no list: %w", ErrCorrupt, list.Sequence, err)
+	}
+	for _, element := range elements {
+		one := list
+		one.Body = element
+		items = append(items, one)
+	}
+	return items, nil
 }

@@ -2,6 +2,7 @@ package bins
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -32,8 +33,8 @@ func (s *Store) Count(ctx context.Context, bin string) (_ int, err error) {
 	return counts[bin], err
 }
 
-// count takes the server's totals and subtracts the messages that end bins, which are among the newest: they live for
-// seconds.
+// count takes the server's totals and subtracts the messages that are no items, which are among the newest: they live
+// for seconds. In a namespace in which somebody has taken some items of a bin it looks at all messages instead.
 func (s *Store) count(ctx context.Context, subject string) (counts map[string]int, err error) {
 	err = again(ctx, func() error {
 		counts, err = s.countOnce(ctx, subject)
@@ -48,6 +49,9 @@ func (s *Store) countOnce(ctx context.Context, subject string) (map[string]int, 
 	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(subject))
 	if err != nil {
 		return nil, err
+	}
+	if takesSome(info) {
+		return s.countItems(ctx, subject, info.State.LastSeq)
 	}
 	counts := map[string]int{}
 	for subject, n := range info.State.Subjects {
@@ -74,5 +78,36 @@ func (s *Store) countOnce(ctx context.Context, subject string) (map[string]int, 
 		}
 		return nil
 	})
+	return counts, err
+}
+
+// countItems counts the items of bins by the headers of all messages up to a sequence number.
+func (s *Store) countItems(ctx context.Context, subject string, last uint64) (map[string]int, error) {
+	bins := map[string]*content{}
+	err := s.scan(ctx, subject, jetstream.OrderedConsumerConfig{}, func(m jetstream.Msg) error {
+		meta, err := m.Metadata()
+		if err != nil || meta.Sequence.Stream > last {
+			return err
+		}
+		name, ok := s.binOf(m.Subject())
+		if !ok {
+			return nil
+		}
+		one, err := parseStored(m.Headers(), nil, meta.Sequence.Stream, meta.Timestamp, math.MaxInt64)
+		if err != nil {
+			return err
+		}
+		if bins[name] == nil {
+			bins[name] = &content{}
+		}
+		bins[name].see(one)
+		return nil
+	})
+	counts := make(map[string]int, len(bins))
+	for name, c := range bins {
+		if len(c.messages) > 0 {
+			counts[name] = len(c.messages)
+		}
+	}
 	return counts, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -194,12 +195,22 @@ func (l *Listener) event(msg jetstream.Msg) (Event, bool) {
 	switch {
 	case event.Sequence <= l.known: // counted after a gap
 		event.Items = l.counts[name]
+		if event.Op == opTakeSome {
+			event.Op = opTake
+		}
 		return event, true
 	case event.Op == opPut:
 		event.Items = 1
 	case event.Op == opAppend:
 		event.Items = l.counts[name] + 1
 	case event.Op == opTake, event.Op == opDelete:
+	case event.Op == opTakeSome:
+		n, err := strconv.Atoi(msg.Headers().Get(headerItems))
+		if err != nil || n < 0 {
+			return Event{}, false
+		}
+		event.Items = max(0, l.counts[name]-n)
+		event.Op = opTake
 	default:
 		return Event{}, false
 	}

@@ -91,6 +91,9 @@ func (q *Queue) Push(ctx context.Context, topic string, v Value, opts ...WriteOp
 	for _, set := range opts {
 		set(&o)
 	}
+	if o.list {
+		return 0, ErrNotList
+	}
 	if o.id == "" {
 		o.id = nuid.Next()
 	}

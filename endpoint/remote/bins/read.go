@@ -27,11 +27,11 @@ func (s *Store) Peek(ctx context.Context, bin string) (_ []Item, err error) {
 		return nil, err
 	}
 	for attempt := 0; ; attempt++ {
-		messages, err := s.messages(ctx, bin)
+		content, err := s.content(ctx, bin)
 		if err != nil {
 			return nil, err
 		}
-		items, err := s.loadAll(ctx, messages)
+		items, err := s.loadAll(ctx, content.messages)
 		if errors.Is(err, errBodyGone) && attempt < maxBodyGone {
 			continue
 		}
@@ -43,26 +43,71 @@ func (s *Store) loadAll(ctx context.Context, messages []stored) ([]Item, error) 
 	if len(messages) == 0 {
 		return nil, ErrNotFound
 	}
-	items := make([]Item, len(messages))
-	for i, m := range messages {
-		var err error
-		if items[i], err = s.load(ctx, m); err != nil {
+	items := make([]Item, 0, len(messages))
+	for _, m := range messages {
+		item, err := s.load(ctx, m)
+		if err == nil && m.list {
+			items, err = appendElements(items, item)
+		} else {
+			items = append(items, item)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
 	return items, nil
 }
 
-// messages returns the messages of a bin's items, oldest first. What stands before an empty message or a value
-// that was put is gone.
-//
-// While the server is away it asks again until ctx ends: reading twice changes nothing.
-func (s *Store) messages(ctx context.Context, bin string) (messages []stored, err error) {
+// content is what a bin holds.
+type content struct {
+	messages []stored // of its items, oldest first
+	last     uint64   // of all its messages, also those that are no items; 0 where it has none
+	taken    *stored  // the newest message of a take of some items
+	gone     int      // items that it has taken and that are stored still
+	stale    []uint64 // such messages that are not the bin's newest, and can be removed
+}
+
+// see adds the next message: what stands before an empty message or a value that was put is gone, and so is what was
+// taken.
+func (c *content) see(m stored) {
+	if c.taken != nil && c.taken.item.Sequence == c.last {
+		c.stale = append(c.stale, c.last)
+	}
+	c.last = m.item.Sequence
+	switch {
+	case m.op == opTakeSome:
+		for len(c.messages) > 0 && c.messages[0].item.Sequence <= m.upTo {
+			c.messages = c.messages[1:]
+			c.gone++
+		}
+		c.taken = &m
+	case m.empty():
+		*c = content{last: c.last}
+	case m.op == opPut:
+		*c = content{last: c.last, messages: []stored{m}}
+	default:
+		c.messages = append(c.messages, m)
+	}
+}
+
+// newest is the sequence number of the newest item; 0 where there is none.
+func (c *content) newest() uint64 {
+	if len(c.messages) == 0 {
+		return 0
+	}
+	return c.messages[len(c.messages)-1].item.Sequence
+}
+
+// content reads a bin. While the server is away it asks again until ctx ends: reading twice changes nothing.
+func (s *Store) content(ctx context.Context, bin string) (c content, err error) {
 	err = again(ctx, func() error {
-		messages, err = s.messagesOnce(ctx, bin)
+		c, err = s.contentOnce(ctx, bin)
 		return err
 	})
-	return messages, err
+	if err == nil && c.gone > 0 && time.Since(c.taken.item.Time) > requestTimeout {
+		s.finishTake(ctx, bin, c.taken.upTo, c.stale) // whoever began it was killed
+	}
+	return c, err
 }
 
 // again repeats a read while the server is away and ctx goes on.
@@ -75,25 +120,17 @@ func again(ctx context.Context, read func() error) error {
 	}
 }
 
-func (s *Store) messagesOnce(ctx context.Context, bin string) (messages []stored, err error) {
-	for next := uint64(1); ; {
+func (s *Store) contentOnce(ctx context.Context, bin string) (c content, err error) {
+	for next := uint64(1); ; next = c.last + 1 {
 		batch, more, err := s.batch(ctx, bin, next)
 		if err != nil {
-			return nil, err
+			return content{}, err
 		}
 		for _, m := range batch {
-			next = m.item.Sequence + 1
-			switch {
-			case m.empty():
-				messages = nil
-			case m.op == opPut:
-				messages = []stored{m}
-			default:
-				messages = append(messages, m)
-			}
+			c.see(m)
 		}
 		if !more {
-			return messages, nil
+			return c, nil
 		}
 	}
 }
@@ -104,34 +141,31 @@ func (s *Store) messagesOnce(ctx context.Context, bin string) (messages []stored
 func (s *Store) batch(ctx context.Context, bin string, from uint64) (messages []stored, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	inbox := s.conn.NewInbox()
-	answers := make(chan *nats.Msg, batchMessages+1) // SubscribeSync would make room for 65,536
-	sub, err := s.conn.ChanSubscribe(inbox, answers)
+	box, err := s.inboxes.get()
 	if err != nil {
 		return nil, false, err
 	}
-	defer func() { _ = sub.Unsubscribe() }()
-	ask, err := json.Marshal(map[string]any{
-		"seq": from, "next_by_subj": s.subject(bin), "batch": batchMessages, "max_bytes": batchBytes,
-	})
+	whole := false
+	defer func() { s.inboxes.put(box, whole) }()
+	ask, err := json.Marshal(batchRequest{Sequence: from, Subject: s.subject(bin), Batch: batchMessages, MaxBytes: batchBytes})
 	if err != nil {
 		return nil, false, err
 	}
-	if err := s.conn.PublishRequest("$JS.API.DIRECT.GET.BINS_"+s.opts.Namespace, inbox, ask); err != nil {
+	if err := s.conn.PublishRequest("$JS.API.DIRECT.GET.BINS_"+s.opts.Namespace, box.subject, ask); err != nil {
 		return nil, false, err
 	}
-	pending := 0
 	for {
 		var msg *nats.Msg
 		select {
-		case msg = <-answers:
+		case msg = <-box.answers:
 		case <-ctx.Done():
 			return nil, false, ctx.Err()
 		}
 		switch status := msg.Header.Get("Status"); status {
 		case "":
 		case "204", "404": // the end of the batch; no message
-			pending, _ = strconv.Atoi(msg.Header.Get("Nats-Num-Pending"))
+			whole = true
+			pending, _ := strconv.Atoi(msg.Header.Get("Nats-Num-Pending"))
 			return messages, pending > 0 && len(messages) > 0, nil
 		default:
 			return nil, false, fmt.Errorf("the server refused to read: %s %s", status, msg.Header.Get("Description"))
@@ -142,6 +176,14 @@ func (s *Store) batch(ctx context.Context, bin string, from uint64) (messages []
 		}
 		messages = append(messages, m)
 	}
+}
+
+// batchRequest is a batched direct get.
+type batchRequest struct {
+	Sequence uint64 `json:"seq"`
+	Subject  string `json:"next_by_subj"`
+	Batch    int    `json:"batch"`
+	MaxBytes int    `json:"max_bytes"`
 }
 
 // parseDirect reads a message of a batch, whose headers say where it lies in the stream.

@@ -21,7 +21,8 @@
 //
 // Each namespace is one stream, BINS_<namespace>. Items are messages on bin.<namespace>.<name>; Put and Take roll the
 // subject up, Take under the condition that nothing was written since it read. What Take leaves is an empty message
-// that lives for a second. Bodies above [Options].Inline lie in the object store BINS_<namespace> under names that are
+// that lives for a second. A Take of some items writes, under the same condition, a message that says up to which they
+// are gone, and removes them. Bodies above [Options].Inline lie in the object store BINS_<namespace> under names that are
 // never used twice.
 package bins
 
@@ -30,7 +31,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -80,6 +83,9 @@ type Store struct {
 	conn   *nats.Conn
 	js     jetstream.JetStream
 	stream jetstream.Stream
+	// inboxes has no reference to the store: its subscriptions end when nobody has the store any more.
+	inboxes   *inboxes
+	takesSome atomic.Bool // announceTakes has said so
 }
 
 // Open opens the namespace and makes it where it is missing. It borrows conn, which should be one of natslink.Connect.
@@ -92,7 +98,8 @@ func Open(ctx context.Context, conn *nats.Conn, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}
-	s := &Store{opts: opts, conn: conn, js: js}
+	s := &Store{opts: opts, conn: conn, js: js, inboxes: &inboxes{conn: conn}}
+	runtime.AddCleanup(s, (*inboxes).close, s.inboxes)
 	if s.stream, err = openStream(ctx, js, opts.stream()); err != nil {
 		return nil, fmt.Errorf("open the bins %q: %w", opts.Namespace, err)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strconv"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -14,17 +16,22 @@ import (
 type TakeOptions struct {
 	// Wait makes Take wait for an item until its context ends. Otherwise an empty bin is [ErrNotFound].
 	Wait bool
+	// Max is how many items are taken at most, the oldest first; 0 for all. A list that was put by [AsList] is one.
+	Max int
 }
 
-// Take returns all items of a bin and removes them in one step: of several takers one gets them all. Errors:
-// [ErrNotFound], [ErrOutcomeUnknown] when the server did not say whether the items were removed: then another taker may
-// get them.
+// Take returns all items of a bin, or the oldest ones, and removes them in one step: each item goes to one taker, and
+// of several that take all, one gets them all. Errors: [ErrNotFound], [ErrOutcomeUnknown] when the server did not say
+// whether the items were removed: then another taker may get them.
 func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Item, err error) {
 	defer func() { err = wrap("take from", bin, err) }()
 	if err := CheckName(bin); err != nil {
 		return nil, err
 	}
-	items, err := s.takeNow(ctx, bin)
+	if opts.Max < 0 {
+		return nil, fmt.Errorf("%d items asked for", opts.Max)
+	}
+	items, err := s.takeNow(ctx, bin, opts.Max)
 	if !opts.Wait || !errors.Is(err, ErrNotFound) {
 		return items, err
 	}
@@ -34,7 +41,7 @@ func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Ite
 	}
 	defer events.Close()
 	for {
-		items, err := s.takeNow(ctx, bin) // what came before Listen began is not announced
+		items, err := s.takeNow(ctx, bin, opts.Max) // what came before Listen began is not announced
 		if !errors.Is(err, ErrNotFound) {
 			return items, err
 		}
@@ -50,9 +57,9 @@ func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Ite
 	}
 }
 
-func (s *Store) takeNow(ctx context.Context, bin string) ([]Item, error) {
+func (s *Store) takeNow(ctx context.Context, bin string, most int) ([]Item, error) {
 	for attempt := 0; ; attempt++ {
-		items, err := s.takeOnce(ctx, bin)
+		items, err := s.takeOnce(ctx, bin, most)
 		if !errors.Is(err, ErrConflict) && !errors.Is(err, errBodyGone) {
 			return items, err
 		}
@@ -66,24 +73,105 @@ func (s *Store) takeNow(ctx context.Context, bin string) ([]Item, error) {
 	}
 }
 
-func (s *Store) takeOnce(ctx context.Context, bin string) ([]Item, error) {
-	messages, err := s.messages(ctx, bin)
+func (s *Store) takeOnce(ctx context.Context, bin string, most int) ([]Item, error) {
+	c, err := s.content(ctx, bin)
 	if err != nil {
 		return nil, err
+	}
+	messages := c.messages
+	some := most > 0 && most < len(messages)
+	if some {
+		messages = messages[:most]
 	}
 	// The bodies come first: a taker that cannot read them removes nothing.
 	items, err := s.loadAll(ctx, messages)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.empty(ctx, bin, opTake, messages[len(messages)-1].item.Sequence); err != nil {
+	if some {
+		err = s.takeSome(ctx, bin, messages, c)
+	} else {
+		err = s.empty(ctx, bin, opTake, c.last)
+	}
+	if err != nil {
 		return nil, err
 	}
 	s.dropBodies(messages)
 	return items, nil
 }
 
-// empty ends a bin whose newest item is last: an empty message replaces all items, unless anything was written since.
+// takeSome takes the oldest items of a bin, unless anything was written since it was read.
+//
+// The message that says so stays the bin's newest until another is written: were it removed, the bin would look to a
+// slower taker as it did before, and that one would take the same items.
+func (s *Store) takeSome(ctx context.Context, bin string, messages []stored, c content) error {
+	if err := s.announceTakes(ctx); err != nil {
+		return err
+	}
+	upTo := messages[len(messages)-1].item.Sequence
+	msg := nats.NewMsg(s.subject(bin))
+	msg.Header.Set(headerOp, opTakeSome)
+	msg.Header.Set(headerItems, strconv.Itoa(len(messages)))
+	msg.Header.Set(headerUpTo, strconv.FormatUint(upTo, 10))
+	if _, err := publish(ctx, s.js, msg, writeOptions{id: nuid.Next(), expect: &c.last}); err != nil {
+		return err
+	}
+	if c.taken != nil && c.taken.item.Sequence == c.last {
+		c.stale = append(c.stale, c.last)
+	}
+	s.finishTake(ctx, bin, upTo, c.stale)
+	return nil
+}
+
+// finishTake removes items that were taken, and then messages of older takes. The items are taken already: what cannot
+// be removed now, the next reader removes that comes later than a request may last.
+func (s *Store) finishTake(ctx context.Context, bin string, upTo uint64, stale []uint64) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+	defer cancel()
+	err := s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.subject(bin)), jetstream.WithPurgeSequence(upTo+1))
+	for _, sequence := range stale {
+		if err == nil {
+			err = s.stream.DeleteMsg(ctx, sequence)
+		}
+		if apiCode(err) != 0 { // somebody else has removed it
+			err = nil
+		}
+	}
+	if err != nil {
+		s.log.Debug("bins: items that were taken stay until the next read", "namespace", s.opts.Namespace, "bin", bin, "error", err)
+	}
+}
+
+// announceTakes notes in the stream that messages of takes of some items may be in it, which counting has to know.
+func (s *Store) announceTakes(ctx context.Context) error {
+	if s.takesSome.Load() {
+		return nil
+	}
+	info, err := s.stream.Info(ctx)
+	if err != nil {
+		return err
+	}
+	if !takesSome(info) {
+		config := info.Config
+		config.Metadata = maps.Clone(config.Metadata)
+		if config.Metadata == nil {
+			config.Metadata = make(map[string]string, 1)
+		}
+		config.Metadata[metaTakesSome] = "1"
+		if _, err := s.js.UpdateStream(ctx, config); err != nil {
+			return err
+		}
+	}
+	s.takesSome.Store(true)
+	return nil
+}
+
+// metaTakesSome is the metadata of a stream with messages of takes of some items.
+const metaTakesSome = "sharedtensor-takes-some"
+
+func takesSome(info *jetstream.StreamInfo) bool { return info.Config.Metadata[metaTakesSome] != "" }
+
+// empty ends a bin whose newest message is last: an empty message replaces all items, unless anything was written since.
 func (s *Store) empty(ctx context.Context, bin, op string, last uint64) error {
 	msg := nats.NewMsg(s.subject(bin))
 	msg.Header.Set(headerOp, op)
@@ -108,16 +196,16 @@ func (s *Store) Delete(ctx context.Context, bin string) (err error) {
 		return err
 	}
 	for {
-		messages, err := s.messages(ctx, bin)
-		if err != nil || len(messages) == 0 {
+		c, err := s.content(ctx, bin)
+		if err != nil || len(c.messages) == 0 {
 			return err
 		}
-		err = s.empty(ctx, bin, opDelete, messages[len(messages)-1].item.Sequence)
+		err = s.empty(ctx, bin, opDelete, c.last)
 		if errors.Is(err, ErrConflict) && ctx.Err() == nil {
 			continue
 		}
 		if err == nil {
-			s.dropBodies(messages)
+			s.dropBodies(c.messages)
 		}
 		return err
 	}

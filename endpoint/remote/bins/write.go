@@ -1,7 +1,9 @@
 package bins
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -17,6 +19,7 @@ type WriteOption func(*writeOptions)
 type writeOptions struct {
 	id     string
 	expect *uint64
+	list   bool
 }
 
 // WithID names the write. Writes of one namespace with the same id within two minutes are stored once, also when
@@ -26,6 +29,14 @@ func WithID(id string) WriteOption { return func(o *writeOptions) { o.id = id } 
 // IfLast makes the write fail with [ErrConflict] unless sequence is that of the bin's newest item; 0 stands for an
 // empty bin.
 func IfLast(sequence uint64) WriteOption { return func(o *writeOptions) { o.expect = &sequence } }
+
+// AsList puts a list: the body is a JSON array, and readers get each of its elements as an item, before what is appended
+// later, as tensorshare does with a list that is put. As there, the bin counts the list as one item, and it is taken as
+// one. Where the body is no array, or of an Append, the error is [ErrNotList].
+func AsList() WriteOption { return func(o *writeOptions) { o.list = true } }
+
+// ErrNotList means that a value that should be put as a list is none.
+var ErrNotList = errors.New("not a list: a JSON array is, and only Put takes one")
 
 // ErrConflict means that the bin is no longer as the condition of a write says.
 var ErrConflict = errors.New("the bin has changed")
@@ -53,10 +64,30 @@ func (s *Store) write(ctx context.Context, bin, op string, v Value, opts []Write
 	for _, set := range opts {
 		set(&o)
 	}
+	wanted := o.expect
+	if o.list && (op != opPut || !isArray(v.Body)) {
+		return 0, ErrNotList
+	}
 	if o.id == "" {
 		o.id = nuid.Next()
 	}
-	return send(ctx, s.js, &s.bodies, s.subject(bin), op, v, s.opts.Inline, o)
+	for {
+		sequence, err := send(ctx, s.js, &s.bodies, s.subject(bin), op, v, s.opts.Inline, o)
+		if o.expect == nil || !errors.Is(err, ErrConflict) {
+			return sequence, err
+		}
+		// The newest message may be that of a take of some items, where the newest item is the one that is expected.
+		c, readErr := s.content(ctx, bin)
+		if readErr != nil || c.newest() != *wanted || c.last == *o.expect {
+			return 0, err
+		}
+		o.expect = &c.last
+	}
+}
+
+func isArray(body []byte) bool {
+	trimmed := bytes.TrimLeft(body, " \t\r\n")
+	return len(trimmed) > 0 && trimmed[0] == '[' && json.Valid(body)
 }
 
 // send stores a value as a message, with its body in the message or beside it.
@@ -69,6 +100,9 @@ func send(
 	}
 	if op == opPut {
 		msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	}
+	if o.list {
+		msg.Header.Set(headerList, "1")
 	}
 	if len(v.Body) <= inline {
 		msg.Data = v.Body

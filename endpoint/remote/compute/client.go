@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bulk"
@@ -107,6 +108,16 @@ func (c *Client) Close() error { return c.close() }
 // callOptions are those of every call.
 var callOptions = []grpc.CallOption{grpc.ForceCodecV2(bulk.Codec()), grpc.MaxCallRecvMsgSize(math.MaxInt32), grpc.MaxCallSendMsgSize(math.MaxInt32)}
 
+// acceptAny is the metadata of every request, encoded: results may have any type. A map costs more to encode than all
+// else of a small request.
+var acceptAny = func() []byte {
+	encoded, err := proto.Marshal(&computepb.ComputeRequest{Metadata: map[string]string{keyAcceptDType: "any"}})
+	if err != nil {
+		panic(err) // the message is a constant
+	}
+	return encoded
+}()
+
 // Result is a result with what it took to get it.
 type Result struct {
 	// Tensor is the result, owned by the caller.
@@ -168,10 +179,10 @@ func (c *Client) attempt(ctx context.Context, model string, in *tensor.Tensor) (
 	}
 	defer buffer.Free()
 	id := c.next.Add(1)
-	head := &computepb.ComputeRequest{RequestId: &id, ModelId: model, Metadata: map[string]string{keyAcceptDType: "any"}}
+	head := &computepb.ComputeRequest{RequestId: &id, ModelId: model}
 	head.Shape, head.WideShape = shapeFields(in.Shape())
 	if in.DType() != tensor.Float32 {
-		head.Metadata[keyDType] = in.DType().String()
+		head.Metadata = map[string]string{keyDType: in.DType().String()}
 	}
 	begin := time.Now()
 	var trailer metadata.MD
@@ -229,7 +240,7 @@ func (c *Client) serverKnows(ctx context.Context) (bool, error) {
 }
 
 func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buffer mem.Buffer, knows bool) (*Result, metadata.MD, error) {
-	request := &bulk.Message{Head: head, Field: dataField}
+	request := &bulk.Message{Head: head, Field: dataField, Extra: acceptAny}
 	var trailer metadata.MD
 	var remote peer.Peer
 	options := callOptions
@@ -241,6 +252,9 @@ func (c *Client) unary(ctx context.Context, head *computepb.ComputeRequest, buff
 	}
 	data := mem.BufferSlice{buffer}
 	if compression := choose(c.opts.Compression); compression != "" && knows && (c.opts.CompressLocal || !c.local.Load()) {
+		if head.Metadata == nil {
+			head.Metadata = make(map[string]string, 2)
+		}
 		head.Metadata[keyAcceptCompression] = c.opts.Compression
 		if packed, ok := deflate(buffer.ReadOnlyData(), compression); ok {
 			head.Metadata[keyCompression] = compression
@@ -296,7 +310,7 @@ func (c *Client) stream(ctx context.Context, head *computepb.ComputeRequest, buf
 	}
 	next := func() *bulk.Message { return &bulk.Message{Head: new(computepb.ComputeRequest), Field: dataField} }
 	// An error of sending is that the call is over: receiving says why.
-	all := sendChunks(call, &bulk.Message{Head: head, Field: dataField}, buffer, next) == nil
+	all := sendChunks(call, &bulk.Message{Head: head, Field: dataField, Extra: acceptAny}, buffer, next) == nil
 	if all {
 		if err := call.CloseSend(); err != nil {
 			return nil, nil, err

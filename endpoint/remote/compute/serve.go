@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"time"
 
 	"google.golang.org/grpc"
@@ -19,11 +20,13 @@ import (
 // healthInterval is how often Watch of grpc.health.v1 has something new to say at most.
 const healthInterval = time.Second
 
-// GRPCOptions returns options for a grpc.Server that has only this service: the codec, the size of messages, and
-// clients that keep their connection alive as those of splitlearn-comm do.
+// GRPCOptions returns options for a grpc.Server that has only this service: the codec, the size of messages, goroutines
+// that take one small request after the other, and clients that keep their connection alive as those of splitlearn-comm
+// do.
 func (s *Server) GRPCOptions() []grpc.ServerOption {
 	return append(bulk.ServerOptions(),
 		grpc.MaxRecvMsgSize(int(s.opts.MessageBytes)+(64<<10)),
+		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // a new goroutine has to grow its stack for each request
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
 }
 

@@ -296,7 +296,12 @@ func (g *Gateway) openServers(context.Context) (func() error, error) {
 		g.grpcServer = g.newGRPCServer()
 		g.health.registerGRPC(g.grpcServer)
 	}
-	return nil, nil
+	return func() error {
+		if g.grpcServer != nil {
+			g.grpcServer.Stop() // its goroutines are there before it serves; a second time it does nothing
+		}
+		return nil
+	}, nil
 }
 
 // openComponents registers the components; what is undone closes those that were begun, the last first.

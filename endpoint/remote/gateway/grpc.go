@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ func (g *Gateway) newGRPCServer() *grpc.Server {
 		grpc.MaxRecvMsgSize(int(g.config.MaxRequest)),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ConnectionTimeout(headerPatience),
+		grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))), // a new goroutine has to grow its stack for each call
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		// Clients that ask for a sign of life more often than the server allows are cut off, and the usual settings are
 		// ten seconds.

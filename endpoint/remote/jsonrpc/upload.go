@@ -1,7 +1,6 @@
 package jsonrpc
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -200,38 +199,47 @@ func tiesOf(header *safetensors.Header) ([]safetensors.Tie, error) {
 	return ties, nil
 }
 
-// fill reads the elements of all tensors, which follow each other in the file. It takes them through one small buffer,
-// which stays in the processor's cache, and not from the connection into the memory itself: each page of that would
-// fault and be cleared before the bytes come.
-func fill(ctx context.Context, sd *module.StateDict, header *safetensors.Header, r io.Reader) error {
-	piece := make([]byte, pieceBytes)
-	in := bufio.NewReaderSize(r, pieceBytes)
+// fill reads the elements of all tensors, which follow each other in the file.
+func fill(ctx context.Context, sd *module.StateDict, header *safetensors.Header, r io.Reader) (err error) {
+	w := startWriter()
+	defer func() { err = errors.Join(err, w.finish()) }()
 	for i := range header.Tensors {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
 		info := &header.Tensors[i]
 		t, found := sd.Get(info.Name)
 		if !found {
 			return fmt.Errorf("tensor %q is gone", info.Name) // the state dict was made of the header
 		}
-		if err := fillOne(t, in, piece); err != nil {
+		if err := fillOne(ctx, t, r, w); err != nil {
 			return fmt.Errorf("%w: tensor %q: %w", errUpload, info.Name, err)
 		}
 	}
 	return nil
 }
 
-func fillOne(t *tensor.Tensor, r io.Reader, piece []byte) error {
+func fillOne(ctx context.Context, t *tensor.Tensor, r io.Reader, w *writer) error {
 	if t.DType().BitSize()%8 != 0 { // whose last byte may have bits that are none of the tensor's
 		return t.FillFrom(r)
 	}
-	to := io.NewOffsetWriter(t.Storage().Memory(), t.Spec().ByteOffset)
-	n, err := io.CopyBuffer(to, io.LimitReader(r, t.Bytes()), piece)
-	if err == nil && n < t.Bytes() {
-		err = io.ErrUnexpectedEOF
+	memory, begin := t.Storage().Memory(), t.Spec().ByteOffset
+	for at := int64(0); at < t.Bytes(); {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		buffer, err := w.buffer()
+		if err != nil {
+			return err
+		}
+		n, err := io.ReadFull(r, buffer[:min(t.Bytes()-at, int64(len(buffer)))])
+		w.write(piece{memory, begin + at, buffer[:n]})
+		at += int64(n)
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // readHeader reads the beginning of a file and checks it, and that the file can be as long as it is said to be.

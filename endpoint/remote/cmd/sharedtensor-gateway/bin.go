@@ -71,6 +71,7 @@ type writeFunc func(*bins.Store, context.Context, string, bins.Value, ...bins.Wr
 func (b *binCommand) write(verb, short string, write writeFunc) *cobra.Command {
 	var text, mediaType string
 	var meta map[string]string
+	var list bool
 	c := &cobra.Command{
 		Use: verb + " BIN [FILE]", Short: short, Args: usageArgs(cobra.RangeArgs(1, 2)),
 		Long: short + ". The item is the file, or standard input where FILE is missing or -, or --text.",
@@ -80,7 +81,11 @@ func (b *binCommand) write(verb, short string, write writeFunc) *cobra.Command {
 				return err
 			}
 			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error {
-				sequence, err := write(s, ctx, args[0], bins.Value{Type: mediaType, Meta: meta, Body: body})
+				var opts []bins.WriteOption
+				if list {
+					opts = append(opts, bins.AsList())
+				}
+				sequence, err := write(s, ctx, args[0], bins.Value{Type: mediaType, Meta: meta, Body: body}, opts...)
 				if err == nil && b.json {
 					err = json.NewEncoder(c.OutOrStdout()).Encode(map[string]any{"bin": args[0], "sequence": sequence, "bytes": len(body)})
 				}
@@ -91,6 +96,9 @@ func (b *binCommand) write(verb, short string, write writeFunc) *cobra.Command {
 	c.Flags().StringVar(&text, "text", "", "the item itself, instead of a file")
 	c.Flags().StringVar(&mediaType, "type", "", "media type of the item, such as application/json")
 	c.Flags().StringToStringVar(&meta, "meta", nil, "KEY=VALUE that readers see beside the item")
+	if verb == "put" {
+		c.Flags().BoolVar(&list, "list", false, "the item is a JSON array, and its elements are what readers get")
+	}
 	return c
 }
 
@@ -107,15 +115,18 @@ func itemBody(c *cobra.Command, file []string, text string) ([]byte, error) {
 }
 
 func (b *binCommand) get() *cobra.Command {
-	var wait bool
+	var opts bins.TakeOptions
 	c := &cobra.Command{
-		Use: "get BIN", Short: "Take all items out of a bin and print them", Args: usageArgs(cobra.ExactArgs(1)),
+		Use: "get BIN", Short: "Take all items out of a bin, or some, and print them", Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, args []string) error {
-			if wait {
+			if opts.Wait {
 				b.timeout = 0
 			}
+			if opts.Max < 0 {
+				return usageError{errors.New("--max is a number of items, or 0 for all")}
+			}
 			return b.with(c.Context(), func(ctx context.Context, s *bins.Store) error {
-				items, err := s.Take(ctx, args[0], bins.TakeOptions{Wait: wait})
+				items, err := s.Take(ctx, args[0], opts)
 				if err != nil {
 					return err
 				}
@@ -123,7 +134,8 @@ func (b *binCommand) get() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&wait, "wait", false, "wait for an item where the bin is empty")
+	c.Flags().BoolVar(&opts.Wait, "wait", false, "wait for an item where the bin is empty")
+	c.Flags().IntVar(&opts.Max, "max", 0, "how many items to take at most, the oldest first; 0 for all")
 	return c
 }
 

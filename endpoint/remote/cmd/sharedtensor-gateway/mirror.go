@@ -28,6 +28,7 @@ type mirrorCommand struct {
 	rangeSize     gateway.ByteSize
 	digest        string
 	ca, cert, key string
+	peers         mirrorPeers
 }
 
 func newMirrorCommand() *cobra.Command {
@@ -45,9 +46,13 @@ SOURCE is one of
   oci://HOST/REPOSITORY[:TAG|@DIGEST]    ModelPack's and Docker's layers of raw .safetensors files; as docker login left its credentials
   s3://BUCKET/KEY                        a file or a folder (AWS_ACCESS_KEY_ID and so on, AWS_REGION, AWS_ENDPOINT_URL)
 
+With --nats, mirrors of one gateway's model take from each other, so that its link carries the model little more than once: this one gives what it
+has to others, also while it comes, as long as it runs.
+
 With --follow it stays, and mirrors each newest version of the source until SIGINT or SIGTERM. A source or an owner that goes away is waited for.`,
 		Example: `  sharedtensor-gateway mirror https://gpu7:2537/llm --token "$TOKEN"
   sharedtensor-gateway mirror https://gpu7:2537/llm@3 --as llm-candidate --digest "$SHA256"
+  sharedtensor-gateway mirror https://gpu7:2537/llm --nats nats://cluster:4222 --follow
   sharedtensor-gateway mirror hf://openai-community/gpt2 --as gpt2
   sharedtensor-gateway mirror oci://ghcr.io/org/llm:v3 --follow
   sharedtensor-gateway mirror http://localhost:2537/policy --owner /run/second/owner-0.sock --follow --json`,
@@ -74,6 +79,7 @@ With --follow it stays, and mirrors each newest version of the source until SIGI
 	f.DurationVar(&m.options.Stall, "stall", mirror.DefaultStall, "how long the source may send nothing before it is asked again")
 	f.DurationVar(&m.options.Patience, "patience", mirror.DefaultPatience, "how long a source that cannot be reached is asked again; with --follow for ever")
 	f.BoolVar(&m.json, "json", false, "print what goes on as JSON, one object a line")
+	m.peers.flags(f)
 	return c
 }
 
@@ -83,7 +89,7 @@ func (m *mirrorCommand) run(ctx context.Context, out, progress io.Writer) (err e
 		return err
 	}
 	m.options.Events = m.printer(out, progress)
-	device, err := host.Open()
+	device, err := host.Open(host.Lazy()) // its pages are made by what arrives
 	if err != nil {
 		return err
 	}
@@ -101,6 +107,11 @@ func (m *mirrorCommand) run(ctx context.Context, out, progress io.Writer) (err e
 	}
 	defer func() { err = errors.Join(err, owner.Close()) }()
 	m.options.Owner, m.options.Device = owner, device
+	defer m.peers.close()
+	if err := m.peers.open(m.options.Token, m.options.TLS); err != nil {
+		return err
+	}
+	m.options.Peers = m.peers.peers
 	one, err := mirror.New(m.options)
 	if err != nil {
 		return usageError{err}
@@ -119,6 +130,9 @@ func (m *mirrorCommand) run(ctx context.Context, out, progress io.Writer) (err e
 // check reads what flags alone do not.
 func (m *mirrorCommand) check() error {
 	m.options.MaxBytes, m.options.RangeBytes = int64(m.maxModel), int64(m.rangeSize)
+	if err := m.peers.check(m.options.Token); err != nil {
+		return err
+	}
 	if m.ca != "" || m.cert != "" || m.key != "" {
 		config, err := (&transfer{ca: m.ca, clientCert: m.cert, clientKey: m.key}).tlsConfig()
 		if err != nil {

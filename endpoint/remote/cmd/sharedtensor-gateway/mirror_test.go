@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -102,6 +104,47 @@ func TestMirrorCommand(t *testing.T) {
 	require.NoError(t, cmd.Wait(), "it was told to stop, and stopped")
 }
 
+// TestMirrorCommandsTakeFromEachOther has a command follow a model and give it to a second one, which takes its bytes
+// from the first, and goes on with the source when the first is killed. One without the token gets nothing.
+func TestMirrorCommandsTakeFromEachOther(t *testing.T) {
+	server, err := natslink.Start(natslink.ServerOptions{Store: t.TempDir(), Listen: "127.0.0.1:0"})
+	require.NoError(t, err)
+	defer server.Close()
+	from, first, second := remotetest.StartOwner(t, "--model", "m=4194304"), remotetest.StartOwner(t), remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, from.Socket)
+	requireReady(t, gw)
+	begin := func(owner *remotetest.Owner) (*exec.Cmd, *bufio.Scanner) {
+		cmd := command(t, "mirror", gw.HTTP()+"/m", "--owner", owner.Socket, "--nats", server.URL(), "--token", "secret", "--range", "256KiB", "--follow", "--json")
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, cmd.Start())
+		return cmd, bufio.NewScanner(stdout)
+	}
+	published := func(lines *bufio.Scanner) (e mirror.Event) {
+		for lines.Scan() {
+			require.NoError(t, json.Unmarshal(lines.Bytes(), &e))
+			if e.Kind == mirror.EventPublished {
+				return e
+			}
+		}
+		t.Fatal("nothing was published")
+		return e
+	}
+	giver, lines := begin(first)
+	require.Zero(t, published(lines).Result.FromPeers)
+	_, lines = begin(second)
+	require.Greater(t, published(lines).Result.FromPeers, int64(3<<20))
+
+	require.NoError(t, giver.Process.Kill())
+	_ = giver.Wait() // it was killed
+	file := filepath.Join(t.TempDir(), "next.safetensors")
+	require.NoError(t, module.SynthesizeFile(file, module.Synthetic{Tensors: 5, Bytes: 3 << 20, Seed: 7}))
+	_, errs, status := runProcess(t, "send", file, "--to", gw.Addresses.GRPC, "--name", "m")
+	require.Zero(t, status, errs)
+	require.Equal(t, uint64(2), published(lines).Result.SourceVersion)
+	requireOwnerHas(t, second.Socket, "m", file)
+}
+
 // TestMirrorCommandFromAFolder takes a model from the disk of this host.
 func TestMirrorCommandFromAFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "small.safetensors")
@@ -134,6 +177,9 @@ func TestMirrorCommandThatIsWrong(t *testing.T) {
 		"no digest":         {[]string{"https://host:2537/m", "--digest", "abc"}, statusUsage, "64"},
 		"nobody there":      {[]string{"http://127.0.0.1:1/m", "--patience", "300ms"}, statusFailed, "connection refused"},
 		"no owner":          {[]string{"http://127.0.0.1:1/m", "--owner", filepath.Join(t.TempDir(), "no.sock")}, statusFailed, "the owner on this host"},
+		"peers without":     {[]string{"http://127.0.0.1:1/m", "--peers-url", "http://h:1"}, statusUsage, "--nats"},
+		"peers in the open": {[]string{"http://127.0.0.1:1/m", "--nats", "nats://127.0.0.1:1", "--peers-listen", "0.0.0.0:0"}, statusUsage, "--peers-cert"},
+		"no NATS":           {[]string{"http://127.0.0.1:1/m", "--nats", "nats://127.0.0.1:1"}, statusFailed, "--nats"},
 		"following nothing": {[]string{"http://127.0.0.1:1/m@3", "--follow"}, statusFailed, "versions do not change"},
 	} {
 		t.Run(name, func(t *testing.T) {

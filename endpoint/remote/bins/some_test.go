@@ -1,0 +1,210 @@
+package bins_test
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+)
+
+// TestTakeSome takes a few items of a bin: the others stay in their order, with their sequence numbers, and listeners
+// hear how many are left.
+func TestTakeSome(t *testing.T) {
+	_, conn := start(t, natslink.ServerOptions{})
+	s, ctx := open(t, conn, bins.Options{Inline: 100}), t.Context()
+	l, err := s.Listen(ctx, ">")
+	require.NoError(t, err)
+	defer l.Close()
+	var last uint64
+	for i := range 5 {
+		body := fmt.Sprint(i)
+		if i == 1 {
+			body = fmt.Sprintf("%0200d", i) // beside the stream
+		}
+		last, err = s.Append(ctx, "a", text(body))
+		require.NoError(t, err)
+		event, err := l.Next(ctx)
+		require.NoError(t, err)
+		require.Equal(t, i+1, event.Items)
+	}
+	items, err := s.Take(ctx, "a", bins.TakeOptions{Max: 2})
+	require.NoError(t, err)
+	require.Equal(t, []string{"0", fmt.Sprintf("%0200d", 1)}, bodies(items))
+	event, err := l.Next(ctx)
+	require.NoError(t, err)
+	require.Equal(t, bins.Event{Bin: "a", Items: 3, Op: "take", Sequence: event.Sequence}, event)
+	n, err := s.Count(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+	items, err = s.Peek(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, []string{"2", "3", "4"}, bodies(items))
+	require.Equal(t, last, items[2].Sequence)
+
+	_, err = s.Append(ctx, "a", text("5"), bins.IfLast(last))
+	require.NoError(t, err, "the newest item is the one that was")
+	items, err = s.Take(ctx, "a", bins.TakeOptions{Max: 10})
+	require.NoError(t, err)
+	require.Equal(t, []string{"2", "3", "4", "5"}, bodies(items))
+	_, err = s.Take(ctx, "a", bins.TakeOptions{Max: 1})
+	require.ErrorIs(t, err, bins.ErrNotFound)
+	_, err = s.Take(ctx, "a", bins.TakeOptions{Max: -1})
+	require.Error(t, err)
+}
+
+// TestTakeSomeRace has takers of some and of all items race with a writer: each item goes to one of them.
+func TestTakeSomeRace(t *testing.T) {
+	_, conn := start(t, natslink.ServerOptions{})
+	s, ctx := open(t, conn, bins.Options{}), t.Context()
+	const total = 120
+	var mu sync.Mutex
+	seen := map[string]int{}
+	all := make(chan struct{})
+	var workers sync.WaitGroup
+	for _, most := range []int{1, 2, 3, 0} {
+		workers.Go(func() {
+			for {
+				items, err := s.Take(ctx, "a", bins.TakeOptions{Max: most})
+				mu.Lock()
+				for _, item := range items {
+					seen[string(item.Body)]++
+				}
+				n := len(seen)
+				mu.Unlock()
+				if err != nil {
+					select {
+					case <-all:
+						return
+					case <-time.After(time.Millisecond):
+					}
+				}
+				if n == total {
+					return
+				}
+			}
+		})
+	}
+	for i := range total {
+		_, err := s.Append(ctx, "a", text(fmt.Sprint(i)))
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(seen) == total
+	}, time.Minute, 5*time.Millisecond)
+	close(all)
+	workers.Wait()
+	for name, n := range seen {
+		require.Equal(t, 1, n, "item %s", name)
+	}
+}
+
+// TestTakeSomeIsBrokenOff is a taker that was killed when its items were taken and not removed yet: nobody gets them
+// again, and the next reader removes them.
+func TestTakeSomeIsBrokenOff(t *testing.T) {
+	_, conn := start(t, natslink.ServerOptions{})
+	s, ctx := open(t, conn, bins.Options{}), t.Context()
+	for range 2 {
+		_, err := s.Append(ctx, "b", text("x"))
+		require.NoError(t, err)
+	}
+	_, err := s.Take(ctx, "b", bins.TakeOptions{Max: 1}) // counting knows from now on
+	require.NoError(t, err)
+	require.NoError(t, s.Delete(ctx, "b"))
+	var taken uint64
+	for i := range 3 {
+		sequence, err := s.Append(ctx, "a", text(fmt.Sprint(i)))
+		require.NoError(t, err)
+		if i == 1 {
+			taken = sequence
+		}
+	}
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	_, err = js.PublishMsg(ctx, &nats.Msg{Subject: "bin.test.a", Header: nats.Header{
+		"Bin-Op": {"take-some"}, "Bin-Items": {"2"}, "Bin-Up-To": {fmt.Sprint(taken)},
+	}})
+	require.NoError(t, err)
+	items, err := s.Peek(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, []string{"2"}, bodies(items))
+	require.Eventually(t, func() bool {
+		items, err := s.Peek(ctx, "a")
+		require.NoError(t, err)
+		require.Equal(t, []string{"2"}, bodies(items))
+		stream, err := js.Stream(ctx, "BINS_test")
+		require.NoError(t, err)
+		return stream.CachedInfo().State.Msgs == 2 // the item, and what says which are gone
+	}, time.Minute, 100*time.Millisecond, "what was taken is still stored")
+	n, err := s.Count(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	items, err = s.Take(ctx, "a", bins.TakeOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"2"}, bodies(items))
+}
+
+// TestPutList puts a list whose elements are items, as in tensorshare: what is appended comes behind them, and the bin
+// counts the list as one.
+func TestPutList(t *testing.T) {
+	_, conn := start(t, natslink.ServerOptions{})
+	s, ctx := open(t, conn, bins.Options{}), t.Context()
+	_, err := s.Put(ctx, "a", bins.Value{Body: []byte(` [1, {"x": [2]}, "three"]`)}, bins.AsList())
+	require.NoError(t, err)
+	_, err = s.Append(ctx, "a", text("[4]"))
+	require.NoError(t, err)
+	n, err := s.Count(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, 2, n)
+	want := []string{"1", `{"x": [2]}`, `"three"`, "[4]"}
+	items, err := s.Peek(ctx, "a")
+	require.NoError(t, err)
+	require.Equal(t, want, bodies(items))
+	items, err = s.Take(ctx, "a", bins.TakeOptions{Max: 1})
+	require.NoError(t, err)
+	require.Equal(t, want[:3], bodies(items))
+
+	_, err = s.Put(ctx, "a", text("[]"), bins.AsList())
+	require.NoError(t, err)
+	items, err = s.Take(ctx, "a", bins.TakeOptions{})
+	require.NoError(t, err)
+	require.Empty(t, items, "a list without elements is there, and has none")
+	for _, body := range []string{"", "{}", "[1", "[1] 2"} {
+		_, err = s.Put(ctx, "a", text(body), bins.AsList())
+		require.ErrorIs(t, err, bins.ErrNotList, body)
+	}
+	_, err = s.Append(ctx, "a", text("[1]"), bins.AsList())
+	require.ErrorIs(t, err, bins.ErrNotList)
+}
+
+// TestReadersSubscribeOnce counts the subscriptions of a connection: reads do not leave any behind.
+func TestReadersSubscribeOnce(t *testing.T) {
+	_, conn := start(t, natslink.ServerOptions{})
+	s, ctx := open(t, conn, bins.Options{}), t.Context()
+	_, err := s.Append(ctx, "a", text("1"))
+	require.NoError(t, err)
+	_, err = s.Peek(ctx, "a")
+	require.NoError(t, err)
+	before := conn.NumSubscriptions()
+	var readers sync.WaitGroup
+	for range 8 {
+		readers.Go(func() {
+			for range 20 {
+				items, err := s.Peek(ctx, "a")
+				if err != nil || len(items) != 1 {
+					t.Error(items, err)
+				}
+			}
+		})
+	}
+	readers.Wait()
+	require.LessOrEqual(t, conn.NumSubscriptions(), before+3)
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/pflag"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+)
+
+// maxTakers is how many requests of other mirrors are answered at a time.
+const maxTakers = 64
+
+// mirrorPeers are the settings by which `mirror` takes from other mirrors and gives to them.
+type mirrorPeers struct {
+	nats, credentials string
+	listen, url       string
+	certFile, keyFile string
+	insecure          bool
+	options           mirror.PeersOptions
+	listener          net.Listener
+	server            *http.Server
+	served            chan struct{}
+	conn              *nats.Conn
+	peers             *mirror.Peers
+}
+
+// flags adds the settings to the command.
+func (p *mirrorPeers) flags(f *pflag.FlagSet) {
+	f.StringVar(&p.nats, "nats", "", "NATS servers by which mirrors find each other; without, everything comes from the source")
+	f.StringVar(&p.credentials, "nats-credentials", "", "credentials file for the NATS servers")
+	f.StringVar(&p.listen, "peers-listen", "127.0.0.1:0", "address where other mirrors are given what is here, with --nats; off for nothing")
+	f.StringVar(&p.url, "peers-url", "", "https://HOST:PORT where other mirrors reach that address")
+	f.StringVar(&p.certFile, "peers-cert", "", "PEM file of the certificate of that address, which it needs beyond loopback, and --token")
+	f.StringVar(&p.keyFile, "peers-key", "", "PEM file of its key")
+	f.IntVar(&p.options.Fanout, "peers-fanout", 1, "mirrors that take from this one at the same time")
+	f.BoolVar(&p.insecure, "insecure", false, "give to other hosts without a certificate or a token")
+}
+
+// check says what is wrong before anything is opened.
+func (p *mirrorPeers) check(token string) error {
+	switch {
+	case p.nats == "" && (p.url != "" || p.certFile != "" || p.keyFile != ""):
+		return usageError{errors.New("--peers-… without --nats: there are no other mirrors then")}
+	case (p.certFile == "") != (p.keyFile == ""):
+		return usageError{errors.New("--peers-cert and --peers-key go together")}
+	case p.options.Fanout < 1:
+		return usageError{errors.New("--peers-fanout: it must be 1 or more")}
+	case p.nats == "" || p.listen == "off":
+		return nil
+	}
+	host, _, err := net.SplitHostPort(p.listen)
+	if err != nil {
+		return usageError{fmt.Errorf("--peers-listen: %w", err)}
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() || p.insecure {
+		return nil
+	}
+	if p.certFile == "" || token == "" {
+		return usageError{fmt.Errorf("--peers-listen %s is reached from other hosts: give --peers-cert, --peers-key and --token, or --insecure", p.listen)}
+	}
+	if p.url == "" {
+		return usageError{fmt.Errorf("--peers-listen %s: other hosts have to be told the name of this one with --peers-url", p.listen)}
+	}
+	return nil
+}
+
+// open connects to NATS and gives other mirrors what is here, where that is wanted. The caller calls close, also after
+// an error.
+func (p *mirrorPeers) open(token string, client *tls.Config) (err error) {
+	if p.nats == "" {
+		return nil
+	}
+	opts := []nats.Option{nats.Name("sharedtensor-gateway mirror")}
+	if p.credentials != "" {
+		opts = append(opts, nats.UserCredentials(p.credentials))
+	}
+	if p.conn, err = natslink.Connect(p.nats, opts...); err != nil {
+		return fmt.Errorf("--nats: %w", err)
+	}
+	p.options.Token, p.options.TLS = token, client
+	if p.listen != "off" {
+		if err := p.bind(); err != nil {
+			return fmt.Errorf("--peers-listen: %w", err)
+		}
+	}
+	if p.peers, err = mirror.NewPeers(p.conn, p.options); err != nil {
+		return usageError{err}
+	}
+	if p.listener != nil {
+		p.serve(token)
+	}
+	return nil
+}
+
+// bind opens the listener, and says in the options where others reach it.
+func (p *mirrorPeers) bind() error {
+	l, err := net.Listen("tcp", p.listen)
+	if err != nil {
+		return err
+	}
+	scheme := "http"
+	if p.certFile != "" {
+		pair, err := tls.LoadX509KeyPair(p.certFile, p.keyFile)
+		if err != nil {
+			l.Close()
+			return err
+		}
+		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+		scheme = "https"
+	}
+	p.listener, p.options.URL = l, p.url
+	if p.url == "" {
+		p.options.URL = (&url.URL{Scheme: scheme, Host: l.Addr().String()}).String()
+	}
+	return nil
+}
+
+func (p *mirrorPeers) serve(token string) {
+	mux := http.NewServeMux()
+	mux.Handle(mirror.PeersPattern, bounded(withToken(p.peers, token)))
+	p.server = &http.Server{
+		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(slog.Default().Handler(), slog.LevelDebug),
+	}
+	p.served = make(chan struct{})
+	go func() {
+		defer close(p.served)
+		_ = p.server.Serve(p.listener) // ends with close
+	}()
+}
+
+// close ends what open began.
+func (p *mirrorPeers) close() {
+	if p.server != nil {
+		_ = p.server.Close()
+		<-p.served
+	} else if p.listener != nil {
+		_ = p.listener.Close()
+	}
+	if p.conn != nil {
+		p.conn.Close()
+	}
+}
+
+// withToken refuses requests without the token; all are let through where there is none.
+func withToken(next http.Handler, token string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if token != "" && subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1 {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "another token is asked for", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// bounded refuses requests while many others are answered.
+func bounded(next http.Handler) http.Handler {
+	slots := make(chan struct{}, maxTakers)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+			next.ServeHTTP(w, r)
+		default:
+			http.Error(w, "too many take from this mirror", http.StatusServiceUnavailable)
+		}
+	})
+}
