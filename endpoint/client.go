@@ -49,6 +49,7 @@ type Client struct {
 	log         *slog.Logger
 	infoTimeout time.Duration // for ServerInfo
 	intercept   Invoke        // the interceptors; nil for none
+	manifests   transfer.Manifests
 }
 
 // Dial connects to an owner. Errors: [ErrUnavailable] when nobody serves on the socket, [ErrPermission] when the owner

@@ -103,12 +103,16 @@ func (c *Client) attach(ctx context.Context, l *link.Link, h *attachment, ask me
 		return nil, err
 	}
 	defer frame.Files.Close()
-	var got message.Acquired
-	if err := link.DecodeAnswer(frame, &got); err != nil {
+	got, err := message.UnmarshalAcquired(frame.Body)
+	if err != nil {
 		l.Ignore(id)
-		return nil, err
+		return nil, link.BadAnswer(err)
 	}
-	sd, err := c.importer().StateDict(&got.Manifest, got.Handles, frame.Files)
+	var sd *module.StateDict
+	manifest, err := c.manifests.Prepare(got.Manifest)
+	if err == nil {
+		sd, err = c.importer().Attach(manifest, got.Handles, frame.Files)
+	}
 	if err != nil {
 		l.Release(got.Lease, id)
 		return nil, link.BadClaim(err)

@@ -112,28 +112,16 @@ func (m *Manifest) names() ([]string, nameIndex, error) {
 // FromManifest makes a state dict over storages that were mapped for m, which is not trusted: everything that Validate
 // checks is checked, and each storage has to be exactly what m says it is. It borrows the storages and adds references;
 // the state dict shares all of m, which must not change afterwards. Each tensor is made when it is first asked for.
-// Errors are those of Validate.
+// Errors are those of Validate. What many state dicts are made of is checked once with [Manifest.Prepare].
 func FromManifest(m *Manifest, storages []*tensor.Storage) (*StateDict, error) {
-	if len(storages) != len(m.Storages) {
-		return nil, fmt.Errorf("%w: it has %d storages, %d came with it", ErrManifest, len(m.Storages), len(storages))
+	if err := checkStorages(m.Storages, storages); err != nil {
+		return nil, err
 	}
-	for i, s := range storages {
-		if err := m.Storages[i].check(s); err != nil {
-			return nil, fmt.Errorf("storage %d: %w", i, err)
-		}
-	}
-	names, index, err := m.names()
+	p, err := m.Prepare()
 	if err != nil {
 		return nil, err
 	}
-	views, err := tensor.NewViews(storages, len(m.Tensors), func(i int) (uint32, *tensor.Spec) {
-		t := &m.Tensors[i]
-		return t.Storage, &t.Spec
-	})
-	if err != nil {
-		return nil, m.nameError(err)
-	}
-	return &StateDict{Metadata: m.Metadata, names: names, index: index, views: views, digests: m.digests()}, nil
+	return p.StateDict(storages)
 }
 
 // digests returns the tensors' digests in their order; nil where no tensor has one.
@@ -149,6 +137,19 @@ func (m *Manifest) digests() []*Digest {
 		}
 	}
 	return digests
+}
+
+// checkStorages holds storages against what a manifest says of them.
+func checkStorages(want []StorageSpec, storages []*tensor.Storage) error {
+	if len(storages) != len(want) {
+		return fmt.Errorf("%w: it has %d storages, %d came with it", ErrManifest, len(want), len(storages))
+	}
+	for i, s := range storages {
+		if err := want[i].check(s); err != nil {
+			return fmt.Errorf("storage %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // check holds a storage against what the manifest says of it.

@@ -1,6 +1,9 @@
 package module
 
-import "hash/maphash"
+import (
+	"hash/maphash"
+	"slices"
+)
 
 // nameIndex finds the position of a name in a list of names. It takes less than half the time of a map to build, which
 // is a good part of what attaching to a model of thousands of tensors takes, and the names are kept once, in the list.
@@ -8,6 +11,8 @@ import "hash/maphash"
 type nameIndex struct {
 	table []uint32 // a position + 1, or 0; open addressing, at most half full
 	used  int
+	// shared: the table is another index's too, and is copied before it is changed.
+	shared bool
 }
 
 // nameSeed makes the places of names in the table unknown to peers, who choose the names.
@@ -39,6 +44,9 @@ func (x *nameIndex) find(names []string, name string) (int, bool) {
 
 // add enters the last name of the list, which is not in the index.
 func (x *nameIndex) add(names []string) {
+	if x.shared {
+		x.table, x.shared = slices.Clone(x.table), false
+	}
 	if 2*len(names) > len(x.table) {
 		x.grow(2 * len(names))
 		for i, name := range names[:len(names)-1] {

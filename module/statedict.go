@@ -21,6 +21,7 @@ type StateDict struct {
 	// The tensors are views, until one is set or taken: from then on, and where there are no views, they are in
 	// tensors.
 	views   *tensor.Views
+	used    []uint32 // the storages of the views that have tensors, in the order of their first use
 	tensors []*tensor.Tensor
 	digests []*Digest // nil where no tensor has one, else one a name
 }
@@ -55,7 +56,7 @@ func (sd *StateDict) makeAll() {
 	}
 	// The tensors hold their storages, so nothing is freed here that could fail.
 	_ = sd.views.Close()
-	sd.views = nil
+	sd.views, sd.used = nil, nil
 }
 
 // Set puts t under a new name. It takes t: on error t is closed. Errors are [ErrName] and [ErrDuplicateName].
@@ -156,8 +157,21 @@ func (sd *StateDict) All() iter.Seq2[string, *tensor.Tensor] {
 
 // Storages returns the distinct storages behind the tensors, borrowed, in the order of their first use.
 func (sd *StateDict) Storages() []*tensor.Storage {
-	storages, _ := sd.storages()
-	return storages
+	if sd.views == nil {
+		storages, _ := sd.storages()
+		return storages
+	}
+	// No tensor need be looked at.
+	distinct := make([]*tensor.Storage, 0, len(sd.used))
+	known := make(map[*tensor.Storage]struct{}, len(sd.used))
+	for _, index := range sd.used {
+		s := sd.views.Storage(int(index))
+		if _, twice := known[s]; !twice {
+			known[s] = struct{}{}
+			distinct = append(distinct, s)
+		}
+	}
+	return distinct
 }
 
 // storages also returns each tensor's position in that list.

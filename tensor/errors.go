@@ -26,7 +26,7 @@ var (
 	ErrAlignment = errors.New("not aligned")
 )
 
-// ViewsError says which of many tensors was refused by [NewViews].
+// ViewsError says which of many tensors was refused by [PlanViews].
 type ViewsError struct {
 	// Index is the position of the refused tensor.
 	Index int

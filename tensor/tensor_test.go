@@ -212,6 +212,24 @@ func TestViewsAreMadeOnDemand(t *testing.T) {
 	_, err = tensor.NewViews([]*tensor.Storage{storages[0], x.Storage()}, 1, at)
 	require.ErrorIs(t, err, os.ErrClosed)
 	require.EqualValues(t, 1, storages[0].Refs(), "nothing is held after a refusal")
+
+	plan, err := tensor.PlanViews([]int64{storages[0].Bytes()}, 1, at)
+	require.NoError(t, err)
+	for _, wrong := range [][]*tensor.Storage{nil, storages, {otherSize(t, dev, storages[0])}} {
+		_, err = plan.Over(wrong)
+		require.ErrorIs(t, err, tensor.ErrBounds, "storages that the specs were not checked against")
+	}
+	require.EqualValues(t, 1, storages[0].Refs())
+}
+
+// otherSize is a storage that is one byte smaller.
+func otherSize(t *testing.T, dev driver.Device, than *tensor.Storage) *tensor.Storage {
+	t.Helper()
+	mem, err := dev.Alloc(than.Bytes() - 1)
+	require.NoError(t, err)
+	s := tensor.NewStorage(mem)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
 }
 
 // TestViewsAtOnce has tensors made by many goroutines at once: each is made once, and no reference is left.

@@ -37,3 +37,34 @@ func MarshalInfoHead(model *ModelInfo) ([]byte, error) {
 	b := append(make([]byte, 0, len(item)+3), cborMap<<5|2, 1)
 	return append(append(b, item...), 2), nil
 }
+
+// AcquiredHead is an [Acquired] whose manifest is still encoded: whoever has decoded the same one before need not do it
+// again.
+type AcquiredHead struct {
+	// Lease, Name, Version and Handles are those of the message.
+	Lease   uint64   `cbor:"1,keyasint"`
+	Name    string   `cbor:"2,keyasint"`
+	Version uint64   `cbor:"3,keyasint"`
+	Handles []Handle `cbor:"5,keyasint"`
+	// Manifest is the encoded [Manifest], a part of the data that was decoded. It is well-formed; [Unmarshal] checks the
+	// rest.
+	Manifest EncodedItem `cbor:"4,keyasint"`
+}
+
+// EncodedItem is an encoded item that is decoded without a copy: it is a part of the data.
+type EncodedItem []byte
+
+// UnmarshalCBOR implements cbor.Unmarshaler.
+func (e *EncodedItem) UnmarshalCBOR(data []byte) error {
+	*e = data
+	return nil
+}
+
+// UnmarshalAcquired decodes an [Acquired] up to its manifest, with the checks of [Unmarshal] for the rest.
+func UnmarshalAcquired(data []byte) (AcquiredHead, error) {
+	var head AcquiredHead
+	if err := Unmarshal(data, &head); err != nil {
+		return AcquiredHead{}, err
+	}
+	return head, nil
+}

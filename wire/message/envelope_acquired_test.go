@@ -18,6 +18,9 @@ func TestAcquiredInParts(t *testing.T) {
 		want, err := Marshal(Acquired{Lease: lease, Name: "größer", Version: lease / 2, Manifest: *m, Handles: handles})
 		require.NoError(t, err)
 		require.Equal(t, want, append(AppendAcquiredHead(nil, lease, "größer", lease/2), tail...))
+		got, err := UnmarshalAcquired(want)
+		require.NoError(t, err)
+		require.Equal(t, AcquiredHead{Lease: lease, Name: "größer", Version: lease / 2, Handles: handles, Manifest: EncodedItem(manifest)}, got)
 	}
 	model := ModelInfo{Name: "m", Versions: []VersionInfo{{Version: 2}}}
 	want, err := Marshal(InfoResult{Model: model, Manifest: m})

@@ -58,6 +58,19 @@ func DecodeManifest(m *message.Manifest) (*module.Manifest, error) {
 	return out, nil
 }
 
+// PrepareManifest is DecodeManifest of one that is checked whole.
+func PrepareManifest(m *message.Manifest) (*module.Prepared, error) {
+	decoded, err := DecodeManifest(m)
+	if err != nil {
+		return nil, err
+	}
+	prepared, err := decoded.Prepare()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", status.ErrInvalid, err)
+	}
+	return prepared, nil
+}
+
 // EncodeDevice is a device as it crosses.
 func EncodeDevice(d driver.Info) message.DeviceInfo {
 	return message.DeviceInfo{UUID: message.UUID(d.UUID), Type: int32(d.Type), Index: int32(d.Index), Name: d.Name}

@@ -101,16 +101,21 @@ type Importer struct {
 // StateDict makes a state dict of what a peer exported. It borrows the files that it does not take, and trusts
 // nothing: the manifest, every handle and every descriptor are checked.
 func (im Importer) StateDict(m *message.Manifest, handles []message.Handle, files *wire.Files) (*module.StateDict, error) {
-	manifest, err := codec.DecodeManifest(m)
+	manifest, err := codec.PrepareManifest(m)
 	if err != nil {
 		return nil, err
 	}
+	return im.Attach(manifest, handles, files)
+}
+
+// Attach is StateDict for a manifest that was checked before.
+func (im Importer) Attach(manifest *module.Prepared, handles []message.Handle, files *wire.Files) (*module.StateDict, error) {
 	storages, err := im.Storages(handles, files)
 	if err != nil {
 		return nil, err
 	}
 	defer CloseStorages(storages) // the state dict has references of its own
-	sd, err := module.FromManifest(manifest, storages)
+	sd, err := manifest.StateDict(storages)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", status.ErrInvalid, err)
 	}
