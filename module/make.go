@@ -28,7 +28,18 @@ type NamedSpec struct {
 // where their description names no device. Errors are [ErrName], [ErrDuplicateName], [ErrManifest] for a tie that does
 // not hold, [ErrTooLarge], those of [tensor.Spec.Validate] and those of the devices. Nothing is allocated before all
 // descriptions were checked. The devices must outlive the state dict.
-func New(dev driver.Device, specs []NamedSpec) (_ *StateDict, err error) {
+func New(dev driver.Device, specs []NamedSpec) (*StateDict, error) {
+	return newStateDict(dev, specs, true)
+}
+
+// Uninitialized is [New] for those who write all elements: they are not zeroed where a device has memory that need not
+// be ([driver.UninitializedAllocator], such as host.Pool), and are what this program left there before. What lies
+// between and behind the tensors is zeroed all the same, because whoever gets the memory gets that too.
+func Uninitialized(dev driver.Device, specs []NamedSpec) (*StateDict, error) {
+	return newStateDict(dev, specs, false)
+}
+
+func newStateDict(dev driver.Device, specs []NamedSpec, zeroed bool) (_ *StateDict, err error) {
 	slabs := byDevice(dev, specs)
 	manifest := &Manifest{Tensors: make([]TensorSpec, len(specs))}
 	for i, s := range slabs {
@@ -36,6 +47,7 @@ func New(dev driver.Device, specs []NamedSpec) (_ *StateDict, err error) {
 		if err != nil {
 			return nil, err
 		}
+		s.layout = layout
 		part := layout.Manifest(s.device.Info())
 		manifest.Storages = append(manifest.Storages, part.Storages...)
 		for j, t := range part.Tensors {
@@ -59,11 +71,21 @@ func New(dev driver.Device, specs []NamedSpec) (_ *StateDict, err error) {
 		}
 	}()
 	for i, s := range slabs {
-		mem, err := s.device.Alloc(manifest.Storages[i].Bytes)
+		u, can := s.device.(driver.UninitializedAllocator)
+		alloc := s.device.Alloc
+		if can && !zeroed {
+			alloc = u.AllocUninitialized
+		}
+		mem, err := alloc(manifest.Storages[i].Bytes)
 		if err != nil {
 			return nil, fmt.Errorf("slab of %d tensors: %w", len(s.specs), err)
 		}
 		storages = append(storages, tensor.NewStorage(mem))
+		if can && !zeroed {
+			if err := s.layout.zeroGaps(mem); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return FromManifest(manifest, storages)
 }
@@ -73,6 +95,7 @@ type deviceSlab struct {
 	device   driver.Device
 	specs    []NamedSpec
 	position []int // of each spec in the whole list
+	layout   *Layout
 }
 
 // byDevice divides the descriptions among the devices, in the order in which those occur.
@@ -98,16 +121,28 @@ func byDevice(dev driver.Device, specs []NamedSpec) (slabs []*deviceSlab) {
 // EmptyLike returns an owned state dict on dev with the names, types, shapes, ties and metadata of sd, row-major and
 // zeroed, in one slab. It borrows sd. Errors are those of [New].
 func EmptyLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
-	specs := make([]NamedSpec, 0, sd.Len())
-	for name, t := range sd.All() {
-		specs = append(specs, NamedSpec{Name: name, DType: t.DType(), Shape: t.Shape()})
+	return like(dev, sd, New)
+}
+
+// UninitializedLike is [EmptyLike] for those who write all elements; see [Uninitialized]. A trainer that publishes its
+// weights after every step makes each version with it on a pool (host.Pool), and gets the memory of the version before
+// the last.
+func UninitializedLike(dev driver.Device, sd *StateDict) (*StateDict, error) {
+	return like(dev, sd, Uninitialized)
+}
+
+func like(dev driver.Device, sd *StateDict, make func(driver.Device, []NamedSpec) (*StateDict, error)) (*StateDict, error) {
+	var specs []NamedSpec
+	for i, name := range sd.names {
+		_, spec := sd.place(i)
+		specs = append(specs, NamedSpec{Name: name, DType: spec.DType, Shape: spec.Shape})
 	}
 	for _, group := range sd.aliases() {
 		for _, i := range group[1:] {
 			specs[i].TiedTo = sd.names[group[0]]
 		}
 	}
-	made, err := New(dev, specs)
+	made, err := make(dev, specs)
 	if err != nil {
 		return nil, err
 	}
@@ -143,6 +178,37 @@ func planSlab(specs []NamedSpec, granularity int64) (*Layout, error) {
 		return nil, ErrTooLarge
 	}
 	return l, nil
+}
+
+// zeroGaps zeroes the bytes of a slab that no tensor has.
+func (l *Layout) zeroGaps(mem driver.Memory) error {
+	var end int64
+	for i := range l.Tensors {
+		t := &l.Tensors[i]
+		if t.TiedTo != "" {
+			continue
+		}
+		if err := zeroRange(mem, end, t.Spec.ByteOffset); err != nil {
+			return err
+		}
+		end = t.Spec.ByteOffset + t.Bytes
+	}
+	return zeroRange(mem, end, mem.Bytes())
+}
+
+// zeros are written where there are none.
+var zeros [4 << 10]byte
+
+// zeroRange zeroes the bytes from one offset to another.
+func zeroRange(mem driver.Memory, from, to int64) error {
+	for from < to {
+		n, err := mem.WriteAt(zeros[:min(to-from, int64(len(zeros)))], from)
+		if err != nil {
+			return err
+		}
+		from += int64(n)
+	}
+	return nil
 }
 
 // place is where bytes go behind end, and the new end.

@@ -23,15 +23,15 @@ const (
 )
 
 func (d *Device) alloc(bytes int64) (*memory, error) {
-	b, err := d.allocBacking(bytes)
+	b, err := d.allocBacking(bytes, false)
 	if err != nil {
 		return nil, err
 	}
 	return newMemory(d, b, span{bytes: bytes}, true), nil
 }
 
-// allocBacking is what an allocation owns.
-func (d *Device) allocBacking(bytes int64) (_ *backing, err error) {
+// allocBacking is what an allocation owns. counted memory is of a descriptor that [exclusive] can be asked about.
+func (d *Device) allocBacking(bytes int64, counted bool) (_ *backing, err error) {
 	if d.closed.Load() {
 		return nil, os.ErrClosed
 	}
@@ -48,6 +48,11 @@ func (d *Device) allocBacking(bytes int64) (_ *backing, err error) {
 			_ = unix.Close(fd) // nothing was written to it, and err says what went wrong
 		}
 	}()
+	if counted {
+		if err := count(&fd); err != nil {
+			return nil, err
+		}
+	}
 	mapping, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, refused("mmap", size, err)

@@ -19,5 +19,8 @@
 // it unmapped. Close it when done, as with a file. In the pages of a lazily made memory, and of memory that another
 // process made, the last page may be missing when it is touched; only the kernel can tell, and it does so by SIGBUS.
 //
+// [Pool] is memory that is used again once nobody has it any more, which the kernel says; RATIONALE.md has why that may
+// be believed.
+//
 // On other systems Open fails with an error that answers for [errors.ErrUnsupported].
 package host

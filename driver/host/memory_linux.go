@@ -201,6 +201,11 @@ func (m *memory) Export() (driver.Handle, error) {
 	if m.closed {
 		return driver.Handle{}, m.device.opError("export", os.ErrClosed)
 	}
+	if m.use != nil && m.use.slab.counted {
+		if h, ok := m.exportCounted(); ok {
+			return h, nil
+		}
+	}
 	if m.use != nil {
 		m.use.exported.Store(true)
 	}

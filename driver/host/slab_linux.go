@@ -23,6 +23,7 @@ type slab struct {
 	backing  *backing
 	span     span
 	writable bool
+	counted  bool // see exclusive
 	cleanup  runtime.Cleanup
 
 	mu     sync.Mutex
@@ -43,14 +44,25 @@ type slabUse struct {
 
 // AllocSlab implements [driver.Slabber]. Errors are those of Alloc.
 func (d *Device) AllocSlab(bytes int64) (driver.Slab, error) {
-	b, err := d.allocBacking(bytes)
-	for err != nil && d.Again(bytes, err) {
-		b, err = d.allocBacking(bytes)
-	}
+	s, err := d.allocSlab(bytes, false)
 	if err != nil {
 		return nil, d.opError("alloc", err)
 	}
-	return newSlab(d, b, span{bytes: bytes}, true), nil
+	return s, nil
+}
+
+// allocSlab allocates, and asks those that keep memory to give some back where there is none.
+func (d *Device) allocSlab(bytes int64, counted bool) (*slab, error) {
+	b, err := d.allocBacking(bytes, counted)
+	for err != nil && d.Again(bytes, err) {
+		b, err = d.allocBacking(bytes, counted)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := newSlab(d, b, span{bytes: bytes}, true)
+	s.counted = counted
+	return s, nil
 }
 
 // ImportSlab implements [driver.Slabber]. Errors are those of Import.

@@ -1,0 +1,187 @@
+package host
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+)
+
+// keptSlab is memory that this process has closed. Others may have it still.
+type keptSlab struct {
+	*slab
+	since time.Time
+}
+
+// NewPool returns a pool of a device's memory, which the caller closes. It borrows the device.
+func NewPool(dev *Device, opts PoolOptions) *Pool {
+	if opts.Bytes <= 0 {
+		opts.Bytes = dev.info.TotalBytes / 4
+	}
+	if opts.Idle <= 0 {
+		opts.Idle = poolIdle
+	}
+	p := &Pool{Device: dev, opts: opts}
+	p.remove = dev.OnRefused(func(int64) bool { return p.Trim() > 0 })
+	return p
+}
+
+// Reuses is nil where memory of the pool is used again, and else says why not ([errors.ErrUnsupported]).
+func (p *Pool) Reuses() error { return canCount() }
+
+// Alloc implements [driver.Device]. Errors are those of [Device.Alloc].
+func (p *Pool) Alloc(bytes int64) (driver.Memory, error) { return p.alloc(bytes, true) }
+
+// AllocUninitialized implements [driver.UninitializedAllocator].
+func (p *Pool) AllocUninitialized(bytes int64) (driver.Memory, error) { return p.alloc(bytes, false) }
+
+func (p *Pool) alloc(bytes int64, zeroed bool) (driver.Memory, error) {
+	size, ok := roundUp(max(bytes, 1), p.info.Granularity)
+	if bytes <= 0 || !ok || size > p.opts.Bytes || canCount() != nil {
+		return p.Device.Alloc(bytes)
+	}
+	s, busy := p.take(size)
+	again := s != nil
+	if !again {
+		var err error
+		if s, err = p.allocSlab(size, true); err != nil {
+			return nil, p.opError("alloc", err)
+		}
+	}
+	mem, err := s.Use(bytes, func(clean bool) { p.ended(s, clean) })
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	count := driver.PoolStats{Fresh: 1}
+	if again {
+		count = driver.PoolStats{Reused: 1}
+		from := bytes // the rest of the last page goes along, wherever the memory goes
+		if zeroed {
+			from = 0
+		}
+		clear(s.backing.mapping[from:])
+	} else if busy {
+		count.Busy = 1
+	}
+	driver.CountPool(count)
+	return mem, nil
+}
+
+// take returns the memory of a size that was closed last and that nobody else has; nil where there is none. busy is
+// true where there was some that others have.
+func (p *Pool) take(size int64) (s *slab, busy bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, kept := range slices.Backward(p.kept) {
+		if kept.span.bytes != size {
+			continue
+		}
+		if alone, err := exclusive(kept.backing.fd); err == nil && alone {
+			p.removeLocked(i)
+			return kept.slab, false
+		}
+		busy = true
+	}
+	return nil, busy
+}
+
+// removeLocked takes what is kept at an index off the list.
+func (p *Pool) removeLocked(i int) {
+	bytes := p.kept[i].span.bytes
+	p.kept = slices.Delete(p.kept, i, i+1)
+	p.bytes -= bytes
+	driver.CountPool(driver.PoolStats{Slabs: -1, Bytes: -bytes})
+}
+
+// ended keeps memory that this process has closed, or gives it up where it must not be used again.
+func (p *Pool) ended(s *slab, clean bool) {
+	if !clean || !p.keep(s) {
+		_ = s.Close() // nobody is left to be told
+	}
+}
+
+// keep puts memory on the list, for which the memory that was closed the longest time ago makes room. It is false where
+// the pool is closed.
+func (p *Pool) keep(s *slab) bool {
+	p.mu.Lock()
+	var dropped []*slab
+	defer func() {
+		p.mu.Unlock()
+		closeSlabs(dropped)
+	}()
+	if p.closed {
+		return false
+	}
+	for len(p.kept) > 0 && (len(p.kept) >= poolSlabs || p.bytes > p.opts.Bytes-s.span.bytes) {
+		dropped = append(dropped, p.kept[0].slab)
+		p.removeLocked(0)
+	}
+	p.kept = append(p.kept, keptSlab{s, time.Now()})
+	p.bytes += s.span.bytes
+	driver.CountPool(driver.PoolStats{Slabs: 1, Bytes: s.span.bytes})
+	if p.sweep == nil {
+		p.sweep = time.AfterFunc(p.opts.Idle, p.dropIdle)
+	}
+	return true
+}
+
+// dropIdle gives up what was not asked for.
+func (p *Pool) dropIdle() {
+	p.mu.Lock()
+	var dropped []*slab
+	defer func() {
+		p.mu.Unlock()
+		closeSlabs(dropped)
+	}()
+	for len(p.kept) > 0 {
+		if left := p.opts.Idle - time.Since(p.kept[0].since); left > 0 {
+			p.sweep.Reset(left)
+			return
+		}
+		dropped = append(dropped, p.kept[0].slab)
+		p.removeLocked(0)
+	}
+	p.sweep = nil
+}
+
+// Trim gives up all that is kept, and returns how many bytes of it nobody else has, which are free now. It is called
+// where an allocation of the device is refused.
+func (p *Pool) Trim() (bytes int64) {
+	p.mu.Lock()
+	var dropped []*slab
+	for len(p.kept) > 0 {
+		s := p.kept[len(p.kept)-1].slab
+		dropped = append(dropped, s)
+		p.removeLocked(len(p.kept) - 1)
+	}
+	p.mu.Unlock()
+	for _, s := range dropped {
+		if alone, err := exclusive(s.backing.fd); err == nil && alone {
+			bytes += s.span.bytes
+		}
+	}
+	closeSlabs(dropped)
+	return bytes
+}
+
+// closeSlabs gives up memory that nobody here uses.
+func closeSlabs(slabs []*slab) {
+	for _, s := range slabs {
+		_ = s.Close() // nobody is left to be told
+	}
+}
+
+// Close gives up what the pool keeps. Memory that is in use stays so, and does not come back when it is closed;
+// allocations are those of the device. The device stays open. A second Close is nil.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	if p.sweep != nil {
+		p.sweep.Stop()
+	}
+	p.mu.Unlock()
+	p.remove()
+	p.Trim()
+	return nil
+}

@@ -1,0 +1,218 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// publishBytes is the size of what these tests publish.
+const publishBytes = 3<<12 + 100
+
+// testPool is a pool of host memory.
+func testPool(t testing.TB) *host.Pool {
+	t.Helper()
+	hostOnly(t, "pools are of host memory")
+	p := host.NewPool(testDevice(t).(*host.Device), host.PoolOptions{Idle: time.Hour})
+	t.Cleanup(func() { p.Close() })
+	if err := p.Reuses(); err != nil {
+		t.Skip(err)
+	}
+	return p
+}
+
+// uniform is a model whose bytes are all one value. Whoever still looks at its memory sees that somebody else has it.
+func uniform(dev driver.Device, value uint8) (*module.StateDict, error) {
+	sd, err := module.Uninitialized(dev, []module.NamedSpec{{Name: "w", DType: tensor.Uint8, Shape: tensor.Shape{publishBytes}}})
+	if err != nil {
+		return nil, err
+	}
+	x, _ := sd.Get("w")
+	data, err := tensor.Data[uint8](x)
+	for _, v := range []uint8{unused, value} {
+		for i := range data {
+			data[i] = v
+		}
+	}
+	return sd, err
+}
+
+// publishers are the two ways to publish: in the process of the owner, and as its client.
+func publishers(s *endpoint.Server, c *endpoint.Client) map[string]func(dev driver.Device, value uint8) error {
+	ctx := context.Background()
+	return map[string]func(dev driver.Device, value uint8) error{
+		"owner": func(dev driver.Device, value uint8) error {
+			sd, err := uniform(dev, value)
+			if err == nil {
+				_, err = s.Publish(ctx, "m", sd)
+			}
+			return err
+		},
+		"client": func(dev driver.Device, value uint8) error {
+			sd, err := uniform(dev, value)
+			if err != nil {
+				return err
+			}
+			defer sd.Close()
+			_, err = c.Publish(ctx, "m", sd)
+			return err
+		},
+	}
+}
+
+// seenIn checks that all bytes that a handle has are one value, and returns it.
+func seenIn(t assert.TestingT, h *endpoint.Handle) uint8 {
+	x, found := h.StateDict().Get("w")
+	assert.True(t, found)
+	data, err := tensor.Data[uint8](x)
+	if assert.NoError(t, err) && assert.Len(t, data, publishBytes) {
+		assert.Equal(t, len(data), bytes.Count(data, data[:1]), "bytes changed under a reader")
+		assert.NotEqual(t, uint8(unused), data[0])
+		return data[0]
+	}
+	return 0
+}
+
+// allBack waits until nobody has any memory of a pool, all of which is of one size: as many allocations as there are
+// pieces get them.
+func allBack(t *testing.T, pool *host.Pool, size int64, before driver.PoolStats) {
+	t.Helper()
+	eventually(t, waitLimit, "all memory is back", func() bool {
+		now := driver.Pools()
+		pieces := now.Slabs - before.Slabs
+		require.Equal(t, pieces*size, now.Bytes-before.Bytes)
+		var all []driver.Memory
+		for range pieces {
+			mem, err := pool.AllocUninitialized(size)
+			require.NoError(t, err)
+			all = append(all, mem)
+		}
+		reused := driver.Pools().Reused - now.Reused
+		for _, mem := range all {
+			require.NoError(t, mem.Close())
+		}
+		return pieces > 0 && reused == pieces
+	})
+}
+
+// TestPublishedMemoryComesBack has readers verify versions, by a mapping of their own, clones and handles that are closed
+// late, while a publisher fills the memory of versions that nobody has any more: no byte changes under a reader.
+func TestPublishedMemoryComesBack(t *testing.T) {
+	for _, who := range []string{"owner", "client"} {
+		t.Run(who, func(t *testing.T) {
+			pool := testPool(t)
+			s := serve(t, endpoint.ServerOptions{Logger: discard()})
+			publish := publishers(s, slabClient(t, s))[who]
+			before := driver.Pools()
+			require.NoError(t, publish(pool, 1))
+			var stop atomic.Bool
+			var all sync.WaitGroup
+			for range 3 {
+				c := slabClient(t, s)
+				all.Go(func() {
+					for !stop.Load() {
+						h, err := c.Acquire(context.Background(), "m")
+						if !assert.NoError(t, err) {
+							return
+						}
+						value := seenIn(t, h)
+						clone := h.StateDict().Clone()
+						assert.Equal(t, value, seenIn(t, h))
+						assert.NoError(t, h.Close()) // the lease is back, the clone is not
+						x, _ := clone.Get("w")
+						assert.NoError(t, isAll(x, value))
+						assert.NoError(t, clone.Close())
+					}
+				})
+			}
+			for i := 0; driver.Pools().Reused-before.Reused < 100 && !t.Failed(); i++ {
+				require.NoError(t, publish(pool, uint8(1+i%100)))
+				require.Less(t, i, 100_000, "nothing comes back")
+			}
+			stop.Store(true)
+			all.Wait()
+			require.NoError(t, s.Withdraw("m"))
+			allBack(t, pool, 4<<12, before)
+		})
+	}
+}
+
+// TestReaderThatKeepsItsMapping gives its lease back and looks at the memory all the same: it sees the version that it
+// had, whatever is published after it.
+func TestReaderThatKeepsItsMapping(t *testing.T) {
+	for _, who := range []string{"owner", "client"} {
+		t.Run(who, func(t *testing.T) {
+			pool := testPool(t)
+			s := serve(t, endpoint.ServerOptions{Logger: discard()})
+			reader := slabClient(t, s)
+			publish := publishers(s, slabClient(t, s))[who]
+			before := driver.Pools()
+			var kept [][]byte
+			for i := range 40 {
+				require.NoError(t, publish(pool, uint8(1+i)))
+				if i%10 != 0 {
+					continue
+				}
+				h, err := reader.Acquire(context.Background(), "m")
+				require.NoError(t, err)
+				require.EqualValues(t, 1+i, seenIn(t, h))
+				handed, err := h.StateDict().Storages()[0].Memory().Export()
+				require.NoError(t, err)
+				data, err := unix.Mmap(int(handed.File.Fd()), 0, publishBytes, unix.PROT_READ, unix.MAP_SHARED)
+				require.NoError(t, err)
+				require.NoError(t, handed.Close())
+				require.NoError(t, h.Close())
+				eventually(t, waitLimit, "the lease is back", func() bool { return len(s.List()[0].Versions[0].Holders) == 0 })
+				kept = append(kept, data)
+			}
+			for i, data := range kept {
+				require.Equal(t, publishBytes, bytes.Count(data, []byte{uint8(1 + 10*i)}), "version %d", 1+10*i)
+				require.NoError(t, unix.Munmap(data))
+			}
+			require.Positive(t, driver.Pools().Reused-before.Reused, "the others come back")
+		})
+	}
+}
+
+// TestPublishedMemoryOfTheKilledComesBack has readers in other processes that are killed with SIGKILL while they hold
+// versions. What they saw was never another version's, and in the end all memory is back.
+func TestPublishedMemoryOfTheKilledComesBack(t *testing.T) {
+	pool := testPool(t)
+	s := serve(t, endpoint.ServerOptions{Logger: discard()})
+	before := driver.Pools()
+	seed := uint64(0)
+	publish := func() {
+		seed++
+		sd, err := module.Synthesize(pool, module.Synthetic{Seed: seed, Tensors: 3, Bytes: 1 << 16})
+		require.NoError(t, err)
+		_, err = s.Publish(context.Background(), "m", sd)
+		require.NoError(t, err)
+	}
+	for range 4 {
+		publish()
+		child := client(t, s.Socket())
+		child.must(command{Do: "acquire", Name: "m", Key: "k", Millis: 60000})
+		held := seed
+		for range 3 {
+			publish()
+		}
+		child.must(command{Do: "check", Key: "k", Seed: held, Millis: 60000})
+		child.kill()
+	}
+	require.NoError(t, s.Withdraw("m"))
+	require.Positive(t, driver.Pools().Reused-before.Reused)
+	allBack(t, pool, 1<<16, before)
+}
