@@ -179,6 +179,19 @@ type ServerStats struct {
 	TasksFailed    uint64 `json:"tasks_failed"`
 	TasksCancelled uint64 `json:"tasks_cancelled"`
 	TasksExpired   uint64 `json:"tasks_expired"`
+	// SlabsReused counts results in memory that was used before ([ResultDevice]), SlabsFresh those in new memory that
+	// may be used again, SlabsRefused those for which the limits left no room.
+	SlabsReused  uint64 `json:"slabs_reused"`
+	SlabsFresh   uint64 `json:"slabs_fresh"`
+	SlabsRefused uint64 `json:"slabs_refused"`
+	// PoolSlabs is how many pieces of memory the pools of the server's process keep for publications to come
+	// ([driver.Pools]), PoolBytes their size. PoolReused counts allocations in memory that was used before, PoolFresh
+	// those in new memory, and PoolBusy those of the fresh for which there was memory that somebody still had.
+	PoolSlabs  uint64 `json:"pool_slabs"`
+	PoolBytes  uint64 `json:"pool_bytes"`
+	PoolReused uint64 `json:"pool_reused"`
+	PoolFresh  uint64 `json:"pool_fresh"`
+	PoolBusy   uint64 `json:"pool_busy"`
 }
 
 // EndpointStats is an endpoint, how it was called and what its runs took.

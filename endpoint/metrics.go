@@ -28,6 +28,7 @@ func WriteMetrics(w io.Writer, info ServerInfo) error {
 	m.cache(info.Stats)
 	m.tasks(info.Stats)
 	m.memory(info)
+	m.reuse(info.Stats)
 	m.limits(info.Limits)
 	m.endpoints(info.Endpoints)
 	_, err := w.Write(m.text.Bytes())
@@ -164,6 +165,20 @@ func (m *metrics) memory(info ServerInfo) {
 	for _, d := range slices.SortedFunc(slices.Values(info.Devices), func(a, b DeviceInfo) int { return cmp.Compare(a.UUID, b.UUID) }) {
 		m.sample("device_info", "1", "device", d.shortName(), "uuid", d.UUID, "name", d.Name)
 	}
+}
+
+// reuse is memory that is used again.
+func (m *metrics) reuse(s ServerStats) {
+	m.family("result_slabs_total", "counter", "Results in memory that is used again, by whether there was some, there was none yet, or there was no room for more.")
+	m.sample("result_slabs_total", count(s.SlabsReused), "memory", "reused")
+	m.sample("result_slabs_total", count(s.SlabsFresh), "memory", "fresh")
+	m.sample("result_slabs_total", count(s.SlabsRefused), "memory", "refused")
+	m.gauge("pool_slabs", "Pieces of memory that pools of the server's process keep for publications to come.", count(s.PoolSlabs))
+	m.gauge("pool_bytes", "Size of the memory that pools of the server's process keep.", count(s.PoolBytes))
+	m.family("pool_allocations_total", "counter", "Allocations from pools, by whether there was memory, there was none, or others still had it.")
+	m.sample("pool_allocations_total", count(s.PoolReused), "memory", "reused")
+	m.sample("pool_allocations_total", count(s.PoolFresh-min(s.PoolBusy, s.PoolFresh)), "memory", "fresh")
+	m.sample("pool_allocations_total", count(s.PoolBusy), "memory", "busy")
 }
 
 // shortName is the device as commands call it: host, cuda:0.

@@ -187,6 +187,7 @@ func TestMetricsHaveEveryNumber(t *testing.T) {
 		Objects: 10, TaskSubmissions: 11, Tasks: 50, TasksRunning: 13, Models: 14, Versions: 15, Leases: 16, Watchers: 17, BytesOwned: 18, BytesMapped: 19,
 		Clients: 20, CachedObjects: 21, CacheFailures: 22, CacheEvictions: 23, CacheExpirations: 24, TasksPending: 25, TasksCompleted: 26,
 		TasksFailed: 27, TasksCancelled: 28, TasksExpired: 29,
+		SlabsReused: 30, SlabsFresh: 31, SlabsRefused: 32, PoolSlabs: 33, PoolBytes: 34, PoolReused: 35, PoolFresh: 36, PoolBusy: 6,
 	}
 	info.Endpoints = []endpoint.EndpointStats{
 		{Name: odd, Calls: 5, CacheHits: 3, Uncached: 6, Failures: 2, Runs: 4, Errors: 1, P50: time.Microsecond, P90: time.Millisecond, P99: time.Minute, Total: time.Hour},
@@ -211,6 +212,10 @@ func TestMetricsHaveEveryNumber(t *testing.T) {
 		series("memory_owned_bytes", map[string]string{"device": "cuda:3", "uuid": "u2", "use": "tasks"}): 1001,
 		series("memory_owned_bytes", map[string]string{"device": "cuda", "uuid": "gone", "use": "tasks"}): 1002,
 		"memory_mapped_bytes": 19,
+		series("result_slabs_total", map[string]string{"memory": "reused"}): 30, series("result_slabs_total", map[string]string{"memory": "fresh"}): 31,
+		series("result_slabs_total", map[string]string{"memory": "refused"}): 32, "pool_slabs": 33, "pool_bytes": 34,
+		series("pool_allocations_total", map[string]string{"memory": "reused"}): 35, series("pool_allocations_total", map[string]string{"memory": "fresh"}): 30,
+		series("pool_allocations_total", map[string]string{"memory": "busy"}):                     6,
 		series("device_info", map[string]string{"device": "host", "uuid": "u1", "name": ""}):      1,
 		series("device_info", map[string]string{"device": "cuda:3", "uuid": "u2", "name": "GPU"}): 1,
 		series("endpoint_calls_total", of(clean)):                                                 5, series("endpoint_calls_total", of("idle")): 0,

@@ -98,6 +98,7 @@ func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 // serverStats sums up what the parts of the server count.
 func serverStats(s *Server, have *inventory, sessions []message.SessionInfo) message.ServerStats {
 	results, tasks, books := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.books.Stats()
+	pools := driver.Pools()
 	out := message.ServerStats{
 		Requests: s.requests.Load(), Errors: s.failures.Load(),
 		CacheHits: results.Hits, CacheMisses: results.Misses, CacheJoins: results.Joins, CacheInvalidations: results.Invalidations,
@@ -107,6 +108,9 @@ func serverStats(s *Server, have *inventory, sessions []message.SessionInfo) mes
 		Tasks: uint64(tasks.Pending + tasks.Running + tasks.Kept), TasksRunning: uint64(tasks.Running), TasksPending: uint64(tasks.Pending),
 		TasksCompleted: tasks.Succeeded, TasksFailed: tasks.Failed, TasksCancelled: tasks.Cancelled, TasksExpired: tasks.Expired,
 		Models: uint64(books.Names), Versions: uint64(books.Versions), Leases: uint64(books.Leases), Watchers: uint64(books.Watchers),
+		SlabsReused: s.slabs.Reused.Load(), SlabsFresh: s.slabs.Fresh.Load(), SlabsRefused: s.slabs.Refused.Load(),
+		PoolSlabs: uint64(pools.Slabs), PoolBytes: uint64(pools.Bytes),
+		PoolReused: uint64(pools.Reused), PoolFresh: uint64(pools.Fresh), PoolBusy: uint64(pools.Busy),
 	}
 	for _, session := range sessions {
 		if !session.Self {

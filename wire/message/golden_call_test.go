@@ -49,6 +49,8 @@ func callSamples() []sample {
 		{"endpoints", wire.KindRequest, OpEndpoints, 0, &Endpoints{}},
 		{"endpoints-listed", wire.KindResponse, OpEndpoints, 0, &EndpointsListed{Endpoints: []EndpointInfo{endpoint, {Name: "ping"}}}},
 		{"server-info", wire.KindResponse, OpServerInfo, 0, &server},
+		{"server-info-slabs", wire.KindResponse, OpServerInfo, 0, &ServerInfo{Server: "8c1f", Stats: ServerStats{SlabsReused: 30, SlabsFresh: 31,
+			SlabsRefused: 32, PoolSlabs: 33, PoolBytes: 34, PoolReused: 35, PoolFresh: 36, PoolBusy: 37}}},
 		{"task", wire.KindRequest, OpTaskWait, 0, &Task{ID: "7f", After: 8}},
 		{"task-info", wire.KindResponse, OpTaskWait, 0, &task},
 		{"task-info-object", wire.KindResponse, OpTask, 0, &TaskInfo{ID: "80", Endpoint: "load", State: "completed", Seq: 3, CreatedAt: 1, StartedAt: 2,

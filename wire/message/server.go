@@ -155,6 +155,22 @@ type ServerStats struct {
 	TasksCancelled uint64 `cbor:"28,keyasint,omitempty"`
 	// TasksExpired counts tasks that had ended and were too old to be kept.
 	TasksExpired uint64 `cbor:"29,keyasint,omitempty"`
+	// SlabsReused counts results in slabs that were used before.
+	SlabsReused uint64 `cbor:"30,keyasint,omitempty"`
+	// SlabsFresh counts results in new slabs.
+	SlabsFresh uint64 `cbor:"31,keyasint,omitempty"`
+	// SlabsRefused counts results for which there was no room among the slabs.
+	SlabsRefused uint64 `cbor:"32,keyasint,omitempty"`
+	// PoolSlabs is how many pieces of memory the pools of the server's process keep for publications to come.
+	PoolSlabs uint64 `cbor:"33,keyasint,omitempty"`
+	// PoolBytes is their size.
+	PoolBytes uint64 `cbor:"34,keyasint,omitempty"`
+	// PoolReused counts allocations of the pools in memory that was used before.
+	PoolReused uint64 `cbor:"35,keyasint,omitempty"`
+	// PoolFresh counts those in new memory.
+	PoolFresh uint64 `cbor:"36,keyasint,omitempty"`
+	// PoolBusy counts those of the fresh for which there was memory that somebody still had.
+	PoolBusy uint64 `cbor:"37,keyasint,omitempty"`
 }
 
 // EndpointStats is an endpoint, how it was called, and what its runs took, in nanoseconds.

@@ -497,6 +497,14 @@ class ServerStats(Message):
     tasks_failed: U64 = 0
     tasks_cancelled: U64 = 0
     tasks_expired: U64 = 0
+    slabs_reused: U64 = 0
+    slabs_fresh: U64 = 0
+    slabs_refused: U64 = 0
+    pool_slabs: U64 = 0
+    pool_bytes: U64 = 0
+    pool_reused: U64 = 0
+    pool_fresh: U64 = 0
+    pool_busy: U64 = 0
 
 
 @dataclass(kw_only=True, slots=True)

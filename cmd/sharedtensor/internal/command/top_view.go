@@ -115,6 +115,12 @@ func (t *topSnapshot) summary() string {
 	if s.CacheEntries > 0 {
 		words = append(words, fmt.Sprintf("%s cached in %s", term.Count(int(s.CacheEntries), "result"), term.FormatBytes(int64(s.CacheBytes))))
 	}
+	if results := s.SlabsReused + s.SlabsFresh; results > 0 {
+		words = append(words, percent(float64(s.SlabsReused), float64(results))+" of results in used memory")
+	}
+	if all := s.PoolReused + s.PoolFresh; all > 0 {
+		words = append(words, fmt.Sprintf("pool keeps %s, %s used again", term.FormatBytes(int64(s.PoolBytes)), percent(float64(s.PoolReused), float64(all))))
+	}
 	if s.Objects > 0 {
 		words = append(words, term.Count(int(s.Objects), "object"))
 	}
