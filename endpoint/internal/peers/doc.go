@@ -21,6 +21,14 @@
 //
 //   - attach: a model of 1,000 tensors beside one of one
 //
+//   - publish: 64 MiB again and again by a client, in memory that is used again beside fresh memory
+//
+//   - switch: from a publication until each of 100 watchers, which have a connection each, has acquired and read the version
+//
+//   - clients: calls of 1,000 clients at once beside calls of ten
+//
+//   - load: 1 GiB from the page cache beside a plain read, and from the disk beside runai-model-streamer where python3 has it
+//
 // Each target is a row of name, value, rival, ratio and bound; the program ends with status 1 where one is missed.
 //
 // The bare socket is the floor: a length and a CBOR item each way, by the library that endpoint encodes with, without

@@ -36,7 +36,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	quick := flags.Bool("quick", false, "measure too little to mean anything, to see that it works")
 	rounds := flags.Int("rounds", 0, "how often every peer has its turn, 0 for as often as is usual")
 	rival := flags.String("iceoryx2", "", "the program in the folder iceoryx2, built before; it is built otherwise")
-	only := flags.String("only", "", "measure one of calls, results, attach, arguments; empty for all")
+	only := flags.String("only", "", "measure one of calls, results, attach, arguments, publish, switch, clients, load; empty for all")
 	asJSON := flags.Bool("json", false, "print JSON")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -28,6 +28,7 @@ type plan struct {
 	filled  int64         // bytes a turn of those
 	only    string        // the case that is measured, empty for all
 	rivals  bool          // iceoryx2 is measured too, which is built first
+	models  modelPlan
 }
 
 func fullPlan() plan {
@@ -35,6 +36,7 @@ func fullPlan() plan {
 		rounds: 20, warm: 500, calls: 500, costs: 20_000, callers: 64, span: 250 * time.Millisecond,
 		sizes: []int64{1 << 10, 1 << 20, 1 << 30}, copying: 256 << 20, passing: 50,
 		results: []int64{1 << 20, 8 << 20, 64 << 20}, filled: 256 << 20, rivals: true,
+		models: modelPlan{bytes: 64 << 20, versions: 50, watchers: 100, switches: 20, clients: 1000, file: 1 << 30, loads: 5},
 	}
 }
 
@@ -44,6 +46,7 @@ func quickPlan() plan {
 		rounds: 2, warm: 20, calls: 50, costs: 200, callers: 8, span: 20 * time.Millisecond,
 		sizes: []int64{1 << 10, 1 << 20}, copying: 4 << 20, passing: 10,
 		results: []int64{1 << 20}, filled: 4 << 20,
+		models: modelPlan{bytes: 1 << 20, versions: 10, watchers: 5, switches: 3, clients: 20, file: 16 << 20, loads: 1},
 	}
 }
 
@@ -75,6 +78,7 @@ type bench struct {
 	spinning, byEvents []samples // its small calls
 	results            []*resultFigure
 	attach             attachFigure
+	models             modelFigures
 }
 
 // newBench starts every peer. The caller closes it.
@@ -128,7 +132,8 @@ func (b *bench) run(ctx context.Context, progress func(string)) error {
 	for _, one := range []struct {
 		name    string
 		measure func(context.Context, func(string)) error
-	}{{"calls", b.allCalls}, {"results", b.allResults}, {"attach", b.allAttaches}, {"arguments", b.allTensors}} {
+	}{{"calls", b.allCalls}, {"results", b.allResults}, {"attach", b.allAttaches}, {"arguments", b.allTensors},
+		{"publish", b.allPublications}, {"switch", b.allSwitches}, {"clients", b.allClients}, {"load", b.allLoads}} {
 		if b.plan.only != "" && b.plan.only != one.name {
 			continue
 		}

@@ -83,6 +83,7 @@ func (b *bench) targets() []target {
 		Name: fmt.Sprintf("attach a model of %d tensors", attachTensors), Value: micros(b.attach.many), Unit: "µs", Rival: "attach one tensor",
 		Ratio: ratio(b.attach.many, b.attach.one), Target: 2.5,
 	})
+	list = append(list, b.modelTargets()...)
 	for i := range list {
 		if b.plan.only != "" && list[i].Ratio == 0 && list[i].Skipped == "" {
 			list[i].Skipped = "only " + b.plan.only + " was asked for"
