@@ -238,7 +238,35 @@ func (b *bench) allClients(ctx context.Context, progress func(string)) error {
 			*one.to = append(*one.to, rate)
 		}
 	}
+	// The rate depends on what else the machine does, this does not.
+	for _, some := range [][]oursClient{clients[:min(fewClients, len(clients))], clients} {
+		cost, err := b.costAtOnce(ctx, some)
+		if err != nil {
+			return err
+		}
+		progress(fmt.Sprintf("a call of %d clients takes %s of processor time", len(some), short(cost)))
+	}
 	return nil
+}
+
+// costAtOnce is what a call takes of the processors in both processes while all clients call at once.
+func (b *bench) costAtOnce(ctx context.Context, clients []oursClient) (time.Duration, error) {
+	server := b.subject("endpoint").server
+	theirs, err := server.spent()
+	if err != nil {
+		return 0, err
+	}
+	mine, start := spent(), time.Now()
+	rate, err := callAtOnce(ctx, clients, b.plan.span)
+	if err != nil {
+		return 0, err
+	}
+	ours, calls := spent().since(mine), rate*time.Since(start).Seconds()
+	now, err := server.spent()
+	if err != nil {
+		return 0, err
+	}
+	return time.Duration(float64(ours.processor+now.since(theirs).processor) / max(calls, 1)), nil
 }
 
 // callAtOnce calls from all clients for as long as span, and returns the calls in a second.
