@@ -144,7 +144,7 @@ func TestPublishedMemoryComesBack(t *testing.T) {
 			}
 			stop.Store(true)
 			all.Wait()
-			require.NoError(t, s.Withdraw("m"))
+			require.NoError(t, s.Withdraw(context.Background(), "m"))
 			allBack(t, pool, 4<<12, before)
 		})
 	}
@@ -175,7 +175,11 @@ func TestReaderThatKeepsItsMapping(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, handed.Close())
 				require.NoError(t, h.Close())
-				eventually(t, waitLimit, "the lease is back", func() bool { return len(s.List()[0].Versions[0].Holders) == 0 })
+				eventually(t, waitLimit, "the lease is back", func() bool {
+					models, err := s.List(context.Background())
+					require.NoError(t, err)
+					return len(models[0].Versions[0].Holders) == 0
+				})
 				kept = append(kept, data)
 			}
 			for i, data := range kept {
@@ -212,7 +216,7 @@ func TestPublishedMemoryOfTheKilledComesBack(t *testing.T) {
 		child.must(command{Do: "check", Key: "k", Seed: held, Millis: 60000})
 		child.kill()
 	}
-	require.NoError(t, s.Withdraw("m"))
+	require.NoError(t, s.Withdraw(context.Background(), "m"))
 	require.Positive(t, driver.Pools().Reused-before.Reused)
 	allBack(t, pool, 1<<16, before)
 }
