@@ -31,6 +31,20 @@ type AcquireOptions struct {
 	// computed from the tensors after they were mapped, whose bytes are all read for it. The zero digest stands for
 	// any.
 	Digest module.Digest
+	// Compatibility is what [module.StateDict.Compatibility] has to be of the version; another one is
+	// [module.ErrIncompatible]. Empty stands for any.
+	Compatibility string
+}
+
+// check compares what was attached with what was asked for.
+func (o *AcquireOptions) check(ctx context.Context, sd *module.StateDict) error {
+	if got := sd.Compatibility(); o.Compatibility != "" && got != o.Compatibility {
+		return fmt.Errorf("%w: its key is %s, not %s", module.ErrIncompatible, status.Shown(got), status.Shown(o.Compatibility))
+	}
+	if o.Digest != (module.Digest{}) {
+		return module.Verify(ctx, sd, o.Digest)
+	}
+	return nil
 }
 
 // AcquireWith is [Client.Acquire] with options.
@@ -39,8 +53,8 @@ func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptio
 	if opts.Wait && errors.Is(err, status.ErrNotFound) && ctx.Err() == nil {
 		h, err = c.acquirePublished(ctx, name, opts.Version, err)
 	}
-	if err == nil && opts.Digest != (module.Digest{}) {
-		if err = module.Verify(ctx, h.StateDict(), opts.Digest); err != nil {
+	if err == nil {
+		if err = opts.check(ctx, h.StateDict()); err != nil {
 			err = errors.Join(fmt.Errorf("version %d: %w", h.Version(), err), h.Close())
 		}
 	}

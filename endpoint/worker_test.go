@@ -29,6 +29,7 @@ type worker struct {
 	touched  *tensor.Tensor
 	roles    roles
 	open     []*tensor.Tensor // results that nobody closes
+	drafts   map[string]*endpoint.VersionWriter
 }
 
 // counters count what the endpoints of a child did.
@@ -150,6 +151,12 @@ func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
 			a.Version, err = w.client.Publish(ctx, do.Name, sd)
 			sd.Close()
 		}
+	case "draft":
+		err = w.draft(ctx, do)
+	case "commit":
+		a.Version, err = w.drafts[do.Key].Commit(ctx, endpoint.PublishOptions{})
+	case "abort":
+		err = w.drafts[do.Key].Abort()
 	case "take down":
 		err = w.client.Withdraw(ctx, do.Name)
 	case "list":

@@ -80,6 +80,58 @@ func StateDictDigest(ctx context.Context, sd *StateDict, workers int) (Digest, e
 	if err != nil {
 		return Digest{}, err
 	}
+	return digestOf(sd, each), nil
+}
+
+// AddDigests computes the digest of every tensor, as [Digests] does, and puts them into the state dict: they cross with
+// the manifest when it is published, and readers get them from [StateDict.Digest] and [StateDict.ClaimedDigest]. Like
+// [StateDict.Set] it needs the state dict for itself; it is for tensors that nobody writes to any more.
+func AddDigests(ctx context.Context, sd *StateDict, workers int) error {
+	each, err := Digests(ctx, sd, workers)
+	if err != nil {
+		return err
+	}
+	return sd.SetDigests(each)
+}
+
+// SetDigests puts digests that are known already into the state dict, one for each tensor, and replaces those that were
+// there. A map that lacks a tensor, or names one that is not there, is [ErrName], and changes nothing. Like
+// [StateDict.Set] it needs the state dict for itself.
+func (sd *StateDict) SetDigests(each map[string]Digest) error {
+	all := make([]Digest, len(sd.names))
+	digests := make([]*Digest, len(sd.names))
+	for i, name := range sd.names {
+		d, found := each[name]
+		if !found {
+			return fmt.Errorf("%w: no digest is given for %s", ErrName, quote(name))
+		}
+		all[i] = d
+		digests[i] = &all[i]
+	}
+	if len(each) != len(all) {
+		return fmt.Errorf("%w: %d digests are given for %d tensors", ErrName, len(each), len(all))
+	}
+	sd.digests = digests
+	return nil
+}
+
+// ClaimedDigest is the digest of the whole, as [StateDictDigest] defines it, made of the digests that the state dict
+// has of its tensors, and whether it has one of each. No tensor is read: those that came with a manifest are what the
+// publisher claims, and [Verify] compares them with the bytes.
+func (sd *StateDict) ClaimedDigest() (Digest, bool) {
+	each := make(map[string]Digest, len(sd.names))
+	for _, name := range sd.names {
+		d, found := sd.Digest(name)
+		if !found {
+			return Digest{}, false
+		}
+		each[name] = d
+	}
+	return digestOf(sd, each), true
+}
+
+// digestOf makes the digest of the whole of those of the tensors.
+func digestOf(sd *StateDict, each map[string]Digest) Digest {
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(each)) {
 		t, _ := sd.Get(name)
@@ -87,7 +139,7 @@ func StateDictDigest(ctx context.Context, sd *StateDict, workers int) (Digest, e
 		fmt.Fprintf(h, "%d:%s %v %v ", len(name), name, t.DType(), []int64(t.Shape()))
 		h.Write(d[:])
 	}
-	return Digest(h.Sum(nil)), nil
+	return Digest(h.Sum(nil))
 }
 
 // Verify computes the digest of the whole, as [StateDictDigest] does, and fails with [ErrDigest] where it is not the

@@ -20,6 +20,8 @@ var (
 	ErrTooLarge = errors.New("model is too large")
 	// ErrDigest is a state dict that has another digest than was expected.
 	ErrDigest = errors.New("the tensors are not those that were expected")
+	// ErrIncompatible is a state dict that has another compatibility key than was expected.
+	ErrIncompatible = errors.New("the state dict is not compatible")
 )
 
 // quote is strconv.Quote for names that a peer or a file chose: a hostile one may be megabytes long.

@@ -115,6 +115,7 @@ func (sd *StateDict) Take(name string) (t *tensor.Tensor, ok bool) {
 		sd.digests = slices.Concat(sd.digests[:at], sd.digests[at+1:])
 	}
 	sd.index, _ = indexNames(sd.names)
+	sd.moveNote(name, "")
 	return t, true
 }
 
@@ -135,6 +136,7 @@ func (sd *StateDict) Rename(from, to string) error {
 	sd.names = slices.Clone(sd.names)
 	sd.names[at] = to
 	sd.index, _ = indexNames(sd.names)
+	sd.moveNote(from, to)
 	return nil
 }
 

@@ -1,0 +1,233 @@
+package endpoint_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// draft writes the synthetic model of the command into a new version, and leaves it uncommitted.
+func (w *worker) draft(ctx context.Context, do command) error {
+	from, err := synthetic(w.dev, do)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	draft, err := w.client.NewVersion(ctx, do.Name, specsOf(from))
+	if err != nil {
+		return err
+	}
+	if w.drafts == nil {
+		w.drafts = map[string]*endpoint.VersionWriter{}
+	}
+	w.drafts[do.Key] = draft
+	return copyAll(draft.StateDict(), from)
+}
+
+// specsOf describes the tensors of sd.
+func specsOf(sd *module.StateDict) (specs []module.NamedSpec) {
+	for name, t := range sd.All() {
+		specs = append(specs, module.NamedSpec{Name: name, DType: t.DType(), Shape: t.Shape()})
+	}
+	return specs
+}
+
+func copyAll(to, from *module.StateDict) error {
+	for name, t := range from.All() {
+		dst, _ := to.Get(name)
+		if err := dst.CopyFrom(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestVersionWriter(t *testing.T) {
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	reader, writer := client(t, socket), client(t, socket)
+	reader.must(command{Do: "acquire", Name: "m", Key: "first"})
+
+	writer.must(command{Do: "draft", Name: "m", Key: "d", Seed: 2})
+	reader.must(command{Do: "acquire", Name: "m", Key: "still"})
+	reader.must(command{Do: "check", Key: "still", Seed: 1})
+	require.EqualValues(t, 2, writer.must(command{Do: "commit", Key: "d"}).Version)
+	require.EqualValues(t, 2, writer.must(command{Do: "commit", Key: "d"}).Version, "once")
+	reader.must(command{Do: "check", Key: "first", Seed: 1})
+	require.EqualValues(t, 2, reader.must(command{Do: "acquire", Name: "m", Key: "second"}).Version)
+
+	writer.kill()
+	reader.must(command{Do: "check", Key: "second", Seed: 2})
+	reader.must(command{Do: "acquire", Name: "m", Key: "late"})
+	reader.must(command{Do: "check", Key: "late", Seed: 2})
+}
+
+func TestVersionWriterEnds(t *testing.T) {
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	watcher := client(t, socket)
+	watcher.must(command{Do: "ping"})
+	before := o.must(command{Do: "count"})
+	for range 5 {
+		killed := client(t, socket)
+		killed.must(command{Do: "draft", Name: "m", Key: "d", Seed: 2, Bytes: 1 << 22})
+		killed.kill()
+	}
+	writer := client(t, socket)
+	own := writer.must(command{Do: "count"})
+	writer.must(command{Do: "draft", Name: "m", Key: "d", Seed: 2, Bytes: 1 << 22})
+	require.Greater(t, writer.must(command{Do: "count"}).Maps, own.Maps)
+	writer.must(command{Do: "abort", Key: "d"})
+	writer.must(command{Do: "abort", Key: "d"})
+	require.Contains(t, writer.ask(command{Do: "commit", Key: "d"}).Is, "closed")
+	after := writer.must(command{Do: "count"})
+	require.Equal(t, own.Maps, after.Maps)
+	require.LessOrEqual(t, after.Files, own.Files)
+	writer.kill()
+
+	list := watcher.must(command{Do: "list"}).Models
+	require.Len(t, list, 1)
+	require.EqualValues(t, 1, list[0].Current, "nothing was published")
+	eventually(t, waitLimit, "the owner has what it had", func() bool {
+		now := o.must(command{Do: "count"})
+		return now.Files <= before.Files && now.Maps <= before.Maps
+	})
+}
+
+func TestVersionWriterCommit(t *testing.T) {
+	ctx := context.Background()
+	dev := testDevice(t)
+	specs := []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{4}}}
+	ones, err := tensor.Full(dev, tensor.Float32, tensor.Shape{4}, 1)
+	require.NoError(t, err)
+	defer ones.Close()
+
+	t.Run("at a server", func(t *testing.T) {
+		s := serve(t, endpoint.ServerOptions{})
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: true})
+		require.NoError(t, err)
+		defer c.Close()
+		w, err := s.NewVersion(ctx, "m", specs)
+		require.NoError(t, err)
+		x, _ := w.StateDict().Get("w")
+		require.NoError(t, x.CopyFrom(ones))
+		version, err := w.Commit(ctx, endpoint.PublishOptions{Source: "made here"})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, version)
+		require.ErrorIs(t, x.CopyFrom(ones), os.ErrClosed)
+		require.NoError(t, w.Abort(), "does nothing any more")
+		require.Equal(t, "made here", listOf(s)[0].Versions[0].Source)
+		h, err := c.Acquire(ctx, "m")
+		require.NoError(t, err)
+		defer h.Close()
+		got, _ := h.StateDict().Get("w")
+		values, err := tensor.Data[float32](got)
+		if err == nil { // memory of a GPU has no slice
+			require.Equal(t, []float32{1, 1, 1, 1}, values)
+		}
+
+		// A refused publication leaves the writer as it is.
+		w, err = s.NewVersion(ctx, "m", specs)
+		require.NoError(t, err)
+		defer w.Abort()
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		_, err = w.Commit(ended, endpoint.PublishOptions{})
+		require.ErrorIs(t, err, context.Canceled)
+		version, err = w.Commit(ctx, endpoint.PublishOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, version)
+	})
+
+	t.Run("without an owner", func(t *testing.T) {
+		hostOnly(t, "no other memory can be sealed")
+		o, socket := owner(t)
+		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev), Logger: discard()})
+		require.NoError(t, err)
+		defer c.Close()
+		w, err := c.NewVersion(ctx, "m", specs)
+		require.NoError(t, err)
+		defer w.Abort()
+		o.kill()
+		_, err = w.Commit(soon(t), endpoint.PublishOptions{})
+		require.Error(t, err)
+		x, _ := w.StateDict().Get("w")
+		require.ErrorIs(t, x.CopyFrom(ones), driver.ErrReadOnly, "it was sealed before it was offered")
+		again := start(t)
+		again.must(command{Do: "serve", Socket: socket})
+		version, err := w.Commit(ctx, endpoint.PublishOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, version)
+	})
+}
+
+// soon is a context that ends before an owner comes.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestNewVersionErrors(t *testing.T) {
+	ctx := context.Background()
+	drivertest.Leaks(t)
+	s := serve(t, endpoint.ServerOptions{})
+	bare, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer bare.Close()
+	specs := []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{4}}}
+	_, err = bare.NewVersion(ctx, "m", specs)
+	require.ErrorIs(t, err, endpoint.ErrConfiguration)
+	_, err = s.NewVersion(ctx, "", specs)
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
+	_, err = s.NewVersion(ctx, "m", []module.NamedSpec{specs[0], specs[0]})
+	require.ErrorIs(t, err, module.ErrDuplicateName)
+	_, err = s.NewVersion(ctx, "m", []module.NamedSpec{{Name: "w", DType: tensor.Float32, Shape: tensor.Shape{-1}}})
+	require.ErrorIs(t, err, tensor.ErrShape)
+	nobody, err := endpoint.NewClient(endpoint.ClientOptions{Socket: filepath.Join(t.TempDir(), "no.sock"), Devices: driversOf(testDevice(t)), Logger: discard()})
+	require.NoError(t, err)
+	defer nobody.Close()
+	_, err = nobody.NewVersion(soon(t), "m", specs)
+	require.Error(t, err, "there is no owner")
+}
+
+func TestAcquireCompatibility(t *testing.T) {
+	ctx := context.Background()
+	dev := testDevice(t)
+	s := serve(t, endpoint.ServerOptions{})
+	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: true})
+	require.NoError(t, err)
+	defer c.Close()
+	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 1 << 12})
+	require.NoError(t, err)
+	sd.SetCompatibility("rows/2")
+	first := sd.Names()[0]
+	require.NoError(t, sd.SetNote(first, module.NoteBuffer))
+	require.NoError(t, module.AddDigests(ctx, sd, 0))
+	whole, err := module.StateDictDigest(ctx, sd, 0)
+	require.NoError(t, err)
+	_, err = s.Publish(ctx, "m", sd)
+	require.NoError(t, err)
+
+	drivertest.Leaks(t)
+	_, err = c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Compatibility: "columns/2"})
+	require.ErrorIs(t, err, module.ErrIncompatible)
+	require.ErrorContains(t, err, `its key is "rows/2", not "columns/2"`)
+	h, err := c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Compatibility: "rows/2", Digest: whole})
+	require.NoError(t, err)
+	defer h.Close()
+	require.Equal(t, module.NoteBuffer, h.StateDict().Note(first))
+	claimed, ok := h.StateDict().ClaimedDigest()
+	require.True(t, ok)
+	require.Equal(t, whole, claimed)
+}
