@@ -119,7 +119,7 @@ func newClient(opts ClientOptions, devices transfer.Devices) *Client {
 	c.connector = connector{opts: opts, devices: devices, tenants: &c.holdings, links: map[*link.Link]struct{}{}}
 	c.connector.ctx, c.connector.stop = context.WithCancel(context.Background())
 	c.holdings = holdings{
-		conn: &c.connector, log: opts.Logger, handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{},
+		conn: &c.connector, log: opts.Logger, handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{}, offers: map[*Offer]struct{}{},
 	}
 	c.caller.to = c
 	return c

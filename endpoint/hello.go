@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -12,7 +13,18 @@ import (
 )
 
 // features are the optional parts of the protocol that this package has.
-func features() []string { return []string{message.FeatureKeep, message.FeaturePool} }
+func features() []string {
+	return []string{message.FeatureKeep, message.FeaturePool, message.FeatureOffer}
+}
+
+// features are those of a server: it names offers where it takes some.
+func (s *Server) features() []string {
+	list := features()
+	if s.opts.Offers == nil {
+		list = slices.DeleteFunc(list, func(f string) bool { return f == message.FeatureOffer })
+	}
+	return list
+}
 
 // shortLabel makes a label fit to be kept and shown.
 func shortLabel(label string) string { return shortText(label, limits.LabelBytes) }

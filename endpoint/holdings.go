@@ -19,6 +19,7 @@ type holdings struct {
 	mu       sync.Mutex
 	handles  map[*attachment]struct{}
 	watchers map[*Watcher]struct{}
+	offers   map[*Offer]struct{}
 	refs     references
 	ended    bool // the client was closed
 }
@@ -27,7 +28,7 @@ type holdings struct {
 func (h *holdings) needed() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return len(h.handles)+len(h.watchers)+h.refs.count > 0
+	return len(h.handles)+len(h.watchers)+len(h.offers)+h.refs.count > 0
 }
 
 // register makes a handle known, so that it hears of events and has its lease taken again after a reconnection. Where
@@ -74,6 +75,24 @@ func (h *holdings) forgetWatcher(w *Watcher) {
 	delete(h.watchers, w)
 }
 
+// addOffer makes an offer known, so that it is made again after a reconnection. It is false where the client was closed.
+func (h *holdings) addOffer(o *Offer) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
+		return false
+	}
+	h.offers[o] = struct{}{}
+	return true
+}
+
+// forgetOffer drops an offer that has ended.
+func (h *holdings) forgetOffer(o *Offer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.offers, o)
+}
+
 // lost implements dependents: handles and watchers hear that the connection is gone, and references are without one.
 // Where its owner has said that it is leaving, their objects are gone too.
 func (h *holdings) lost(l *link.Link) {
@@ -83,6 +102,9 @@ func (h *holdings) lost(l *link.Link) {
 	}
 	for w := range h.watchers {
 		w.lost(l)
+	}
+	for o := range h.offers {
+		o.lost(l)
 	}
 	h.mu.Unlock()
 	left := l.Left()
@@ -97,9 +119,12 @@ func (h *holdings) lost(l *link.Link) {
 // end ends everything, as the client was closed. Memory stays mapped.
 func (h *holdings) end() {
 	h.mu.Lock()
-	handles, watchers, refs := h.handles, h.watchers, h.refs.all()
-	h.handles, h.watchers, h.refs, h.ended = nil, nil, references{}, true
+	handles, watchers, offers, refs := h.handles, h.watchers, h.offers, h.refs.all()
+	h.handles, h.watchers, h.offers, h.refs, h.ended = nil, nil, nil, references{}, true
 	h.mu.Unlock()
+	for o := range offers {
+		o.end(status.ErrClosed)
+	}
 	for w := range watchers {
 		w.end(status.ErrClosed)
 	}

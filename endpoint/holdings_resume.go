@@ -59,6 +59,11 @@ func (h *holdings) toResume(l *link.Link) []func(context.Context) error {
 			jobs = append(jobs, func(ctx context.Context) error { return h.resumeWatcher(ctx, l, w) })
 		}
 	}
+	for o := range h.offers {
+		if !o.on(l) {
+			jobs = append(jobs, func(ctx context.Context) error { return h.resumeOffer(ctx, l, o) })
+		}
+	}
 	for a := range h.handles {
 		if !a.settledOn(l) {
 			jobs = append(jobs, func(ctx context.Context) error { return h.resumeHandle(ctx, l, a) })
@@ -104,6 +109,18 @@ func allWhileAnswered(ctx context.Context, jobs []func(context.Context) error) e
 func refused(err error) bool {
 	var remote *message.Error
 	return errors.As(err, &remote) && !errors.Is(err, status.ErrUnavailable)
+}
+
+// resumeOffer makes an offer again. If the owner refuses it, the offer ends.
+func (h *holdings) resumeOffer(ctx context.Context, l *link.Link, o *Offer) error {
+	err := o.begin(ctx, l)
+	if !refused(err) && !errors.Is(err, errNoOffers) {
+		return err
+	}
+	h.log.Warn("endpoints were not offered again", "error", err)
+	h.forgetOffer(o)
+	o.end(err)
+	return nil
 }
 
 // resumeWatcher takes up a watch. If the owner refuses it, the watcher ends.

@@ -50,11 +50,16 @@ func (ses *session) idle() bool {
 	return ses.idleTicks == 2 // once: a goodbye is said once
 }
 
-// holdsSomething reports whether the session has leases, references, watches or requests in flight.
+// holdsSomething reports whether the session has leases, references, watches, offers or requests in flight.
 func (ses *session) holdsSomething() bool {
 	ses.mu.Lock()
 	running := len(ses.running)
 	ses.mu.Unlock()
 	subscriptions := ses.events.Len() // each lease has one
+	if w := ses.offered(); w != nil {
+		running += w.Running()
+	}
+	offered, _ := ses.offerings()
+	running += offered
 	return running+subscriptions > 0 || ses.server.engine.Objects.HeldBy(ses.id) > 0
 }

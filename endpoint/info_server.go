@@ -35,6 +35,20 @@ type EndpointInfo struct {
 	Timeout time.Duration `json:"timeout,omitempty"`
 	// Uncached counts calls that would have been cached, had not an argument been in memory that may still be written.
 	Uncached uint64 `json:"uncached,omitempty"`
+	// Workers are the processes that run its function ([Client.Offer]); none for an endpoint of the owner's own.
+	Workers []EndpointWorker `json:"workers,omitempty"`
+}
+
+// EndpointWorker is a process that runs the function of an endpoint.
+type EndpointWorker struct {
+	Process
+	// Session is its connection.
+	Session uint64 `json:"session"`
+	// Running is how many calls it has, of all endpoints that it offered together, and Most how many it takes at once.
+	Running uint64 `json:"running"`
+	Most    uint64 `json:"most"`
+	// Since is when it connected.
+	Since time.Time `json:"since"`
 }
 
 // ServerInfo describes a server at one moment.
@@ -214,6 +228,8 @@ type EndpointStats struct {
 	P90   time.Duration `json:"p90"`
 	P99   time.Duration `json:"p99"`
 	Total time.Duration `json:"total"`
+	// Workers is how many processes run the function ([Client.Offer]); 0 for an endpoint of the server's own.
+	Workers uint64 `json:"workers"`
 }
 
 // SessionInfo is one user of a server, and what it holds.
@@ -235,6 +251,8 @@ type SessionInfo struct {
 	References []Reference `json:"references"`
 	// Requests is how many requests it has in flight that wait or compute.
 	Requests uint64 `json:"requests"`
+	// Offers is how many endpoints it offers ([Client.Offer]).
+	Offers uint64 `json:"offers"`
 }
 
 // Reference is a session's hold on a managed object.
@@ -250,8 +268,15 @@ type Reference struct {
 }
 
 func decodeEndpoint(in message.EndpointInfo) EndpointInfo {
+	var workers []EndpointWorker
+	for _, w := range in.Workers {
+		workers = append(workers, EndpointWorker{
+			Process: Process{PID: w.PID, UID: w.UID, Label: shortLabel(w.Label)}, Session: w.Session, Running: w.Running, Most: w.Most, Since: fromNanos(w.Since),
+		})
+	}
 	return EndpointInfo{
-		Name: in.Name, In: in.In, Out: in.Out, Task: in.Task, Managed: in.Managed, Stream: in.Stream, Cache: in.Cache, CacheKey: in.CacheKey,
+		Workers: workers,
+		Name:    in.Name, In: in.In, Out: in.Out, Task: in.Task, Managed: in.Managed, Stream: in.Stream, Cache: in.Cache, CacheKey: in.CacheKey,
 		SingleFlight: in.SingleFlight, Serialized: in.Serialized, Timeout: time.Duration(in.Timeout), Uncached: in.Uncached,
 		InFields: decodeFields(in.InFields), OutFields: decodeFields(in.OutFields),
 	}
@@ -282,13 +307,13 @@ func decodeServerInfo(in message.ServerInfo) ServerInfo {
 	for _, e := range in.Endpoints {
 		out.Endpoints = append(out.Endpoints, EndpointStats{
 			Name: e.Name, Calls: e.Calls, CacheHits: e.CacheHits, Uncached: e.Uncached, Failures: e.Failures, Runs: e.Runs, Errors: e.Errors,
-			P50: time.Duration(e.P50), P90: time.Duration(e.P90), P99: time.Duration(e.P99), Total: time.Duration(e.Total),
+			P50: time.Duration(e.P50), P90: time.Duration(e.P90), P99: time.Duration(e.P99), Total: time.Duration(e.Total), Workers: e.Workers,
 		})
 	}
 	for _, s := range in.Sessions {
 		session := SessionInfo{
 			Process: Process{PID: s.PID, UID: s.UID, Label: s.Label}, Session: s.Session, Self: s.Self, Since: fromNanos(s.Since),
-			Leases: s.Leases, Bytes: s.Bytes, Objects: s.Objects, Requests: s.Requests, References: []Reference{},
+			Leases: s.Leases, Bytes: s.Bytes, Objects: s.Objects, Requests: s.Requests, References: []Reference{}, Offers: s.Offers,
 		}
 		for _, r := range s.References {
 			session.References = append(session.References, Reference(r))

@@ -54,6 +54,10 @@ func init() {
 		{limits.KeptBytes, "bytes of those", "1/16 of the memory", "", "the client sends the memory again", "TestKeptMemoryIsBounded", useKeptBytes},
 		{limits.Slabs, "slabs of results that are used again", "64", "4,096, or 1/16 of RLIMIT_NOFILE", "the memory of a result is used once", "TestSlabsAreBounded", useSlabs},
 		{limits.SlabBytes, "bytes of those", "1/16 of the memory", "1/4 of the memory", "the memory of a result is used once", "TestSlabsAreBounded", useSlabBytes},
+		{limits.Offers, "endpoints that are offered", "256", "4,096", errorLimit, "TestWhatOneClientOffersIsBounded", useOffers},
+		{limits.OfferBytes, "bytes of their descriptions", "1 MiB", "16 MiB", errorLimit, "TestWhatOneClientOffersIsBounded", useOfferBytes},
+		{limits.WorkerCalls, "calls that a worker has not answered", "1,024", "", "calls wait", "TestCallsOfAWorkerAreBounded", useWorkerCalls},
+		{limits.WorkerTime, "seconds of a call to a worker", "as long as the caller waits", "", "error 24", "TestTimeOfAWorkerIsBounded", useWorkerTime},
 		{limits.TaskBytes, "bytes of results that tasks keep", "", "1/4 of the memory", "the oldest results are dropped", "TestCachedResultsHaveABudget", useTaskBytes},
 	}
 }
@@ -203,6 +207,30 @@ func useSlabBytes(s *Server, sessions []*session) message.LimitUse {
 	most, _ := mostOf(sessions, func(ses *session) int64 { _, bytes := ses.slabs.Use(); return bytes })
 	_, used := s.slabs.Used()
 	return message.LimitUse{Client: max(s.opts.Limits.SlabBytes, 0), All: s.slabs.MostBytes, Most: most, Used: used}
+}
+
+func useOffers(s *Server, sessions []*session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session) int64 { n, _ := ses.offerings(); return int64(n) })
+	return message.LimitUse{Client: int64(s.opts.Limits.Offers), All: int64(s.opts.Limits.OffersTotal), Most: most, Used: sum}
+}
+
+func useOfferBytes(s *Server, sessions []*session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session) int64 { _, bytes := ses.offerings(); return bytes })
+	return message.LimitUse{Client: s.opts.Limits.OfferBytes, All: s.opts.Limits.OfferBytesTotal, Most: most, Used: sum}
+}
+
+func useWorkerCalls(s *Server, sessions []*session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session) int64 {
+		if w := ses.offered(); w != nil {
+			return int64(w.Running())
+		}
+		return 0
+	})
+	return message.LimitUse{Client: int64(s.opts.Limits.WorkerCalls), Most: most, Used: sum}
+}
+
+func useWorkerTime(s *Server, _ []*session) message.LimitUse {
+	return message.LimitUse{Client: int64(s.opts.Limits.WorkerTime / time.Second)}
 }
 
 // capacity is how many tasks there may be.

@@ -60,7 +60,18 @@ type Limits struct {
 	// server's devices. The only result of a client is never refused. ObjectBytesTotal is the same for all together,
 	// each result counted once: all that the process may have of them.
 	ObjectBytes, ObjectBytesTotal int64
-	// Idle is how long a client may stay that has no leases, references, watches or requests in flight and sends none;
+	// Offers is how many endpoints one client may offer ([Client.Offer]); 256. OffersTotal is the same for all together,
+	// where one that two clients offer counts twice; 4096. OfferBytes and OfferBytesTotal are how many bytes their
+	// descriptions may have; 1 MiB and 16 MiB.
+	Offers, OffersTotal         int
+	OfferBytes, OfferBytesTotal int64
+	// WorkerCalls is how many calls a client that offers endpoints gets at once, those included that were cancelled and
+	// that it has not answered; 1024. More of them wait.
+	WorkerCalls int
+	// WorkerTime is how long a client may take for the answer to one call; 0 for as long as the caller waits, which a task
+	// does for ever. Beyond it the caller gets code 24.
+	WorkerTime time.Duration
+	// Idle is how long a client may stay that has no leases, references, watches, offers or requests in flight and sends none;
 	// after that, and within half as much more, the owner says goodbye to it, and a [Client] dials again when it is
 	// used. 0 for as long as it likes.
 	Idle time.Duration
@@ -150,6 +161,11 @@ func (l *Limits) defaults(devices []driver.Device) {
 	orDefault(&l.SlabBytesTotal, memory/4)
 	orDefault(&l.Subscriptions, 65536)
 	orDefault(&l.Objects, 65536)
+	orDefault(&l.Offers, 256)
+	orDefault(&l.OffersTotal, 4096)
+	orDefault(&l.OfferBytes, 1<<20)
+	orDefault(&l.OfferBytesTotal, 16<<20)
+	orDefault(&l.WorkerCalls, 1024)
 	results := boundedMemory(devices)
 	orDefault(&l.ObjectBytes, results/4*3)
 	orDefault(&l.ObjectBytesTotal, results)

@@ -203,6 +203,10 @@ func (m *metrics) endpoints(list []EndpointStats) {
 		func(e EndpointStats) uint64 { return e.Uncached })
 	each("endpoint_failures_total", "Calls that ended with an error.", func(e EndpointStats) uint64 { return e.Failures })
 	each("endpoint_run_failures_total", "Runs of the function that failed.", func(e EndpointStats) uint64 { return e.Errors })
+	m.family("endpoint_workers", "gauge", "Clients that run the function; 0 for an endpoint of the server's own.")
+	for _, e := range list {
+		m.sample("endpoint_workers", count(e.Workers), "endpoint", e.Name)
+	}
 	const runs = "endpoint_run_duration_seconds"
 	m.family(runs, "summary", "What runs of the function took, over the server's life.")
 	for _, e := range list {

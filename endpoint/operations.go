@@ -170,6 +170,9 @@ func init() { // not in the declaration: the operations lead back to the session
 
 		message.OpServerInfo:  {call: doServerInfo},
 		message.OpReturnSlabs: {call: doReturnSlabs},
+
+		message.OpOffer:  {call: doOffer},
+		message.OpAnswer: {call: doAnswer, long: true, files: true},
 	}
 }
 
@@ -360,6 +363,9 @@ func doUnwatch(_ context.Context, r request) (reply, error) {
 	var in message.Unwatch
 	if err := r.decode(&in); err != nil {
 		return reply{}, err
+	}
+	if w := r.session.offered(); w != nil && w.Withdraw(in.Watch) {
+		return reply{body: message.Unwatched{}}, nil
 	}
 	if !r.session.events.Remove(in.Watch) {
 		return reply{}, fmt.Errorf("%w: no watch has the id %d", status.ErrNotFound, in.Watch)

@@ -19,7 +19,7 @@ func (r request) found() (request, error) {
 	}
 	var err error
 	if r.call, err = message.ParseCall(r.body); err == nil {
-		r.callee, err = r.session.server.registry.find(string(r.call.Endpoint))
+		r.callee, err = r.session.server.find(string(r.call.Endpoint))
 	}
 	return r, err
 }
@@ -159,7 +159,7 @@ func (r request) share(res *engine.Result, kept bool) (message.Returned, []*os.F
 
 func doEndpoints(_ context.Context, r request) (reply, error) {
 	var out message.EndpointsListed
-	for _, d := range r.session.server.registry.list() {
+	for _, d := range r.session.server.endpoints() {
 		out.Endpoints = append(out.Endpoints, endpointInfo(d))
 	}
 	return reply{body: out}, nil
@@ -167,6 +167,11 @@ func doEndpoints(_ context.Context, r request) (reply, error) {
 
 // endpointInfo describes an endpoint.
 func endpointInfo(d *engine.Definition) message.EndpointInfo {
+	if d.Describe != nil {
+		info := d.Describe()
+		info.Uncached = d.Uncached.Load()
+		return info
+	}
 	o := d.Options
 	info := message.EndpointInfo{
 		Name: d.Name, Task: o.Task, Managed: o.Managed, Stream: d.Stream != nil, Cache: o.Cached, SingleFlight: o.Cached && !o.NoSingleFlight,
@@ -202,7 +207,7 @@ func doInvalidateEndpoint(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	s := r.session.server
-	if _, err := s.registry.find(in.Endpoint); err != nil {
+	if _, err := s.find(in.Endpoint); err != nil {
 		return reply{}, err
 	}
 	return reply{body: message.Invalidated{Count: uint64(s.engine.Results.InvalidateGroup(in.Endpoint))}}, nil

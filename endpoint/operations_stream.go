@@ -38,15 +38,10 @@ func RegisterStream[In, Out any](r *Registry, name string, fn func(ctx context.C
 		return nil
 	}
 	if fn != nil {
-		d.Invoke = func(ctx context.Context, in any) (any, error) { return nil, d.Stream(ctx, in, sendOf(ctx)) }
+		d.Invoke = engine.InvokeStream(d)
 	}
 	return r.add(d, opts)
 }
-
-type sendKey struct{}
-
-// sendOf is where a stream sends its items.
-func sendOf(ctx context.Context) func(any) error { return ctx.Value(sendKey{}).(func(any) error) }
 
 // credit is how many items a stream may still send.
 type credit struct {
@@ -101,7 +96,7 @@ func (r request) streamEndpoint(ctx context.Context, d *engine.Definition, a *en
 	defer r.session.streams.drop(r.id)
 	send := func(item any) error { return r.sendItem(ctx, d, flow, item) }
 	a.Claim()
-	res, err := r.session.server.engine.Run(context.WithValue(ctx, sendKey{}, send), d, a)
+	res, err := r.session.server.engine.Run(engine.WithSend(ctx, send), d, a)
 	if err != nil {
 		return reply{}, err
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
@@ -52,7 +53,8 @@ type Server struct {
 	loads   loads
 
 	registry  *Registry
-	intercept Invoke // the interceptors; nil for none
+	offers    *offering.Table // endpoints whose functions clients run
+	intercept Invoke          // the interceptors; nil for none
 	engine    *engine.Engine
 
 	requests atomic.Uint64
@@ -130,6 +132,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 			Bytes: max(opts.Tasks.Bytes, 0),
 		},
 	})
+	s.offers = newOffers(s)
 	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
 	s.nextID = 1
 	s.selfPipe = s.newSelfLocked() // nobody else has s yet
@@ -311,7 +314,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	sessions := s.beginClose()
 	for _, ses := range sessions {
 		if !ses.own { // this process may watch its tasks end
-			ses.goodbye()
+			ses.goodbyeWorker(ctx)
 		}
 	}
 	err := s.engine.Tasks.Shutdown(ctx)
@@ -395,6 +398,6 @@ func (s *Server) stops() bool {
 func (s *Server) introduction() message.Hello {
 	return message.Hello{
 		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(s.opts.Label), Devices: s.devices.Describe(),
-		Features: features(),
+		Features: s.features(),
 	}
 }

@@ -28,6 +28,11 @@ type ServerOptions struct {
 	// Registry has the functions that clients can call; nil for none. Borrowed. Endpoints that are registered later can
 	// be called at once.
 	Registry *Registry
+	// Offers decides which clients may offer endpoints whose functions they run themselves ([Client.Offer]): it gets the
+	// client and the names of the endpoints, and refuses them by an error. Nil refuses all, [AllowOffers] none. Other
+	// clients find no difference between such endpoints and those of the registry, so whoever may offer is trusted with
+	// what they send there. It is called by a client's reading goroutine and must not wait.
+	Offers func(client Peer, endpoints []string) error
 	// Interceptors stand in front of the functions: calls, tasks and streams of clients and of the server itself, the
 	// first one outermost.
 	Interceptors []Interceptor

@@ -123,12 +123,12 @@ func serverStats(s *Server, have *inventory, sessions []message.SessionInfo) mes
 
 func describeEndpoints(s *Server) []message.EndpointStats {
 	var list []message.EndpointStats
-	for _, d := range s.registry.list() {
+	for _, d := range s.endpoints() {
 		q := d.Latency.Quantiles(0.5, 0.9, 0.99)
 		list = append(list, message.EndpointStats{
 			Name: d.Name, Calls: d.Calls.Load(), CacheHits: d.Hits.Load(), Uncached: d.Uncached.Load(), Failures: d.Failures.Load(),
 			Runs: d.Latency.Count.Load(), Errors: d.Latency.Failed.Load(), Total: int64(d.Latency.Total.Load()),
-			P50: int64(q[0]), P90: int64(q[1]), P99: int64(q[2]),
+			P50: int64(q[0]), P90: int64(q[1]), P99: int64(q[2]), Workers: uint64(d.Workers()),
 		})
 	}
 	return list
@@ -172,10 +172,12 @@ func describeSessions(s *Server, have *inventory) []message.SessionInfo {
 
 // describe is what is known of a session without what it holds.
 func (ses *session) describe() message.SessionInfo {
+	offers, _ := ses.offerings()
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	peer := ses.conn.Peer()
 	return message.SessionInfo{
 		Session: ses.id, Self: ses.own, PID: peer.PID, UID: peer.UID, Label: ses.label, Since: ses.since.UnixNano(), Requests: uint64(len(ses.running)),
+		Offers: uint64(offers),
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/subscription"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -43,6 +44,7 @@ type session struct {
 	leases map[uint64]uint64 // to the request that took it; the reader's alone
 
 	events  subscription.Set
+	offers  *offering.Worker // guarded by mu; nil for a client that has never offered anything
 	streams streams
 
 	kept    transfer.Kept  // memory of arguments that stays mapped
@@ -226,6 +228,9 @@ func (ses *session) end() {
 	ses.cancel(errGone)
 	ses.conn.Close()
 	ses.events.Stop()
+	if w := ses.offered(); w != nil { // those who wait for its answers hold up requests of others
+		w.End()
+	}
 	leases := ses.giveUp()
 	// A function that does not heed its context holds up neither leases nor objects; one that it makes after all goes
 	// back too.

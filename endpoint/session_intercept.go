@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
@@ -34,7 +35,11 @@ func (r request) intercepted(ctx context.Context, kind InvocationKind, d *engine
 		if err := prepare(); err != nil {
 			return nil, err
 		}
-		return reflect.ValueOf(a.Value).Elem().Interface(), nil
+		in := reflect.ValueOf(a.Value).Elem().Interface()
+		if passed, ok := in.(*offering.Arguments); ok { // a worker decodes them to its types
+			return a.DecodePassedOn(passed.Raw)
+		}
+		return in, nil
 	}
 	ran := false
 	err = call.through(ctx, r.session.server.intercept, func(ctx context.Context) error {
@@ -60,11 +65,7 @@ func (r request) intercepted(ctx context.Context, kind InvocationKind, d *engine
 
 // invocation is a call of this session as interceptors see it.
 func (r request) invocation(kind InvocationKind, d *engine.Definition) *Invocation {
-	peer := r.session.conn.Peer()
-	return &Invocation{
-		Endpoint: d.Name, Kind: kind, Metadata: r.metadata,
-		Peer: Peer{PID: peer.PID, UID: peer.UID, GID: peer.GID, Session: r.session.id, Label: r.session.label},
-	}
+	return &Invocation{Endpoint: d.Name, Kind: kind, Metadata: r.metadata, Peer: r.session.peer()}
 }
 
 // around has the run of a submitted task go through the server's interceptors; nil where there are none.

@@ -102,8 +102,9 @@ func (ses *session) checkID(id uint64) error {
 	}
 	ses.mu.Lock()
 	_, running := ses.running[id]
+	offers := ses.offers
 	ses.mu.Unlock()
-	if running || ses.events.Has(id) {
+	if running || ses.events.Has(id) || offers != nil && offers.Has(id) {
 		return fmt.Errorf("%w: request %d was sent before and is not over", wire.ErrProtocol, id)
 	}
 	return nil
@@ -159,7 +160,7 @@ func (w *work) takeSlabs() (err error) {
 
 // find finds the endpoint of a call. Where it cannot, the operation says why.
 func (w *work) find() bool {
-	if w.r.callee = w.session.server.registry.lookup(w.r.call.Endpoint); w.r.callee == nil {
+	if w.r.callee = w.session.server.lookup(w.r.call.Endpoint); w.r.callee == nil {
 		return false
 	}
 	if plain(w.r.callee) {

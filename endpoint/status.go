@@ -27,6 +27,9 @@ var (
 	ErrPermission = status.ErrPermission
 	// ErrUnavailable is an owner that is not there, or went away before it answered.
 	ErrUnavailable = status.ErrUnavailable
+	// ErrWorkerGone is a call whose worker went away before it answered ([Client.Offer]): whether the function ran is not
+	// known, and nobody calls it again.
+	ErrWorkerGone = status.ErrWorkerGone
 	// ErrLimit is a request refused because a limit is reached: clients, requests in flight, bytes.
 	ErrLimit = status.ErrLimit
 	// ErrStale is a handle whose version is gone at the owner, or a managed object that is gone.

@@ -28,6 +28,7 @@ type worker struct {
 	refs     map[string]*endpoint.Ref[any]
 	touched  *tensor.Tensor
 	roles    roles
+	work     *endpoint.Offer
 	open     []*tensor.Tensor // results that nobody closes
 	drafts   map[string]*endpoint.VersionWriter
 }
@@ -80,6 +81,8 @@ func (w *worker) do(do command) (answer, error) {
 		return w.role(ctx, do)
 	case "pages", "serve pages":
 		return w.pages(ctx, do)
+	case "take offers", "work", "withdraw work":
+		return w.offers(ctx, do)
 	case "ran":
 		return answer{Version: w.counts.get(do.Key)}, nil
 	case "count":

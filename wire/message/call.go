@@ -97,6 +97,26 @@ type EndpointInfo struct {
 	OutFields []FieldInfo `cbor:"13,keyasint,omitempty"`
 	// Uncached counts calls that would have been cached, had not an argument been in memory that may still be written.
 	Uncached uint64 `cbor:"14,keyasint,omitempty"`
+	// Workers are the clients that run its function, by [OpOffer]; none for an endpoint of the server's own.
+	Workers []EndpointWorker `cbor:"15,keyasint,omitempty"`
+}
+
+// EndpointWorker is a client that runs the function of an endpoint.
+type EndpointWorker struct {
+	// Session is its connection.
+	Session uint64 `cbor:"1,keyasint"`
+	// PID is the process, as the kernel told it to the server.
+	PID int32 `cbor:"2,keyasint,omitempty"`
+	// UID is its user.
+	UID uint32 `cbor:"3,keyasint,omitempty"`
+	// Label is its name for people.
+	Label string `cbor:"4,keyasint,omitempty"`
+	// Running is how many calls it has that it has not answered, of all endpoints that it offered together.
+	Running uint64 `cbor:"5,keyasint,omitempty"`
+	// Most is how many it takes at once.
+	Most uint64 `cbor:"6,keyasint,omitempty"`
+	// Since is when it connected, in nanoseconds since 1970, UTC.
+	Since int64 `cbor:"7,keyasint,omitempty"`
 }
 
 // FieldInfo describes a field of a map with certain keys, which is a Go struct.

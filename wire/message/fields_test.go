@@ -43,12 +43,13 @@ type messageField struct {
 // eventsOf are the bodies of the events of each operation that has some.
 var eventsOf = map[Op]string{
 	OpAcquire: "event", OpWatch: "event", OpTaskWatch: "task-event", OpObjectWatch: "object-gone", OpStream: "stream-item",
+	OpOffer: "offer-event",
 }
 
 var (
 	mapRule      = regexp.MustCompile(`(?ms)^([a-z0-9-]+) = \{\n(.*?)^\}`)
 	fieldLine    = regexp.MustCompile(`(?m)^  (\? )?(\d+): (.*),\s*; ([a-z0-9-]+)$`)
-	numberLine   = regexp.MustCompile(`(?m)^(op|code|event|task-event|load)-([a-z-]+) = (\d+)$`)
+	numberLine   = regexp.MustCompile(`(?m)^(op|code|event|task-event|offer-event|load)-([a-z-]+) = (\d+)$`)
 	operationRow = regexp.MustCompile(`(?m)^\| (\d+) \| ([a-z ]+) \|([a-z -]*)\|([a-z, -]*)\|[^|]*\|$`)
 )
 

@@ -1,6 +1,10 @@
 package message
 
-import "github.com/sharedtensor/sharedtensor/wire"
+import (
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/wire"
+)
 
 // callSamples are the messages of calls, tasks, objects, streams and the server.
 func callSamples() []sample {
@@ -37,6 +41,8 @@ func callSamples() []sample {
 	held := object
 	held.Sessions, held.Devices = 2, []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}}
 	held.Holders = []ObjectHolder{{Session: 3, Refs: 2, PID: 4243, UID: 1000, Label: "worker", Since: 1_700_000_000_000_000_001}, {Session: 4, Refs: 1}}
+	worked := EndpointInfo{Name: "scale", SingleFlight: true, Workers: []EndpointWorker{
+		{Session: 5, PID: 4245, UID: 1000, Label: "worker", Running: 2, Most: 8, Since: 1_700_000_000_000_000_003}, {Session: 6}}}
 	return []sample{
 		{"call", wire.KindRequest, OpCall, 1, &Call{Endpoint: "load", Args: args, Handles: promised}},
 		{"call-least", wire.KindRequest, OpCall, 0, &Call{Endpoint: "load"}},
@@ -87,5 +93,20 @@ func callSamples() []sample {
 		{"release-objects-tokens", wire.KindRequest, OpObjectRelease, 0, &ReleaseObjects{IDs: []string{"a1", "b2"}, Tokens: []uint64{17, 0}}},
 		{"objects-released-tokens", wire.KindResponse, OpObjectRelease, 0, &ObjectsReleased{Objects: []ObjectReleased{
 			{ID: "a1", Released: true, Refs: 1, Token: 17}, {ID: "b2", Released: true, Destroyed: true, Token: 9}}}},
+		{"offer", wire.KindRequest, OpOffer, 0, &Offer{Endpoints: []EndpointInfo{{Name: "scale", Cache: true, SingleFlight: true, Timeout: 5_000_000_000,
+			In: "x, factor", Out: "Tensor", InFields: []FieldInfo{{Name: "x", Type: "Tensor"}, {Name: "factor", Type: "float", Optional: true}}},
+			{Name: "steps", Stream: true}}, Calls: 8}},
+		{"offer-least", wire.KindRequest, OpOffer, 0, &Offer{Endpoints: []EndpointInfo{{Name: "scale"}}}},
+		{"offering", wire.KindResponse, OpOffer, 0, &Offering{Calls: 8}},
+		{"offer-event", wire.KindEvent, OpOffer, 1, &OfferEvent{Kind: OfferCall, Call: 3, Endpoint: "scale", Args: args, Handles: named,
+			Timeout: 5 * time.Second}},
+		{"offer-event-cancel", wire.KindEvent, OpOffer, 0, &OfferEvent{Kind: OfferCancel, Call: 3, Reason: "the caller left"}},
+		{"answer", wire.KindRequest, OpAnswer, 1, &Answer{Call: 3, Value: value, Handles: handles}},
+		{"answer-more", wire.KindRequest, OpAnswer, 0, &Answer{Call: 4, Value: value, More: true}},
+		{"answer-error", wire.KindRequest, OpAnswer, 0, &Answer{Call: 3, Error: &Error{Code: CodeApplication, Message: "quota", Type: "quota"}}},
+		{"answered", wire.KindResponse, OpAnswer, 0, &Answered{}},
+		{"endpoints-listed-workers", wire.KindResponse, OpEndpoints, 0, &EndpointsListed{Endpoints: []EndpointInfo{worked}}},
+		{"server-info-offers", wire.KindResponse, OpServerInfo, 0, &ServerInfo{Server: "8c1f",
+			Endpoints: []EndpointStats{{Name: "scale", Workers: 2}}, Sessions: []SessionInfo{{Session: 5, Offers: 2}}}},
 	}
 }

@@ -36,6 +36,11 @@ const (
 	OpServerInfo Op = 34
 	// OpReturnSlabs gives slabs of results back, where [FeaturePool] was agreed: [ReturnSlabs], [SlabsReturned].
 	OpReturnSlabs Op = 35
+	// OpOffer offers endpoints whose functions the client runs, where [FeatureOffer] was agreed, and sends an [OfferEvent]
+	// for each call of one until [OpUnwatch]: [Offer], [Offering].
+	OpOffer Op = 36
+	// OpAnswer answers a call that came by an [OfferEvent]: [Answer], [Answered].
+	OpAnswer Op = 37
 
 	// OpSubmit starts a call as a task: [Call], [TaskInfo].
 	OpSubmit Op = 64
@@ -83,7 +88,7 @@ const (
 var opNames = [...]string{
 	OpPing: "ping", OpAcquire: "acquire", OpRelease: "release", OpPublish: "publish", OpWithdraw: "withdraw",
 	OpList: "list", OpInfo: "info", OpWatch: "watch", OpUnwatch: "unwatch",
-	OpCall: "call", OpEndpoints: "endpoints", OpServerInfo: "server info", OpReturnSlabs: "return slabs",
+	OpCall: "call", OpEndpoints: "endpoints", OpServerInfo: "server info", OpReturnSlabs: "return slabs", OpOffer: "offer", OpAnswer: "answer",
 	OpSubmit: "submit", OpTask: "task", OpTaskWait: "wait for task", OpTaskResult: "task result", OpTaskCancel: "cancel task",
 	OpTasks: "tasks", OpTaskWatch: "watch tasks", OpInvalidateCall: "invalidate call", OpInvalidateEndpoint: "invalidate endpoint",
 	OpObjectInfo: "object info", OpObjectRelease: "release object",

@@ -197,6 +197,8 @@ type EndpointStats struct {
 	Total int64 `cbor:"10,keyasint,omitempty"`
 	// Uncached counts calls that would have been cached, had not an argument been in memory that may still be written.
 	Uncached uint64 `cbor:"11,keyasint,omitempty"`
+	// Workers is how many clients run the function; 0 for an endpoint of the server's own.
+	Workers uint64 `cbor:"12,keyasint,omitempty"`
 }
 
 // SessionInfo is a client and what it holds.
@@ -223,6 +225,8 @@ type SessionInfo struct {
 	Self bool `cbor:"10,keyasint,omitempty"`
 	// References are the objects that it refers to, the largest first; not all where those are many.
 	References []Reference `cbor:"11,keyasint,omitempty"`
+	// Offers is how many endpoints it offers.
+	Offers uint64 `cbor:"12,keyasint,omitempty"`
 }
 
 // Reference is a session's hold on a managed object.

@@ -10,15 +10,15 @@ import (
 
 // Bounds of what is told of a type: how deep, how many fields, and how much of each name.
 const (
-	describedDepth  = 4
-	describedFields = 256
-	describedBytes  = 128
+	DescribedDepth  = 4
+	DescribedFields = 256
+	DescribedBytes  = 128
 )
 
 // DescribeFields lists the fields of the struct that t is or holds; none where there is no such struct.
 func DescribeFields(t reflect.Type) []message.FieldInfo {
-	left := describedFields
-	return fieldsBelow(t, describedDepth, &left)
+	left := DescribedFields
+	return fieldsBelow(t, DescribedDepth, &left)
 }
 
 func fieldsBelow(t reflect.Type, depth int, left *int) (list []message.FieldInfo) {
@@ -93,8 +93,8 @@ func optional(t reflect.Type, f field) bool {
 
 // Clipped is a name as it is told of a type, cut where it is long.
 func Clipped(text string) string {
-	if len(text) <= describedBytes {
+	if len(text) <= DescribedBytes {
 		return text
 	}
-	return strings.ToValidUTF8(text[:describedBytes], "") + "…"
+	return strings.ToValidUTF8(text[:DescribedBytes], "") + "…"
 }

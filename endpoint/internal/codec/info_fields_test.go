@@ -76,13 +76,13 @@ func TestFieldsAreBounded(t *testing.T) {
 		require.Equal(t, "next", list[0].Name)
 		depth++
 	}
-	require.Equal(t, describedDepth, depth)
+	require.Equal(t, DescribedDepth, depth)
 
 	var many []reflect.StructField
-	for i := range describedFields + 10 {
+	for i := range DescribedFields + 10 {
 		many = append(many, reflect.StructField{Name: "F" + strings.Repeat("a", i), Type: reflect.TypeFor[int]()})
 	}
 	list := DescribeFields(reflect.StructOf(many))
-	require.Len(t, list, describedFields)
-	require.LessOrEqual(t, len(list[describedFields-1].Name), describedBytes+len("…"))
+	require.Len(t, list, DescribedFields)
+	require.LessOrEqual(t, len(list[DescribedFields-1].Name), DescribedBytes+len("…"))
 }

@@ -46,6 +46,12 @@ func (e *Engine) NewArguments(a *Arguments, d *Definition, in *message.CallParts
 	return e.decodeArguments(a, d, in.Args, storages)
 }
 
+// ArgumentsOf decodes arguments whose memory is mapped. It takes the storages.
+func (e *Engine) ArgumentsOf(d *Definition, raw message.RawMessage, storages []*tensor.Storage) (*Arguments, error) {
+	a := &Arguments{names: make([]string, len(storages))}
+	return a, e.decodeArguments(a, d, raw, storages)
+}
+
 // decodeArguments decodes the arguments of a call into a; none at all are a struct or map without fields. It takes the
 // storages.
 func (e *Engine) decodeArguments(a *Arguments, d *Definition, raw message.RawMessage, storages []*tensor.Storage) (err error) {
@@ -69,6 +75,17 @@ func (e *Engine) decodeArguments(a *Arguments, d *Definition, raw message.RawMes
 	a.raw, a.Storages, a.Value, a.made = raw, storages, value, made
 	decoded = true
 	return nil
+}
+
+// DecodePassedOn decodes arguments that go on to a worker as they are, for those who want to see them: as values of no
+// certain type. What is made is closed with the arguments.
+func (a *Arguments) DecodePassedOn(raw message.RawMessage) (any, error) {
+	var in any
+	made, err := codec.DecodePayload(raw, a.Storages, &in, false)
+	if err == nil {
+		a.made = append(a.made, made...)
+	}
+	return in, err
 }
 
 // keyed reports whether values of t may be maps of names.

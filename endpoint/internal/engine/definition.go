@@ -22,6 +22,8 @@ type Definition struct {
 	In, Out reflect.Type // of its argument and its result
 	Options options      // how it runs
 
+	// Describe says what it is, where that is not to be seen from In and Out; nil for most.
+	Describe func() message.EndpointInfo
 	// Decode makes the argument, a pointer to In, and returns what has to be closed when it is done with.
 	Decode func(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error)
 	// Invoke calls the function.
@@ -36,6 +38,17 @@ type Definition struct {
 	Uncached   atomic.Uint64 // calls that were not cached because of the memory of their arguments
 	RecentTime pace          // what calls took of late
 }
+
+// Workers is how many clients run the function; 0 where the server does.
+func (d *Definition) Workers() int {
+	if d.Describe == nil {
+		return 0
+	}
+	return len(d.Describe().Workers)
+}
+
+// Streams reports whether the results come one by one.
+func (d *Definition) Streams() bool { return d.Stream != nil }
 
 // options are how an endpoint runs.
 type options struct {

@@ -70,5 +70,10 @@ func New(c Config) *Engine {
 	return e
 }
 
+// NewRunner returns an engine that only runs functions: it has no cache and no tasks.
+func NewRunner(c Config) *Engine {
+	return &Engine{log: c.Log, devices: c.Devices, frame: c.Frame, Objects: objects{server: c.Server}}
+}
+
 // Trim drops cached results that nobody has, of so many bytes, and reports whether there were any.
 func (e *Engine) Trim(bytes int64) bool { return e.Results.Trim(bytes) > 0 }

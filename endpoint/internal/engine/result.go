@@ -109,3 +109,17 @@ func CheckLasting(kind string, kept bool) error {
 		Requires: "a managed endpoint, or memory that outlives its owner (cuda-fd)",
 	})
 }
+
+// CheckSettled refuses memory of another process, as a result, that ends with that process, or that somebody could
+// still open for writing.
+func CheckSettled(kind string, s *tensor.Storage) error {
+	if kind == string(driver.CUDAIPC) {
+		return status.Capability(&driver.UnsupportedError{
+			Feature: "a worker's result in memory of kind " + kind, Requires: "memory that outlives its owner (cuda-fd)",
+		})
+	}
+	if f, can := s.Memory().(driver.Freezer); can && !f.Frozen() {
+		return fmt.Errorf("%w: the worker has to seal the memory of a result against new writers", status.ErrPermission)
+	}
+	return nil
+}

@@ -120,8 +120,15 @@ func (e *Engine) invoke(ctx context.Context, d *Definition, a *Arguments) (r *Re
 	return r, nil
 }
 
-// Encode makes a result of a value, of which it takes the tensors.
+// Encode makes a result of a value, of which it takes the tensors. A payload is encoded already.
 func (e *Engine) Encode(value any) (*Result, error) {
+	if p, ok := value.(*codec.Payload); ok {
+		if err := e.fits(p); err != nil {
+			p.Close()
+			return nil, err
+		}
+		return newResult(*p), nil
+	}
 	defer codec.CloseValue(value) // the payload has references of its own
 	p, err := codec.EncodePayload(value)
 	if err != nil {

@@ -39,6 +39,10 @@ const (
 	KeptBytes     Name = "kept_bytes"
 	Slabs         Name = "slabs"
 	SlabBytes     Name = "slab_bytes"
+	Offers        Name = "offers"
+	OfferBytes    Name = "offer_bytes"
+	WorkerCalls   Name = "worker_calls"
+	WorkerTime    Name = "worker_seconds"
 )
 
 // Refusals count what was refused, by limit.

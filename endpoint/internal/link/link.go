@@ -28,7 +28,9 @@ type Link struct {
 	// Keeps: the owner keeps memory of arguments, and Known is what the client knows of that.
 	Keeps bool
 	Known transfer.Known
-	pools bool // the owner uses memory of results again
+	// Offers: the owner takes offers of endpoints.
+	Offers bool
+	pools  bool // the owner uses memory of results again
 
 	// Slabs are those of the owner's results that are mapped here.
 	Slabs transfer.SlabMappings
@@ -52,6 +54,7 @@ func Handshake(ctx context.Context, conn *wire.Conn, hello message.Hello) (*Link
 	}
 	l := makeLink(conn, agreed.Peer)
 	l.Keeps = agreed.Has(message.FeatureKeep)
+	l.Offers = agreed.Has(message.FeatureOffer)
 	if agreed.Has(message.FeaturePool) {
 		l.pools = true
 		l.Slabs.Allow(func() { l.returnSlabs(l.Slabs.Back()) })

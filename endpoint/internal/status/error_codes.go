@@ -59,6 +59,7 @@ var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeResourceExhausted, Type: "model too large", Err: module.ErrTooLarge},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "unavailable", Err: ErrUnavailable, Class: true},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "loading", Err: ErrLoading},
+	message.CodeRow{Code: message.CodeUnavailable, Type: "worker gone", Err: ErrWorkerGone},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "memory busy", Err: driver.ErrBusy},
 	message.CodeRow{Code: message.CodeUnavailable, Type: "cache closed", Err: cache.ErrClosed},
 	message.CodeRow{Code: message.CodeCanceled, Type: "abandoned", Err: cache.ErrAbandoned},

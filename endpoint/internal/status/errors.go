@@ -42,6 +42,9 @@ var (
 	ErrPermission = os.ErrPermission
 	// ErrUnavailable is an owner that is not there, or went away before it answered.
 	ErrUnavailable = errors.New("no owner is serving")
+	// ErrWorkerGone is a call whose worker went away before it answered ([Client.Offer]): whether the function ran is not
+	// known, and nobody calls it again.
+	ErrWorkerGone = errors.New("worker gone")
 	// ErrLimit is a request refused because a limit is reached: clients, requests in flight, bytes.
 	ErrLimit = errors.New("limit reached")
 	// ErrStale is a handle whose version is gone at the owner, or a managed object that is gone.

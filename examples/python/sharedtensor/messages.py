@@ -38,6 +38,20 @@ class Acquired(Message):
 
 
 @dataclass(kw_only=True, slots=True)
+class Answer(Message):
+    call: U64
+    value: Any = None
+    handles: list[Handle] = field(default_factory=list)
+    error: ErrorMessage | None = None
+    more: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class Answered(Message):
+    pass
+
+
+@dataclass(kw_only=True, slots=True)
 class Call(Message):
     endpoint: str
     args: Any = None
@@ -81,6 +95,7 @@ class EndpointInfo(Message):
     in_fields: list[FieldInfo] = field(default_factory=list)
     out_fields: list[FieldInfo] = field(default_factory=list)
     uncached: U64 = 0
+    workers: list[EndpointWorker] = field(default_factory=list)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -96,6 +111,18 @@ class EndpointStats(Message):
     failures: U64 = 0
     total: Size = 0
     uncached: U64 = 0
+    workers: U64 = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class EndpointWorker(Message):
+    session: U64
+    pid: I32 = 0
+    uid: U32 = 0
+    label: str = ""
+    running: U64 = 0
+    most: U64 = 0
+    since: I64 = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -367,6 +394,28 @@ class ObjectsReleased(Message):
 
 
 @dataclass(kw_only=True, slots=True)
+class Offer(Message):
+    endpoints: list[EndpointInfo]
+    calls: U64 = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class OfferEvent(Message):
+    kind: OfferEventKind
+    call: U64
+    endpoint: str = ""
+    args: Any = None
+    handles: list[Handle] = field(default_factory=list)
+    timeout: Size = 0
+    reason: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
+class Offering(Message):
+    calls: U64
+
+
+@dataclass(kw_only=True, slots=True)
 class Origin(Message):
     pid: I32 = 0
     uid: U32 = 0
@@ -520,6 +569,7 @@ class SessionInfo(Message):
     requests: U64 = 0
     self: bool = False
     references: list[Reference] = field(default_factory=list)
+    offers: U64 = 0
 
 
 @dataclass(kw_only=True, slots=True)

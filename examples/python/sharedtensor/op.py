@@ -34,6 +34,8 @@ class Op(IntEnum):
     ENDPOINTS = 33
     SERVER_INFO = 34
     RETURN_SLABS = 35
+    OFFER = 36
+    ANSWER = 37
     SUBMIT = 64
     TASK = 65
     WAIT_FOR_TASK = 66
@@ -66,6 +68,13 @@ class TaskEventKind(IntEnum):
     LISTED = 1
     CHANGED = 2
     MISSED = 3
+
+
+class OfferEventKind(IntEnum):
+    """What a worker is told."""
+
+    CALL = 1
+    CANCEL = 2
 
 
 HOST = 1

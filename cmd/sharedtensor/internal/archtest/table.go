@@ -88,12 +88,19 @@ var Table = []Row{
 		},
 	},
 	{
+		Package: "endpoint/internal/offering",
+		Ours: []string{
+			"driver", "tensor", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
+			"endpoint/internal/transfer", "endpoint/internal/limits", "endpoint/internal/engine",
+		},
+	},
+	{
 		Package: "endpoint",
 		Ours: []string{
 			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "cache", "task", "task/panics",
 			"endpoint/internal/status", "endpoint/internal/codec", "endpoint/internal/unixsock", "endpoint/internal/transfer", "endpoint/internal/inproc",
 			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/subscription", "endpoint/internal/link",
-			"endpoint/internal/engine",
+			"endpoint/internal/engine", "endpoint/internal/offering",
 		},
 	},
 	{Package: "endpoint/intercept", Ours: []string{"endpoint"}},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -22,7 +23,8 @@ func newEndpointsCommand() *cobra.Command {
 		Short: "List the functions that the owner has",
 		Long: `List the functions that the owner has registered: what each takes, as call is told it, the Go type of its result, and how it
 runs. Fields in brackets may be left out. With names every field of argument and result is listed, also those of fields. A cached
-endpoint returns the result of an equal call before; what makes calls equal is its key, or else all arguments.`,
+endpoint returns the result of an equal call before; what makes calls equal is its key, or else all arguments. The function of an
+endpoint with workers is run by these processes, which have offered it.`,
 		Example: "  sharedtensor endpoints\n  sharedtensor endpoints build_model --json",
 		RunE: func(c *cobra.Command, names []string) error {
 			return o.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
@@ -67,12 +69,33 @@ func listedEndpoints(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Cl
 }
 
 func endpointTable(list []endpoint.EndpointInfo) *term.Table {
-	t := term.NewTable(term.Column{Title: "NAME", Give: 1}, term.Column{Title: "TAKES", Give: 3}, term.Column{Title: "RETURNS", Give: 3},
-		term.Column{Title: "OPTIONS", Give: 2})
+	columns := []term.Column{{Title: "NAME", Give: 1}, {Title: "TAKES", Give: 3}, {Title: "RETURNS", Give: 3}, {Title: "OPTIONS", Give: 2}}
+	offered := slices.ContainsFunc(list, func(e endpoint.EndpointInfo) bool { return len(e.Workers) > 0 })
+	if offered {
+		columns = append(columns, term.Column{Title: "WORKERS", Give: 2})
+	}
+	t := term.NewTable(columns...)
 	for _, e := range list {
-		t.Add(e.Name, takes(e), shortType(e.Out), endpointOptions(e))
+		cells := []string{e.Name, takes(e), shortType(e.Out), endpointOptions(e)}
+		if offered {
+			cells = append(cells, workerNames(e))
+		}
+		t.Add(cells...)
 	}
 	return t
+}
+
+// workerNames are the processes that run the function of an endpoint, as "label (pid), pid"; empty where it is the
+// owner itself.
+func workerNames(e endpoint.EndpointInfo) string {
+	words := make([]string, len(e.Workers))
+	for i, w := range e.Workers {
+		words[i] = strconv.Itoa(int(w.PID))
+		if w.Label != "" {
+			words[i] = w.Label + " (" + words[i] + ")"
+		}
+	}
+	return strings.Join(words, ", ")
 }
 
 // takes is what call is told of an argument: its fields, or its type where it has none.
@@ -104,6 +127,9 @@ func printEndpoints(w io.Writer, list []endpoint.EndpointInfo) error {
 		addFields(t, e.InFields, "    ")
 		t.Add("  returns", shortType(e.Out))
 		addFields(t, e.OutFields, "    ")
+		for _, w := range e.Workers {
+			t.Add("  worker", strconv.Itoa(int(w.PID)), fmt.Sprintf("%s, session %d, runs %d of %d calls", w.Label, w.Session, w.Running, w.Most))
+		}
 		if e.Uncached > 0 {
 			t.Add("  not cached", fmt.Sprintf("%d calls", e.Uncached), "with tensors that may still be written")
 		}

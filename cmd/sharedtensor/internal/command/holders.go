@@ -22,7 +22,7 @@ type holding struct {
 	// Version is that of a model, Object the id of an object.
 	Version uint64 `json:"version,omitempty"`
 	Object  string `json:"object,omitempty"`
-	// State is "object" for an object.
+	// State is "object" for an object, "offered" for an endpoint that the session offers.
 	State string `json:"state"`
 	Bytes int64  `json:"bytes"`
 	// Leases of an object are references.
@@ -38,7 +38,7 @@ func newHoldersCommand() *cobra.Command {
 		Long: `List the sessions that hold a version of a model or a managed object: who they are, what they hold and since when. A session
 is one connection of a process. As long as something has a holder, its memory stays. What is listed are the models of these
 names, the objects of these endpoints and the objects with these ids, of which a beginning is enough; without any,
-everything that is held.`,
+everything that is held. Endpoints whose functions are run by other processes than the owner are listed with those, as offered.`,
 		Example: "  sharedtensor holders\n  sharedtensor holders llm --json\n  sharedtensor holders build_model\n  sharedtensor holders 5d41402a",
 		RunE: func(c *cobra.Command, words []string) error {
 			return o.WithOwner(c.Context(), func(ctx context.Context, client *endpoint.Client) error {
@@ -71,25 +71,36 @@ func askHoldings(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Client
 	if err != nil {
 		return nil, err
 	}
+	endpoints, err := client.Endpoints(ctx)
+	if err != nil {
+		return nil, err
+	}
 	objects, err := client.Objects(ctx)
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) { // an older owner tells nothing of objects
 		return nil, err
 	}
 	if len(words) > 0 {
-		if models, objects, err = meant(ctx, client, words, models, objects); err != nil {
+		if models, objects, err = meant(client, words, models, objects, endpoints); err != nil {
 			return nil, err
 		}
+		endpoints = slices.DeleteFunc(endpoints, func(e endpoint.EndpointInfo) bool { return !slices.Contains(words, e.Name) })
 	}
-	return append(holdings(models), objectHoldings(objects)...), nil
+	return append(append(holdings(models), objectHoldings(objects)...), offerHoldings(endpoints)...), nil
+}
+
+// offerHoldings are the workers of the endpoints that are offered.
+func offerHoldings(endpoints []endpoint.EndpointInfo) (list []holding) {
+	for _, e := range endpoints {
+		for _, w := range e.Workers {
+			list = append(list, holding{Name: e.Name, State: "offered", Holder: endpoint.Holder{Process: w.Process, Session: w.Session, Since: w.Since}})
+		}
+	}
+	return list
 }
 
 // meant selects what the words mean. A word that means nothing is an error.
-func meant(ctx context.Context, client *endpoint.Client, words []string,
-	models []endpoint.ModelInfo, objects []endpoint.ObjectInfo) ([]endpoint.ModelInfo, []endpoint.ObjectInfo, error) {
-	endpoints, err := client.Endpoints(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
+func meant(client *endpoint.Client, words []string,
+	models []endpoint.ModelInfo, objects []endpoint.ObjectInfo, endpoints []endpoint.EndpointInfo) ([]endpoint.ModelInfo, []endpoint.ObjectInfo, error) {
 	ids := map[string]bool{}
 	for _, word := range words {
 		known := slices.ContainsFunc(models, func(m endpoint.ModelInfo) bool { return m.Name == word }) ||
@@ -147,7 +158,7 @@ func holdingTable(list []holding, now time.Time) *term.Table {
 		term.Column{Title: "LEASES", Align: term.Right}, term.Column{Title: "SINCE", Align: term.Right}, term.Column{Title: "LABEL", Give: 2})...)
 	for _, h := range list {
 		cells := []string{h.Name, "-", h.State}
-		if h.Object == "" {
+		if h.Version > 0 {
 			cells[1] = strconv.FormatUint(h.Version, 10)
 		}
 		if objects {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
 	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/term"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
 const serveHelp = `Load models into shared memory and own them: every process of this host that may connect to the socket
@@ -39,6 +40,7 @@ type serveFlags struct {
 	socket, device string
 	retain         int
 	uids           []uint
+	offers         bool
 	grace          time.Duration
 	level          string
 	pythonTies     bool
@@ -67,12 +69,21 @@ func newServeCommand() *cobra.Command {
 	f.StringVar(&o.socket, "socket", "", "path of the socket to listen on (default: see sharedtensor --help)")
 	f.IntVar(&o.retain, "retain", 0, "how many superseded versions of each name to keep though nobody reads them")
 	f.UintSliceVar(&o.uids, "allow-uid", nil, "also let processes of this user id connect, which may publish too")
+	f.BoolVar(&o.offers, "offers", false, "let processes offer functions that they run themselves for others to call (workers)")
 	f.DurationVar(&o.grace, "grace", 10*time.Second, "how long requests in flight may take to end when the owner stops")
 	f.StringVar(&o.level, "log-level", "info", "what to log on standard error: debug, info, warn or error")
 	cli.DeviceFlag(c, &o.device)
 	pythonTiesFlag(c, &o.pythonTies)
 	_ = c.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
+}
+
+// permitted is who may offer endpoints.
+func (o *serveFlags) permitted() func(endpoint.Peer, []string) error {
+	if o.offers {
+		return endpoint.AllowOffers
+	}
+	return nil
 }
 
 // check refuses flags that make no sense.

@@ -68,7 +68,8 @@ func bindOwner(o serveFlags, dev driver.Device, uids []uint32, log *slog.Logger)
 	}
 	opts := endpoint.ServerOptions{
 		Socket: o.socket, Listener: listener, Devices: []driver.Device{dev}, Retain: o.retain, AllowUIDs: uids,
-		Label: "sharedtensor serve", Logger: log,
+		Offers: o.permitted(),
+		Label:  "sharedtensor serve", Logger: log,
 	}
 	if listener != nil && o.socket != "" && o.socket != listener.Addr().String() {
 		err := fmt.Errorf("%w: the service manager hands over %s, which is not --socket %s: leave --socket out",

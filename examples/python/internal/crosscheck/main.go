@@ -29,7 +29,8 @@ var messages = []any{
 	message.InfoResult{}, message.Watch{}, message.Unwatch{}, message.Event{}, message.Call{}, message.Returned{}, message.EndpointsListed{}, message.ServerInfo{},
 	message.Task{}, message.TaskInfo{}, message.TaskCancelled{}, message.Tasks{}, message.TasksListed{}, message.WatchTasks{}, message.TaskEvent{},
 	message.InvalidateEndpoint{}, message.Invalidated{}, message.Object{}, message.ObjectInfo{}, message.Objects{}, message.ObjectsListed{}, message.ReleaseObjects{},
-	message.ObjectsReleased{}, message.ObjectGone{}, message.StreamItem{}, message.StreamMore{},
+	message.ObjectsReleased{}, message.ObjectGone{}, message.StreamItem{}, message.StreamMore{}, message.Offer{}, message.Offering{}, message.OfferEvent{},
+	message.Answer{},
 }
 
 func main() {

@@ -1,0 +1,188 @@
+package offering
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// description is what a worker says of an endpoint, as it is kept.
+type description struct {
+	info    message.EndpointInfo
+	encoded []byte // two of them are the same endpoint if these are the same bytes
+}
+
+// describe checks what a worker says of an endpoint and keeps what counts.
+func describe(in message.EndpointInfo) (description, error) {
+	if err := catalog.CheckName(in.Name); err != nil {
+		return description{}, fmt.Errorf("offer %s: %w", status.Shown(in.Name), refused("%w", err))
+	}
+	info := message.EndpointInfo{
+		Name: in.Name, Task: in.Task, Managed: in.Managed, Stream: in.Stream, Cache: in.Cache, SingleFlight: in.SingleFlight && in.Cache,
+		Serialized: in.Serialized, Timeout: in.Timeout, In: in.In, Out: in.Out, InFields: in.InFields, OutFields: in.OutFields,
+	}
+	if err := check(&in); err != nil {
+		return description{}, fmt.Errorf("offer %q: %w", in.Name, err)
+	}
+	encoded, err := message.Marshal(&info)
+	return description{info, encoded}, err
+}
+
+// refused is the error of a description that makes no sense.
+func refused(format string, args ...any) error {
+	return status.Configuration(fmt.Errorf("%w: "+format, append([]any{status.ErrInvalid}, args...)...))
+}
+
+// check refuses a description that makes no sense.
+func check(in *message.EndpointInfo) error {
+	switch {
+	case in.Stream && (in.Task || in.Managed || in.Cache):
+		return refused("a stream is neither a task nor managed nor cached")
+	case in.CacheKey != "":
+		return refused("the owner does not know its types, and has keys of all arguments only: offer it without the cache key %s",
+			status.Shown(in.CacheKey))
+	case in.Timeout < 0:
+		return refused("a timeout of %v", time.Duration(in.Timeout))
+	}
+	for _, text := range []string{in.In, in.Out} {
+		if err := checkText(text); err != nil {
+			return err
+		}
+	}
+	for _, fields := range [][]message.FieldInfo{in.InFields, in.OutFields} {
+		left := codec.DescribedFields
+		if err := checkFields(fields, codec.DescribedDepth, &left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkText refuses what no name of a field or a type is.
+func checkText(text string) error {
+	if len(text) > codec.DescribedBytes+len("…") || strings.ContainsFunc(text, unicode.IsControl) {
+		return refused("the name %s in its description: at most %d printable bytes", status.Shown(text), codec.DescribedBytes)
+	}
+	return nil
+}
+
+func checkFields(list []message.FieldInfo, depth int, left *int) error {
+	if len(list) > 0 && depth == 0 {
+		return refused("its description has fields in more than %d levels", codec.DescribedDepth)
+	}
+	seen := map[string]bool{}
+	for _, f := range list {
+		if *left--; *left < 0 {
+			return refused("its description has more than %d fields", codec.DescribedFields)
+		}
+		switch {
+		case f.Name == "":
+			return refused("its description has a field without a name")
+		case seen[f.Name]:
+			return refused("its description has the field %s twice", status.Shown(f.Name))
+		}
+		seen[f.Name] = true
+		for _, text := range []string{f.Name, f.Type} {
+			if err := checkText(text); err != nil {
+				return err
+			}
+		}
+		if err := checkFields(f.Fields, depth-1, left); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describeAll checks an offer as a whole.
+func describeAll(list []message.EndpointInfo) (out []description, bytes int64, err error) {
+	if len(list) == 0 {
+		return nil, 0, refused("the offer has no endpoints")
+	}
+	seen := map[string]bool{}
+	for _, in := range list {
+		d, err := describe(in)
+		if err != nil {
+			return nil, 0, err
+		}
+		if seen[d.info.Name] {
+			return nil, 0, fmt.Errorf("offer %q: %w: it is in the offer twice", d.info.Name, status.ErrRegistered)
+		}
+		seen[d.info.Name] = true
+		bytes += int64(len(d.encoded))
+		out = append(out, d)
+	}
+	return out, bytes, nil
+}
+
+// Arguments are those of a call as they go to the worker.
+type Arguments struct {
+	// Raw is their encoding.
+	Raw message.RawMessage
+	// Storages are those that it refers to. Borrowed, as long as the call runs.
+	Storages []*tensor.Storage
+}
+
+// define makes an endpoint of the engine whose function a worker runs.
+func (e *endpoint) define() *engine.Definition {
+	in := &e.info
+	d := &engine.Definition{Name: in.Name, In: reflect.TypeFor[any](), Out: reflect.TypeFor[any](), Describe: e.describe, Decode: decodeArguments}
+	d.Options.Task, d.Options.Managed = in.Task, in.Managed
+	d.Options.Cached, d.Options.NoSingleFlight = in.Cache, in.Cache && !in.SingleFlight
+	d.Options.Timeout = time.Duration(in.Timeout)
+	if in.Stream {
+		d.Stream = e.stream
+		d.Invoke = engine.InvokeStream(d)
+	} else {
+		d.Invoke = e.call
+	}
+	return d
+}
+
+// decodeArguments holds the references in arguments against their storages, so that no worker gets what does not fit.
+func decodeArguments(raw message.RawMessage, storages []*tensor.Storage) (any, []interface{ Close() error }, error) {
+	if err := codec.CheckPassedOn(raw, storages); err != nil {
+		return nil, nil, err
+	}
+	var in any = &Arguments{Raw: raw, Storages: storages}
+	return &in, nil, nil
+}
+
+// describe says what the endpoint is, and which workers run it.
+func (e *endpoint) describe() message.EndpointInfo {
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	info := e.info
+	for _, o := range e.offers {
+		about := o.worker.about
+		about.Running, about.Most = uint64(o.running), uint64(o.most)
+		info.Workers = append(info.Workers, about)
+	}
+	return info
+}
+
+// countLocked checks how many endpoints there may be.
+func (t *Table) countLocked(w *Worker, endpoints int, bytes int64) error {
+	b := &t.Bounds
+	switch {
+	case w.offered+endpoints > b.Endpoints:
+		return limits.Exceeded(limits.Offers, "this client offers %d endpoints, %d more would be beyond %d", w.offered, endpoints, b.Endpoints)
+	case t.offered+endpoints > b.EndpointsTotal:
+		return limits.Exceeded(limits.Offers, "workers offer %d endpoints, %d more would be beyond %d", t.offered, endpoints, b.EndpointsTotal)
+	case w.bytes+bytes > b.Bytes:
+		return limits.Exceeded(limits.OfferBytes, "the descriptions of the endpoints that this client offers would have %d bytes, and may have %d", w.bytes+bytes, b.Bytes)
+	case t.bytes+bytes > b.BytesTotal:
+		return limits.Exceeded(limits.OfferBytes, "the descriptions of all endpoints that workers offer would have %d bytes, and may have %d", t.bytes+bytes, b.BytesTotal)
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// offerServer is a server of this process that takes offers, and a caller of it over the socket.
+func offerServer(t *testing.T, opts endpoint.ServerOptions) (*endpoint.Server, *endpoint.Client) {
+	t.Helper()
+	if opts.Offers == nil {
+		opts.Offers = endpoint.AllowOffers
+	}
+	s := serve(t, opts)
+	return s, overSocket(t, s)
+}
+
+// overSocket is a client of a server of this process, over the socket.
+func overSocket(t *testing.T, s *endpoint.Server) *endpoint.Client {
+	t.Helper()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: driversOf(testDevice(t))})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// offering offers the work of tests to a server.
+func offering(t *testing.T, s *endpoint.Server, counts *counters, opts endpoint.OfferOptions) *endpoint.Offer {
+	t.Helper()
+	o, err := overSocket(t, s).Offer(context.Background(), workRegistry(testDevice(t), counts), opts)
+	require.NoError(t, err)
+	return o
+}
+
+// refusedBy is how often a limit was in the way.
+func refusedBy(t *testing.T, c endpoint.Caller, name string) uint64 {
+	t.Helper()
+	info, err := c.ServerInfo(context.Background())
+	require.NoError(t, err)
+	for _, l := range info.Limits {
+		if l.Name == name {
+			return l.Refused
+		}
+	}
+	require.Fail(t, "no limit "+name)
+	return 0
+}
+
+// oneEndpoint is a registry with one endpoint.
+func oneEndpoint(t *testing.T, name string, opts ...endpoint.Option) *endpoint.Registry {
+	t.Helper()
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, name, func(context.Context, struct{}) (string, error) { return name, nil }, opts...))
+	return r
+}
+
+func TestWhatOneClientOffersIsBounded(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	t.Run("endpoints", func(t *testing.T) {
+		s, c := offerServer(t, endpoint.ServerOptions{Limits: endpoint.Limits{Offers: 2, OffersTotal: 3}})
+		one, two := overSocket(t, s), overSocket(t, s)
+		for i := range 2 {
+			_, err := one.Offer(ctx, oneEndpoint(t, fmt.Sprint("a", i)), endpoint.OfferOptions{})
+			require.NoError(t, err)
+		}
+		_, err := one.Offer(ctx, oneEndpoint(t, "a2"), endpoint.OfferOptions{})
+		require.ErrorIs(t, err, endpoint.ErrLimit)
+		_, err = two.Offer(ctx, oneEndpoint(t, "b0"), endpoint.OfferOptions{})
+		require.NoError(t, err)
+		_, err = two.Offer(ctx, oneEndpoint(t, "b1"), endpoint.OfferOptions{})
+		require.ErrorIs(t, err, endpoint.ErrLimit)
+		require.EqualValues(t, 2, refusedBy(t, c, "offers"))
+		require.NoError(t, one.Close())
+		eventually(t, waitLimit, "there is room again", func() bool {
+			_, err := two.Offer(ctx, oneEndpoint(t, "b1"), endpoint.OfferOptions{})
+			return err == nil
+		})
+	})
+	t.Run("bytes", func(t *testing.T) {
+		s, c := offerServer(t, endpoint.ServerOptions{Limits: endpoint.Limits{OfferBytes: 200}})
+		one := overSocket(t, s)
+		_, err := one.Offer(ctx, oneEndpoint(t, "a"), endpoint.OfferOptions{})
+		require.NoError(t, err)
+		_, err = one.Offer(ctx, workRegistry(testDevice(t), new(counters)), endpoint.OfferOptions{})
+		require.ErrorIs(t, err, endpoint.ErrLimit)
+		require.EqualValues(t, 1, refusedBy(t, c, "offer_bytes"))
+	})
+}
+
+// TestCallsOfAWorkerAreBounded: more of them than a worker takes at once wait, and the ends of their contexts end that.
+func TestCallsOfAWorkerAreBounded(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c := offerServer(t, endpoint.ServerOptions{Limits: endpoint.Limits{WorkerCalls: 3}})
+	var counts counters
+	offering(t, s, &counts, endpoint.OfferOptions{Calls: 2})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 3)
+	for range 3 {
+		go func() {
+			_, err := endpoint.Call[int](ctx, c, "wait", nil)
+			ended <- err
+		}()
+	}
+	eventually(t, waitLimit, "one call waits", func() bool { return counts.get("waits") == 2 && refusedBy(t, c, "worker_calls") == 1 })
+	short, stop := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer stop()
+	_, err := endpoint.Call[int](short, c, "add", map[string]int{"a": 1})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	cancel()
+	for range 3 {
+		require.ErrorIs(t, <-ended, context.Canceled)
+	}
+	sum, err := endpoint.Call[int](context.Background(), c, "add", map[string]int{"a": 1})
+	require.NoError(t, err)
+	require.Equal(t, 1, sum)
+}
+
+func TestTimeOfAWorkerIsBounded(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c := offerServer(t, endpoint.ServerOptions{Limits: endpoint.Limits{WorkerTime: 30 * time.Millisecond}})
+	var counts counters
+	offering(t, s, &counts, endpoint.OfferOptions{})
+	_, err := endpoint.Call[int](context.Background(), c, "wait", nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, message.CodeDeadlineExceeded)
+	require.EqualValues(t, 1, refusedBy(t, c, "worker_seconds"))
+	eventually(t, waitLimit, "the function hears of it", func() bool {
+		return counts.get("cause: canceled: the caller has left: the worker has not answered within 30ms") == 1 ||
+			counts.get("cause: context deadline exceeded") == 1
+	})
+}
+
+// TestWhoMayOffer is decided by the owner: nobody without a word of its own.
+func TestWhoMayOffer(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	closed := serve(t, endpoint.ServerOptions{})
+	_, err := overSocket(t, closed).Offer(ctx, oneEndpoint(t, "a"), endpoint.OfferOptions{})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	require.ErrorContains(t, err, "--offers")
+	politePeer(t, closed.Socket()).refused(message.CodeUnsupported, message.OpOffer, message.Offer{Endpoints: []message.EndpointInfo{{Name: "a"}}})
+
+	s, _ := offerServer(t, endpoint.ServerOptions{Offers: func(p endpoint.Peer, names []string) error {
+		if p.PID == 0 || len(names) != 1 || names[0] != "allowed" {
+			return fmt.Errorf("not %v", names)
+		}
+		return nil
+	}})
+	w := overSocket(t, s)
+	_, err = w.Offer(ctx, oneEndpoint(t, "other"), endpoint.OfferOptions{})
+	require.ErrorIs(t, err, endpoint.ErrPermission)
+	require.ErrorContains(t, err, "not [other]")
+	_, err = w.Offer(ctx, oneEndpoint(t, "allowed"), endpoint.OfferOptions{})
+	require.NoError(t, err)
+
+	inside, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
+	require.NoError(t, err)
+	defer inside.Close()
+	_, err = inside.Offer(ctx, oneEndpoint(t, "allowed"), endpoint.OfferOptions{})
+	require.ErrorIs(t, err, errors.ErrUnsupported, "a client of the owner's own process")
+}
+
+// TestWhatCannotBeOffered: names that are taken, endpoints that no worker can have, registries without any.
+func TestWhatCannotBeOffered(t *testing.T) {
+	drivertest.Leaks(t)
+	ctx := context.Background()
+	s, c := offerServer(t, endpoint.ServerOptions{Registry: oneEndpoint(t, "own")})
+	w := overSocket(t, s)
+	for _, row := range []struct {
+		what string
+		r    *endpoint.Registry
+		err  error
+	}{
+		{"the owner's name", oneEndpoint(t, "own"), endpoint.ErrRegistered},
+		{"nothing", endpoint.NewRegistry(), endpoint.ErrConfiguration},
+		{"nil", nil, endpoint.ErrConfiguration},
+		{"writable arguments", oneEndpoint(t, "w", endpoint.WritableArguments()), endpoint.ErrConfiguration},
+		{"a key", oneEndpoint(t, "k", endpoint.CacheKey("all")), endpoint.ErrConfiguration},
+	} {
+		_, err := w.Offer(ctx, row.r, endpoint.OfferOptions{})
+		require.ErrorIs(t, err, row.err, row.what)
+	}
+	_, err := w.Offer(ctx, oneEndpoint(t, "shared", endpoint.Cached()), endpoint.OfferOptions{})
+	require.NoError(t, err)
+	other := overSocket(t, s)
+	_, err = other.Offer(ctx, oneEndpoint(t, "shared"), endpoint.OfferOptions{})
+	require.ErrorIs(t, err, endpoint.ErrRegistered, "described otherwise")
+	require.ErrorContains(t, err, "another worker")
+	_, err = other.Offer(ctx, oneEndpoint(t, "shared", endpoint.Cached()), endpoint.OfferOptions{})
+	require.NoError(t, err, "described alike")
+	list, err := c.Endpoints(ctx)
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	require.Len(t, list[1].Workers, 2)
+	require.NoError(t, other.Close())
+	require.NoError(t, w.Close())
+	eventually(t, waitLimit, "the endpoint is withdrawn", func() bool {
+		_, err := endpoint.Call[string](ctx, c, "shared", nil)
+		return errors.Is(err, endpoint.ErrNoEndpoint)
+	})
+
+	p := politePeer(t, s.Socket())
+	for _, bad := range []message.EndpointInfo{
+		{}, {Name: "a\nb"}, {Name: "a", Stream: true, Task: true}, {Name: "a", Timeout: -1}, {Name: "a", In: "x\x1b[2J"},
+		{Name: "a", InFields: []message.FieldInfo{{}}}, {Name: "a", InFields: []message.FieldInfo{{Name: "x"}, {Name: "x"}}},
+		{Name: "a", InFields: make([]message.FieldInfo, 300)},
+		{Name: "a", OutFields: []message.FieldInfo{{Name: "1", Fields: []message.FieldInfo{{Name: "2", Fields: []message.FieldInfo{{Name: "3", Fields: []message.FieldInfo{
+			{Name: "4", Fields: []message.FieldInfo{{Name: "5"}}}}}}}}}}},
+	} {
+		p.refused(message.CodeConfiguration, message.OpOffer, message.Offer{Endpoints: []message.EndpointInfo{bad}})
+	}
+	p.refused(message.CodeConfiguration, message.OpOffer, message.Offer{})
+	p.refused(message.CodeProvider, message.OpOffer, message.Offer{Endpoints: []message.EndpointInfo{{Name: "a"}, {Name: "a"}}})
+	list, err = c.Endpoints(ctx)
+	require.NoError(t, err)
+	require.Len(t, list, 1, "none of it is there")
+}

@@ -1,0 +1,188 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// offerOwner is a process that takes offers.
+func offerOwner(t *testing.T) (*child, string) {
+	t.Helper()
+	socket := socketPath(t)
+	o := start(t)
+	o.must(command{Do: "take offers", Socket: socket})
+	return o, socket
+}
+
+// offerWorker is a process that offers endpoints.
+func offerWorker(t *testing.T, socket string, calls uint64) *child {
+	t.Helper()
+	w := start(t)
+	w.must(command{Do: "work", Socket: socket, Name: "the worker", Seed: calls})
+	return w
+}
+
+// offerCaller is this process as a caller.
+func offerCaller(t *testing.T, socket string) *endpoint.Client {
+	t.Helper()
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t))})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func did(c *child, what string) uint64 { return c.must(command{Do: "ran", Key: what}).Version }
+
+// TestCallsGoToAWorker: what one process offers, another calls through the owner.
+func TestCallsGoToAWorker(t *testing.T) {
+	_, socket := offerOwner(t)
+	offerWorker(t, socket, 0)
+	c := offerCaller(t, socket)
+	ctx := context.Background()
+
+	sum, err := endpoint.Call[int](ctx, c, "add", map[string]int{"a": 1, "b": 41})
+	require.NoError(t, err)
+	require.Equal(t, 42, sum)
+
+	_, err = endpoint.Call[int](ctx, c, "quota", nil)
+	require.ErrorIs(t, err, errUsedUp)
+	require.EqualError(t, err, `call "quota": owner: endpoint "quota": the quota is used up`)
+	_, err = endpoint.Call[int](ctx, c, "panic", nil)
+	require.ErrorIs(t, err, endpoint.ErrPanic)
+	_, err = endpoint.Call[int](ctx, c, "goexit", nil)
+	require.ErrorIs(t, err, endpoint.ErrGoexit)
+	_, err = endpoint.Call[int](ctx, c, "add", "text")
+	require.ErrorIs(t, err, message.CodeSerialization)
+
+	_, err = endpoint.Call[int](ctx, c, "ad", nil)
+	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+}
+
+// TestTensorsOfAWorkerAreNotCopied: arguments and results are in the memory of the process that made them.
+func TestTensorsOfAWorkerAreNotCopied(t *testing.T) {
+	hostOnly(t, "memory of other devices has no inode")
+	_, socket := offerOwner(t)
+	w := offerWorker(t, socket, 0)
+	c := offerCaller(t, socket)
+	ctx := context.Background()
+	x, err := filled(testDevice(t), 1000, 3)
+	require.NoError(t, err)
+	defer x.Close()
+
+	mine, err := placeOf(x)
+	require.NoError(t, err)
+	theirs, err := endpoint.Call[string](ctx, c, "place", factorIn{X: x})
+	require.NoError(t, err)
+	require.Equal(t, mine, theirs, "the worker looks at the caller's memory")
+
+	out, err := endpoint.Call[placed](ctx, c, "make", 1000)
+	require.NoError(t, err)
+	here, err := placeOf(out.X)
+	require.NoError(t, err)
+	require.Equal(t, out.Place, here, "the caller looks at the worker's memory")
+
+	scaled, err := endpoint.Call[*tensor.Tensor](ctx, c, "scale", factorIn{X: x, Factor: 2})
+	require.NoError(t, err)
+	defer scaled.Close()
+	back, err := endpoint.Call[*tensor.Tensor](ctx, c, "same", factorIn{X: x})
+	require.NoError(t, err)
+	defer back.Close()
+	again, err := placeOf(back)
+	require.NoError(t, err)
+	require.Equal(t, mine, again, "a result in the memory of an argument is that memory")
+
+	w.kill() // what it has made stays
+	require.Equal(t, float32(7), values(t, out.X)[999])
+	require.Equal(t, float32(6), values(t, scaled)[999])
+	require.Equal(t, float32(3), values(t, back)[999])
+	out.X.Close()
+}
+
+// TestTheDeathOfAWorkerEndsItsCalls: they end with an error that says so, the endpoints are withdrawn, and can be
+// offered again.
+func TestTheDeathOfAWorkerEndsItsCalls(t *testing.T) {
+	_, socket := offerOwner(t)
+	w := offerWorker(t, socket, 0)
+	c := offerCaller(t, socket)
+	ctx := context.Background()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := endpoint.Call[int](ctx, c, "stubborn", nil)
+		failed <- err
+	}()
+	eventually(t, waitLimit, "the function runs", func() bool { return did(w, "stubborn") == 1 })
+	w.kill()
+	err := <-failed
+	require.ErrorIs(t, err, endpoint.ErrWorkerGone)
+	require.ErrorIs(t, err, message.CodeUnavailable)
+	require.NotErrorIs(t, err, endpoint.ErrUnavailable, "nothing asks again by itself")
+	require.ErrorContains(t, err, "nobody knows whether the function ran")
+	eventually(t, waitLimit, "its endpoints are withdrawn", func() bool {
+		_, err := endpoint.Call[int](ctx, c, "add", map[string]int{"a": 1})
+		return errors.Is(err, endpoint.ErrNoEndpoint)
+	})
+	offerWorker(t, socket, 0)
+	sum, err := endpoint.Call[int](ctx, c, "add", map[string]int{"a": 1})
+	require.NoError(t, err)
+	require.Equal(t, 1, sum)
+}
+
+// TestAWorkerOffersAgain: after its owner was killed, it offers its endpoints to the next one.
+func TestAWorkerOffersAgain(t *testing.T) {
+	o, socket := offerOwner(t)
+	offerWorker(t, socket, 0)
+	o.kill()
+	next := start(t)
+	next.must(command{Do: "take offers", Socket: socket})
+	c := offerCaller(t, socket)
+	eventually(t, waitLimit, "the worker is back", func() bool {
+		sum, err := endpoint.Call[int](context.Background(), c, "add", map[string]int{"a": 5})
+		return err == nil && sum == 5
+	})
+}
+
+// TestAWorkerHearsThatNobodyWaits: of a caller that cancels, one whose time is over, and one that was killed.
+func TestAWorkerHearsThatNobodyWaits(t *testing.T) {
+	_, socket := offerOwner(t)
+	w := offerWorker(t, socket, 0)
+	c := offerCaller(t, socket)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := endpoint.Call[int](ctx, c, "wait", nil)
+		ended <- err
+	}()
+	eventually(t, waitLimit, "the function runs", func() bool { return did(w, "waits") == 1 })
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	eventually(t, waitLimit, "the function hears of it", func() bool { return did(w, "cause: context canceled") == 1 })
+
+	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	_, err := endpoint.Call[int](short, c, "wait", nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	dies := client(t, socket)
+	_, err = dies.in.Write([]byte(`{"do":"hold","name":"wait"}` + "\n")) // it does not live to answer
+	require.NoError(t, err)
+	eventually(t, waitLimit, "the functions run", func() bool { return did(w, "waits") == 3 })
+	require.NoError(t, dies.cmd.Process.Kill())
+	eventually(t, waitLimit, "the worker has no calls", func() bool {
+		list, err := c.Endpoints(context.Background())
+		require.NoError(t, err)
+		for _, e := range list {
+			if e.Name == "wait" {
+				return len(e.Workers) == 1 && e.Workers[0].Running == 0 && e.Workers[0].Label == "the worker" && e.Workers[0].PID == w.pid()
+			}
+		}
+		return false
+	})
+}

@@ -1,0 +1,145 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"runtime"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// Processes that offer endpoints, and owners that take the offers.
+
+type factorIn struct {
+	X      *tensor.Tensor `json:"x"`
+	Factor float32        `json:"factor,omitempty"`
+}
+
+// placed is a tensor and where its maker has the memory.
+type placed struct {
+	X     *tensor.Tensor `json:"x"`
+	Place string         `json:"place"`
+}
+
+var errUsedUp = endpoint.NewError("quota", "the quota is used up")
+
+// placeOf is the memory that a tensor lies in.
+func placeOf(x *tensor.Tensor) (string, error) {
+	m, can := x.Storage().Memory().(driver.Placed)
+	if !can {
+		return "", fmt.Errorf("memory of %T has no place", x.Storage().Memory())
+	}
+	place, ok := m.Place()
+	if !ok {
+		return "", fmt.Errorf("the system does not say where it is")
+	}
+	return place.Object, nil
+}
+
+// workRegistry is what workers offer in tests.
+func workRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
+	r := endpoint.NewRegistry()
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	scaled := func(_ context.Context, in factorIn) (*tensor.Tensor, error) {
+		counts.add("scale")
+		list, err := tensor.Data[float32](in.X)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]float32, len(list))
+		for i, v := range list {
+			out[i] = v * in.Factor
+		}
+		return tensor.FromSlice(dev, in.X.Shape(), out)
+	}
+	must(endpoint.Register(r, "scale", scaled))
+	must(endpoint.Register(r, "scale once", scaled, endpoint.Cached()))
+	must(endpoint.Register(r, "scale task", scaled, endpoint.Task()))
+	must(endpoint.Register(r, "scale object", scaled, endpoint.Managed(), endpoint.NoCache()))
+	must(endpoint.Register(r, "add", func(_ context.Context, in map[string]int) (int, error) {
+		sum := 0
+		for _, v := range in {
+			sum += v
+		}
+		return sum, nil
+	}))
+	must(endpoint.Register(r, "place", func(_ context.Context, in factorIn) (string, error) { return placeOf(in.X) }))
+	must(endpoint.Register(r, "make", func(_ context.Context, n int) (placed, error) {
+		x, err := filled(dev, n, 7)
+		if err != nil {
+			return placed{}, err
+		}
+		place, err := placeOf(x)
+		return placed{x, place}, err
+	}))
+	must(endpoint.Register(r, "same", func(_ context.Context, in factorIn) (*tensor.Tensor, error) { return in.X.Clone(), nil }))
+	must(endpoint.Register(r, "quota", func(context.Context, struct{}) (int, error) { return 0, errUsedUp }))
+	must(endpoint.Register(r, "panic", func(context.Context, struct{}) (int, error) { panic("it hurts") }))
+	must(endpoint.Register(r, "goexit", func(context.Context, struct{}) (int, error) { runtime.Goexit(); return 0, nil }))
+	must(endpoint.Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) {
+		counts.add("waits")
+		<-ctx.Done()
+		counts.add("cause: " + context.Cause(ctx).Error())
+		return 0, context.Cause(ctx)
+	}))
+	must(endpoint.Register(r, "stubborn", func(context.Context, struct{}) (int, error) {
+		counts.add("stubborn")
+		select {}
+	}))
+	must(endpoint.Register(r, "slow", func(_ context.Context, millis int) (int, error) {
+		counts.add("slow")
+		defer counts.add("slow ended")
+		time.Sleep(time.Duration(millis) * time.Millisecond)
+		return millis, nil
+	}))
+	must(endpoint.RegisterStream(r, "steps", func(ctx context.Context, n int) iter.Seq2[*tensor.Tensor, error] {
+		return func(yield func(*tensor.Tensor, error) bool) {
+			defer counts.add("steps ended")
+			for i := range n {
+				x, err := filled(dev, 3, float32(i))
+				counts.add("step")
+				if !yield(x, err) {
+					return
+				}
+			}
+			if n == 7 {
+				yield(nil, errUsedUp)
+			}
+		}
+	}))
+	return r
+}
+
+// offers are the commands of owners that take offers, and of workers.
+func (w *worker) offers(ctx context.Context, do command) (a answer, err error) {
+	switch do.Do {
+	case "take offers":
+		w.server, err = endpoint.NewServer(endpoint.ServerOptions{
+			Socket: do.Socket, Devices: []driver.Device{w.dev}, Offers: endpoint.AllowOffers,
+		})
+		if err != nil {
+			return a, err
+		}
+		server := w.server
+		go server.Serve()
+	case "work":
+		if w.client == nil {
+			w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name, Wait: true})
+			if err != nil {
+				return a, err
+			}
+		}
+		w.work, err = w.client.Offer(ctx, workRegistry(w.dev, &w.counts), endpoint.OfferOptions{Calls: int(do.Seed)})
+	case "withdraw work":
+		err = w.work.Close()
+	}
+	return a, err
+}
