@@ -129,7 +129,7 @@ func (w *worker) offers(ctx context.Context, do command) (a answer, err error) {
 			return a, err
 		}
 		server := w.server
-		go server.Serve()
+		go server.Serve(context.Background())
 	case "work":
 		if w.client == nil {
 			w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name, Wait: true})
