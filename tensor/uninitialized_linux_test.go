@@ -1,0 +1,74 @@
+package tensor_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// usedMemory is a device with memory that somebody has left, for those who ask for no other.
+type usedMemory struct {
+	driver.Device
+	asked int
+	err   error
+}
+
+func (d *usedMemory) AllocUninitialized(bytes int64) (driver.Memory, error) {
+	d.asked++
+	if d.err != nil {
+		return nil, d.err
+	}
+	mem, err := d.Alloc(bytes)
+	if err != nil {
+		return nil, err
+	}
+	data := mem.(driver.Mapped).Data()
+	for i := range data {
+		data[i] = 0xAA
+	}
+	return mem, nil
+}
+
+func TestUninitialized(t *testing.T) {
+	drivertest.Leaks(t)
+	plain := openHost(t)
+	used := &usedMemory{Device: plain}
+	for _, c := range []struct {
+		name string
+		make func(driver.Device, tensor.DType, tensor.Shape) (*tensor.Tensor, error)
+		on   driver.Device
+		want uint8
+	}{
+		{"uninitialized, of a device that can", tensor.Uninitialized, used, 0xAA},
+		{"uninitialized, of one that cannot", tensor.Uninitialized, plain, 0},
+		{"empty, of a device that can", tensor.Empty, used, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x, err := c.make(c.on, tensor.Uint8, tensor.Shape{3, 5})
+			require.NoError(t, err)
+			defer x.Close()
+			require.Equal(t, tensor.Shape{3, 5}, x.Shape())
+			require.True(t, x.Contiguous())
+			data, err := tensor.Data[uint8](x)
+			require.NoError(t, err)
+			require.Len(t, data, 15)
+			for _, b := range data {
+				require.Equal(t, c.want, b)
+			}
+			require.EqualValues(t, 1, x.Storage().Refs(), "its own")
+		})
+	}
+	require.Equal(t, 1, used.asked)
+	_, err := tensor.Uninitialized(used, tensor.Uint8, tensor.Shape{-1})
+	require.ErrorIs(t, err, tensor.ErrShape)
+	_, err = tensor.Uninitialized(used, tensor.DType(200), tensor.Shape{1})
+	require.ErrorIs(t, err, tensor.ErrDType)
+	require.Equal(t, 1, used.asked, "nothing is asked for that makes no sense")
+	used.err = driver.ErrOutOfMemory
+	_, err = tensor.Uninitialized(used, tensor.Uint8, tensor.Shape{1})
+	require.ErrorIs(t, err, driver.ErrOutOfMemory)
+}
