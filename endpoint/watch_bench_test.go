@@ -1,0 +1,67 @@
+package endpoint_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// BenchmarkSwitch is a version that many watchers are told of, acquire and close, each on a connection of its own, with
+// the owner in the same process: ns/watcher is what all of it costs both sides for each.
+func BenchmarkSwitch(b *testing.B) {
+	for _, watchers := range []int{1, 10, 100} {
+		b.Run(fmt.Sprint(watchers), func(b *testing.B) {
+			ctx, stop := context.WithCancel(context.Background())
+			s := serve(b, endpoint.ServerOptions{Logger: discard()})
+			dev := testDevice(b)
+			publish := func() {
+				sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 3, Bytes: 1 << 12})
+				require.NoError(b, err)
+				_, err = s.Publish(ctx, "m", sd)
+				require.NoError(b, err)
+			}
+			publish()
+			var seen, ended sync.WaitGroup
+			seen.Add(watchers)
+			for range watchers {
+				c := slabClient(b, s)
+				w, err := c.Watch(ctx, "m")
+				require.NoError(b, err)
+				ended.Go(func() {
+					defer w.Close()
+					for {
+						e, err := w.Next(ctx)
+						if err != nil {
+							return
+						}
+						if e.Kind != endpoint.EventPublished {
+							continue
+						}
+						h, err := c.Acquire(ctx, "m")
+						if err != nil {
+							b.Error(err)
+							return
+						}
+						h.Close()
+						seen.Done()
+					}
+				})
+			}
+			seen.Wait()
+			for b.Loop() {
+				seen.Add(watchers)
+				publish()
+				seen.Wait()
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*watchers), "ns/watcher")
+			stop()
+			ended.Wait()
+		})
+	}
+}
