@@ -2,6 +2,15 @@ package driver
 
 import "sync/atomic"
 
+// Reusable is memory that may be used again.
+type Reusable interface {
+	Memory
+	// Reusable reports whether the owner of the memory may write other bytes to it once nobody has it open or mapped any
+	// more. What the kernel was given of it to send without a copy (splice, sendfile) is not waited for: of such memory
+	// bytes are sent by a copy.
+	Reusable() bool
+}
+
 // PoolStats is what the pools of memory of this process keep, and what became of allocations from them.
 type PoolStats struct {
 	// Slabs is how many pieces of memory they keep that were closed here, Bytes the size of all of them.

@@ -23,6 +23,8 @@ import (
 // What is not counted is a descriptor that cannot be read (O_PATH), by which the file could be opened again later. Its
 // mode keeps other users from that. A process of the same user can look into its owner's memory by other means too.
 
+var _ driver.Reusable = (*memory)(nil)
+
 // openAgain opens a descriptor's file anew.
 func openAgain(fd, flags int) (int, error) {
 	again, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), flags|unix.O_CLOEXEC, 0)
@@ -78,6 +80,17 @@ func (m *memory) exportCounted() (h driver.Handle, ok bool) {
 		Offset: m.span.fileOffset,
 		File:   os.NewFile(uintptr(fd), "memfd:sharedtensor"),
 	}, true
+}
+
+// Reusable implements [driver.Reusable]. Others know memory of a pool by its descriptor, which cannot be written.
+func (m *memory) Reusable() bool {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.use != nil || m.closed {
+		return true
+	}
+	flags, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GETFL, 0)
+	return err != nil || flags&unix.O_ACCMODE == unix.O_RDONLY
 }
 
 // canCount reports why memory cannot come back on this system; nil where it can. It is tried once.

@@ -35,7 +35,8 @@ type PoolOptions struct {
 // Whether somebody else has memory, open or mapped, in a message that nobody has read, passed on to a third process, or
 // in a process that is being killed, is what the kernel says, not what anybody promised. So no reader ever sees bytes
 // change, also one that gave its lease back and kept its mapping; such memory is given up after a while and does not
-// come back.
+// come back. What a reader has the kernel send without a copy (splice, sendfile) is not waited for: see
+// [driver.Reusable].
 //
 // Alloc zeroes memory that was used before, AllocUninitialized leaves in it what this program wrote there. Memory of a
 // pool that was published is frozen, and stays so: it can never again be sealed ([driver.Sealer]) or mapped writable by

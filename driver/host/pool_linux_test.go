@@ -180,7 +180,15 @@ func TestPoolMemoryIsNotWritable(t *testing.T) {
 	var st unix.Stat_t
 	require.NoError(t, unix.Fstat(int(handed.Fd()), &st))
 	require.Zero(t, st.Mode&0o077, "another user cannot open it again")
-	require.NoError(t, m.Close())
+	h := driver.Handle{Kind: driver.Memfd, Device: p.Info().UUID, Bytes: 100, File: handed}
+	theirs, err := p.Import(h, driver.ImportOptions{})
+	require.NoError(t, err)
+	require.True(t, theirs.(driver.Reusable).Reusable(), "the receiver knows that it may be used again")
+	require.True(t, m.Reusable())
+	plain, err := p.Device.Alloc(100)
+	require.NoError(t, err)
+	require.False(t, plain.(driver.Reusable).Reusable())
+	require.NoError(t, errors.Join(theirs.Close(), plain.Close(), m.Close()))
 }
 
 // TestPoolMemoryThatMustNotComeBack is given up when it is closed.

@@ -1,0 +1,33 @@
+package jsonrpc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/host"
+)
+
+// TestMemoryThatMayBeUsedAgainIsNotSentAsAFile: the kernel sends pages of a file after it was closed, when its publisher
+// may have other bytes in them.
+func TestMemoryThatMayBeUsedAgainIsNotSentAsAFile(t *testing.T) {
+	dev, err := host.Open()
+	require.NoError(t, err)
+	defer dev.Close()
+	pool := host.NewPool(dev, host.PoolOptions{Idle: time.Hour})
+	defer pool.Close()
+	plain, err := dev.Alloc(1 << 20)
+	require.NoError(t, err)
+	defer plain.Close()
+	file := openMemory(plain)
+	require.NotNil(t, file)
+	require.NoError(t, file.Close())
+	if err := pool.Reuses(); err != nil {
+		t.Skip(err)
+	}
+	used, err := pool.Alloc(1 << 20)
+	require.NoError(t, err)
+	defer used.Close()
+	require.Nil(t, openMemory(used))
+}
