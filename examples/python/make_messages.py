@@ -30,6 +30,7 @@ TYPES = {
     "code": "U16",
     "event-kind": "U8",
     "task-event-kind": "U8",
+    "offer-event-kind": "U8",
     "load-state": "U8",
     "-1 / uint31": "File",
     "{ * tstr => tstr }": "dict[str, str]",

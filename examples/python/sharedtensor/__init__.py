@@ -43,6 +43,7 @@ from .errors import (
     UnavailableError,
     UnsupportedError,
     VersionNotFoundError,
+    WorkerGoneError,
 )
 from .making import empty, from_array, state_dict, zeros
 from .manifest import TensorSpec
@@ -51,12 +52,14 @@ from .paths import socket_path
 from .tasks import Task, TaskInfo
 from .torch_modules import load_into, share_module
 from .watching import Event, Follower, Watch
+from .workers import Call, Function, Offer, current_call
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExistsError",
     "ApplicationError",
+    "Call",
     "CanceledError",
     "CapabilityError",
     "Client",
@@ -70,11 +73,13 @@ __all__ = [
     "Event",
     "Follower",
     "ForkError",
+    "Function",
     "InternalError",
     "InvalidArgumentError",
     "Model",
     "NotFoundError",
     "Object",
+    "Offer",
     "OutOfMemoryError",
     "PermissionDeniedError",
     "ProtocolError",
@@ -97,8 +102,10 @@ __all__ = [
     "UnsupportedError",
     "VersionNotFoundError",
     "Watch",
+    "WorkerGoneError",
     "aio",
     "connect",
+    "current_call",
     "empty",
     "errors",
     "from_array",

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from . import calls, catalog, frameworks, manifest, messages, objects, operations, tables, tasks
@@ -24,8 +24,10 @@ from .serverinfo import ServerInfo
 from .session import Pending, Session
 from .tasks import Task, TaskList, TaskWatch
 from .watching import Follower, Watch
+from .workers import Function, Offer
 
 T = TypeVar("T")
+_Offers = list[Offer]  # a client has a method of that name
 
 
 def connect(
@@ -90,6 +92,8 @@ class Client:
         self._leases = catalog.Leases()
         self._references = References()
         self._watchers: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._offers: _Offers = []
+        self._functions: dict[str, Function] = {}
         self._box: list[Session] = []
         self._finalizer = weakref.finalize(self, _close_all, self._box)
         self._pid = os.getpid()
@@ -151,7 +155,10 @@ class Client:
         watchers = list(self._watchers)
         for watcher in watchers:
             watcher.lost()
-        if self._reconnect and (watchers or len(self._leases) or len(self._references)):
+        offers = [*self._offers]
+        for offer in offers:
+            offer.lost()
+        if self._reconnect and (watchers or offers or len(self._leases) or len(self._references)):
             threading.Thread(
                 target=_look_again, args=(weakref.ref(self),), name="sharedtensor reconnect", daemon=True
             ).start()
@@ -164,6 +171,9 @@ class Client:
             self._closed = True
         for watcher in list(self._watchers):
             watcher.fail(ClosedError("the client is closed"))
+        for offer in [*self._offers]:
+            offer.fail(ClosedError("the client is closed"))
+            offer.lost()
         self._finalizer()
         self._pool.close()
 
@@ -293,6 +303,45 @@ class Client:
     def follow(self, name: str, *, framework: str | None = None) -> Follower:
         """Returns what gives the newest version of a name, whenever asked, and waits for newer ones."""
         return Follower(self, name, framework)
+
+    # ---- a worker
+
+    def offer(
+        self, *, calls: int = 1, framework: str | None = None, **functions: Function | Callable[..., Any]
+    ) -> Offer:
+        """Offers functions of this process to all who may call the owner, by the names of these arguments.
+
+        :param calls: how many run at once, each in a thread of its own.
+        :param framework: "torch" or "numpy", what the tensors of arguments are.
+        :param functions: see `Function` for how they are called, and for what the owner can do about them.
+
+        Tensors of arguments are the caller's memory, read-only, for as long as the function runs. Tensors of results go
+        in place where they lie in shared memory (`empty`, an argument), and are copied there once where not; the memory
+        is the owner's then, and must not be written any more. An exception is the caller's error, by code and type or
+        by the name of its class. `current_call` says whether anybody still waits.
+
+        Raises UnsupportedError where the owner takes no offers, PermissionDeniedError where it takes none of this
+        process, ProviderError for a name that is taken.
+        """
+        return Offer(self, functions, calls=calls, framework=framework)
+
+    def endpoint(
+        self, function: Callable[..., T] | None = None, /, *, name: str = "", **how: Any
+    ) -> Callable[..., Any]:
+        """Marks a function for `serve`: ``@c.endpoint``, or with the fields of `Function`, ``@c.endpoint(cache=True)``.
+        Its name is that of the function, if none is given."""
+
+        def mark(function: Callable[..., T]) -> Callable[..., T]:
+            self._functions[name or function.__name__] = Function(function, **how)
+            return function
+
+        return mark if function is None else mark(function)
+
+    def serve(self, *, calls: int = 1, framework: str | None = None) -> None:
+        """Offers the functions that `endpoint` has marked, until the client is closed or this thread is interrupted.
+        Raises what ends the offer otherwise, and what `offer` raises."""
+        with Offer(self, self._functions, calls=calls, framework=framework) as offered:
+            offered.wait()
 
     # ---- calls
 
@@ -491,6 +540,12 @@ def _resume(me: weakref.ref[Client], session: Session) -> None:
         except Error as err:
             if session.closed is None:
                 watcher.fail(err)
+    for offer in [*client._offers]:
+        try:
+            offer.begin(session)
+        except Error as err:
+            if session.closed is None:
+                offer.fail(err)
     client._leases.take_again(session)
     client._references.take_again(session)
     if len(client._references):

@@ -169,6 +169,13 @@ class UnavailableError(Error):
     code, type = 22, "unavailable"
 
 
+class WorkerGoneError(UnavailableError):
+    """The worker that had the call went away before it answered: whether its function ran is not known, and nobody
+    calls it again."""
+
+    type = "worker gone"
+
+
 class CanceledError(Error):
     """The request was cancelled."""
 

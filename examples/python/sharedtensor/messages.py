@@ -401,7 +401,7 @@ class Offer(Message):
 
 @dataclass(kw_only=True, slots=True)
 class OfferEvent(Message):
-    kind: OfferEventKind
+    kind: U8
     call: U64
     endpoint: str = ""
     args: Any = None

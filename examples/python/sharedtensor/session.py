@@ -129,7 +129,9 @@ class Session:
         threading.Thread(target=self._work, name="sharedtensor work", daemon=True).start()
 
     def _meet(self, deadline: float) -> messages.Hello:
-        mine = messages.Hello(protocol=PROTOCOL, oldest=PROTOCOL, version="python", pid=os.getpid(), label=label())
+        mine = messages.Hello(
+            protocol=PROTOCOL, oldest=PROTOCOL, version="python", pid=os.getpid(), label=label(), features=["offer"]
+        )
         try:
             self._conn.send(Kind.HELLO, 0, mine.encode())
             frame = self._conn.receive(deadline)

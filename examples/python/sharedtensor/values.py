@@ -35,11 +35,15 @@ class Outgoing:
     with `close`.
     """
 
-    def __init__(self, value: Any, session: Session, pool: SlabPool, *, writable: bool = False) -> None:
-        """Encodes `value`. Raises SerializationError or CapabilityError for what cannot be sent."""
+    def __init__(
+        self, value: Any, session: Session, pool: SlabPool, *, writable: bool = False, seal: bool = False
+    ) -> None:
+        """Encodes `value`. With `seal`, its memory is closed to new writers. Raises SerializationError or
+        CapabilityError for what cannot be sent."""
         self._session = session
         self._pool = pool
         self._writable = writable
+        self._seal = seal
         self._slab: Slab | None = None
         self._kept: list[Any] = []  # memory is known by its id until the value is encoded
         self._indices: dict[tuple[int, int, int], int] = {}
@@ -147,6 +151,8 @@ class Outgoing:
         key = (*mapping.inode(), mapping.file_offset)
         if key not in self._indices:
             device = self._device(mapping)  # raises, so before there is a descriptor
+            if self._seal and isinstance(mapping, Slab):
+                mapping.seal()
             fd = mapping.share(writable=self._writable)
             name = mapping.name if mapping.server == self._session.hello.server else ""
             self._indices[key] = self._add(
