@@ -7,11 +7,14 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // object is a body in the object store.
@@ -34,7 +37,8 @@ func (s *bodies) storeBody(ctx context.Context, body []byte) (object, error) {
 	sum := sha256.Sum256(body)
 	o := object{name: nuid.Next(), digest: hex.EncodeToString(sum[:])}
 	meta := jetstream.ObjectMeta{Name: o.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(min(objectChunk, max(s.maxPayload-1024, 1024)))}}
-	if _, err := s.objects.Put(ctx, meta, bytes.NewReader(body)); err != nil {
+	open := func() io.ReadCloser { return io.NopCloser(bytes.NewReader(body)) }
+	if _, err := natslink.PutObject(ctx, s.objects, meta, open); err != nil {
 		s.dropBody(o.name)
 		return object{}, err
 	}
@@ -58,7 +62,7 @@ func (s *bodies) load(ctx context.Context, m stored) (Item, error) {
 		}
 		return m.item, nil
 	}
-	result, err := s.objects.Get(ctx, m.object)
+	result, err := natslink.GetObject(ctx, s.objects, m.object)
 	if err != nil {
 		return Item{}, s.bodyError(m, err)
 	}

@@ -1,12 +1,12 @@
 package bins
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 var (
@@ -59,12 +59,7 @@ func isFull(err error) bool {
 }
 
 // isOutage reports an error after which the server may have done what it was asked for.
-func isOutage(err error) bool {
-	return apiCode(err) == 0 && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
-		errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse) ||
-		errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrReconnectBufExceeded) ||
-		errors.Is(err, nats.ErrConnectionReconnecting) || errors.Is(err, nats.ErrStaleConnection))
-}
+func isOutage(err error) bool { return natslink.IsOutage(err) }
 
 // wrap names the operation and the bin, and gives a full store its sentinel.
 func wrap(op, bin string, err error) error {

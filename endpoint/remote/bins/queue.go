@@ -10,6 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // Defaults of [QueueOptions].
@@ -68,9 +70,13 @@ func OpenQueue(ctx context.Context, conn *nats.Conn, opts QueueOptions) (_ *Queu
 	}); err != nil {
 		return nil, err
 	}
-	if q.consumer, err = q.stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-		Durable: "pullers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: opts.Redeliver, MaxDeliver: opts.Deliveries, MaxAckPending: -1,
-	}); err != nil {
+	err = natslink.Ask(ctx, func(ctx context.Context) error {
+		q.consumer, err = q.stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+			Durable: "pullers", AckPolicy: jetstream.AckExplicitPolicy, AckWait: opts.Redeliver, MaxDeliver: opts.Deliveries, MaxAckPending: -1,
+		})
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	q.bodies, err = openBodies(ctx, q.js, "QUEUE_"+opts.Namespace, opts.Options, conn.MaxPayload())

@@ -38,6 +38,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // Defaults of [Options].
@@ -158,20 +160,27 @@ func (o Options) stream() jetstream.StreamConfig {
 }
 
 // openStream makes a stream, or takes the one that is there as it is: its limits belong to those who made it.
-func openStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig) (jetstream.Stream, error) {
-	stream, err := js.Stream(ctx, config.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return js.CreateOrUpdateStream(ctx, config)
-	}
+func openStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig) (stream jetstream.Stream, err error) {
+	err = natslink.Ask(ctx, func(ctx context.Context) error {
+		stream, err = js.Stream(ctx, config.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			stream, err = js.CreateOrUpdateStream(ctx, config)
+		}
+		return err
+	})
 	return stream, err
 }
 
 func openBodies(ctx context.Context, js jetstream.JetStream, bucket string, o Options, maxPayload int64) (bodies, error) {
-	objects, err := js.ObjectStore(ctx, bucket)
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		objects, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
-			Bucket: bucket, Description: "bodies of sharedtensor bins", Storage: o.storage(), Replicas: o.Replicas, MaxBytes: o.MaxBytes,
-		})
-	}
+	var objects jetstream.ObjectStore
+	err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
+		objects, err = js.ObjectStore(ctx, bucket)
+		if errors.Is(err, jetstream.ErrBucketNotFound) {
+			objects, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
+				Bucket: bucket, Description: "bodies of sharedtensor bins", Storage: o.storage(), Replicas: o.Replicas, MaxBytes: o.MaxBytes,
+			})
+		}
+		return err
+	})
 	return bodies{bucket: bucket, objects: objects, maxPayload: maxPayload, log: o.Logger}, err
 }

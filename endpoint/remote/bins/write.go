@@ -6,11 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // WriteOption changes one Put or Append.
@@ -158,14 +159,5 @@ func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o write
 	}
 }
 
-// pause waits before another attempt: 50 ms, doubled up to a second.
-func pause(ctx context.Context, attempt int) error {
-	timer := time.NewTimer(min(50*time.Millisecond<<min(attempt, 5), time.Second))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
+// pause waits before another attempt.
+func pause(ctx context.Context, attempt int) error { return natslink.Pause(ctx, attempt) }

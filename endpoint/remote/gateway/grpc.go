@@ -83,6 +83,7 @@ func (s *streamWithContext) Context() context.Context { return s.ctx }
 func (g *Gateway) enterGRPC(ctx context.Context, method string) (context.Context, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	ctx = withTrace(ctx, first(md.Get(intercept.TraceParent)), strings.Join(md.Get(intercept.TraceState), ","))
+	ctx = withCorrelation(ctx, first(md.Get(correlationHeader)))
 	id, err := g.ids.identify(first(md.Get("authorization")), tlsState(ctx))
 	if err != nil && !strings.HasPrefix(method, "/grpc.health.v1.Health/") {
 		return ctx, status.Error(codes.Unauthenticated, err.Error())
@@ -111,7 +112,7 @@ func tlsState(ctx context.Context) *tls.ConnectionState {
 func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Time, err error, panicked any) error {
 	trace := traceID(ctx)
 	if panicked != nil {
-		g.log.Error("a handler panicked", "method", method, "trace_id", trace, "panic", panicked, "stack", string(debug.Stack()))
+		g.log.Error("a handler panicked", "method", method, "trace_id", trace, "correlation_id", CorrelationFrom(ctx), "panic", panicked, "stack", string(debug.Stack()))
 		err = status.Errorf(codes.Internal, "internal error; the gateway's log has more under trace_id %s", trace)
 	}
 	code := "ok"
@@ -121,7 +122,8 @@ func (g *Gateway) observeGRPC(ctx context.Context, method string, begin time.Tim
 	d := time.Since(begin)
 	g.calls.Observe("grpc", strings.TrimPrefix(method, "/"), code, d)
 	if g.log.Enabled(ctx, slog.LevelDebug) {
-		g.log.Debug("grpc", "method", method, "code", code, "seconds", d.Seconds(), "identity", IdentityFrom(ctx).Name, "trace_id", trace)
+		g.log.Debug("grpc", "method", method, "code", code, "seconds", d.Seconds(), "identity", IdentityFrom(ctx).Name,
+			"trace_id", trace, "correlation_id", CorrelationFrom(ctx))
 	}
 	return err
 }

@@ -44,7 +44,11 @@ func (g *Gateway) front(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		ctx := withTrace(r.Context(), r.Header.Get(intercept.TraceParent), strings.Join(r.Header.Values(intercept.TraceState), ","))
+		ctx = withCorrelation(ctx, r.Header.Get(correlationHeader))
 		sw := statuswriter.New(w)
+		if id := CorrelationFrom(ctx); id != "" {
+			sw.Header().Set(correlationHeader, id)
+		}
 		r = r.WithContext(ctx)
 		defer func() { g.observe(sw, r, begin, recover()) }()
 		if err := g.admit(r, crossOrigin); err != nil {
@@ -99,7 +103,7 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Ti
 	}
 	trace := traceID(r.Context())
 	if panicked != nil && panicked != http.ErrAbortHandler { //nolint:errorlint // it is thrown, not wrapped
-		g.log.Error("a handler panicked", "route", route, "trace_id", trace, "panic", panicked, "stack", string(debug.Stack()))
+		g.log.Error("a handler panicked", "route", route, "trace_id", trace, "correlation_id", CorrelationFrom(r.Context()), "panic", panicked, "stack", string(debug.Stack()))
 		if w.Status() == 0 {
 			http.Error(w, "internal error; the gateway's log has more under trace_id "+trace, http.StatusInternalServerError)
 		}
@@ -117,7 +121,7 @@ func (g *Gateway) observe(w *statuswriter.Writer, r *http.Request, begin time.Ti
 	}
 	if g.log.Enabled(r.Context(), slog.LevelDebug) {
 		g.log.Debug("http", "method", r.Method, "path", r.URL.Path, "status", w.Status(), "bytes", w.Bytes(), "seconds", d.Seconds(),
-			"remote", r.RemoteAddr, "identity", IdentityFrom(r.Context()).Name, "trace_id", trace)
+			"remote", r.RemoteAddr, "identity", IdentityFrom(r.Context()).Name, "trace_id", trace, "correlation_id", CorrelationFrom(r.Context()))
 	}
 	if panicked != nil {
 		panic(http.ErrAbortHandler)

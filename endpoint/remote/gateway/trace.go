@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
 )
@@ -20,4 +21,27 @@ func withTrace(ctx context.Context, parent, state string) context.Context {
 func traceID(ctx context.Context) string {
 	t, _ := intercept.TraceFrom(ctx)
 	return t.TraceID
+}
+
+// correlationHeader is a name that a client gives a request, in HTTP and in gRPC, beside the trace that it belongs to.
+// It is in the logs of the request, and HTTP's answer has it too.
+const correlationHeader = "X-Correlation-Id"
+
+// maxCorrelation bounds such a name.
+const maxCorrelation = 128
+
+type correlationKey struct{}
+
+// withCorrelation puts a client's name of the request into ctx, unless it is none that could stand in a log.
+func withCorrelation(ctx context.Context, id string) context.Context {
+	if id == "" || len(id) > maxCorrelation || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return ctx
+	}
+	return context.WithValue(ctx, correlationKey{}, id)
+}
+
+// CorrelationFrom returns the name that the client gave the request of ctx; empty where it gave none.
+func CorrelationFrom(ctx context.Context) string {
+	id, _ := ctx.Value(correlationKey{}).(string)
+	return id
 }

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,5 +30,13 @@ func TestTraceHeader(t *testing.T) {
 		require.NotEqual(t, span, trace.SpanID, "this process is a span of its own")
 		_, ok = intercept.ParseTrace(trace.String(), "")
 		require.True(t, ok, "what is sent on can be read: %s", trace)
+	}
+}
+
+func TestCorrelation(t *testing.T) {
+	for id, good := range map[string]bool{
+		"order-17/3": true, "": false, "two words": false, "line\nbreak": false, "\x1b[2J": false, "é": false, strings.Repeat("x", 128): true, strings.Repeat("x", 129): false,
+	} {
+		require.Equal(t, good, CorrelationFrom(withCorrelation(context.Background(), id)) == id && id != "", "%q", id)
 	}
 }

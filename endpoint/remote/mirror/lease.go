@@ -12,9 +12,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 )
 
-// leaseLength is how long the source keeps a version without hearing of this mirror.
-const leaseLength = time.Minute
-
 // lease is a version that the source keeps for this mirror: while it is fetched, and then as the base of the deltas to
 // the next.
 type lease struct {
@@ -22,6 +19,7 @@ type lease struct {
 	Version  uint64 `json:"version"`
 	ServerID string `json:"server_id"`
 
+	length  time.Duration
 	source  *source
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -29,10 +27,10 @@ type lease struct {
 
 // takeLease has the source keep a version; 0 stands for the newest. It returns nil where the source cannot: then the
 // version may go while it is fetched, which is noticed.
-func (s *source) takeLease(ctx context.Context, version uint64) (*lease, error) {
-	l := &lease{source: s}
+func (s *source) takeLease(ctx context.Context, version uint64, length time.Duration) (*lease, error) {
+	l := &lease{source: s, length: length}
 	err := s.again(ctx, func() (bool, error) {
-		err := s.object(ctx, http.MethodPost, s.path(version, fmt.Sprintf("/leases?seconds=%d", int(leaseLength.Seconds()))), l)
+		err := s.object(ctx, http.MethodPost, s.path(version, fmt.Sprintf("/leases?seconds=%d", int(length.Seconds()))), l)
 		var status *store.StatusError
 		if errors.As(err, &status) && (status.Status == http.StatusTooManyRequests || status.Status == http.StatusNotFound) {
 			return false, nil // a manifest that is not there either will say so
@@ -53,7 +51,7 @@ func (l *lease) path() string { return "/v1/leases/" + url.PathEscape(l.ID) }
 
 // renew keeps the lease until ctx ends or the source does not know it any more.
 func (l *lease) renew(ctx context.Context) {
-	for sleep(ctx, leaseLength/4) == nil {
+	for sleep(ctx, l.length/4) == nil {
 		if err := l.source.object(ctx, http.MethodPost, l.path(), &struct{}{}); errors.Is(err, ErrNotFound) {
 			return
 		}

@@ -22,6 +22,7 @@ const (
 	DefaultStall       = 30 * time.Second
 	DefaultPatience    = time.Minute
 	DefaultPoll        = 15 * time.Second
+	DefaultLease       = time.Minute
 )
 
 // Options say what is mirrored, and from where to where. Zero values stand for the defaults.
@@ -52,6 +53,9 @@ type Options struct {
 	// Stall is how long the source may send nothing before its connection is given up, Patience how long connections
 	// may fail without getting any further before Pull gives up. Follow goes on.
 	Stall, Patience time.Duration
+	// Lease is how long a gateway keeps the version that is fetched, and then the one that deltas are made from, without
+	// hearing of this mirror; a second at least.
+	Lease time.Duration
 	// Poll is how often Follow looks at a source that is no gateway.
 	Poll time.Duration
 	// Peers are the other mirrors, from which a gateway's model is taken where they have it; nil for none. Borrowed.
@@ -150,7 +154,9 @@ func New(options Options) (*Mirror, error) {
 	setDefault(&options.Stall, DefaultStall)
 	setDefault(&options.Patience, DefaultPatience)
 	setDefault(&options.Poll, DefaultPoll)
-	if options.Connections < 0 || options.RangeBytes < 0 || options.MaxBytes < 0 || options.Stall < 0 || options.Patience < 0 || options.Poll < 0 {
+	setDefault(&options.Lease, DefaultLease)
+	if options.Connections < 0 || options.RangeBytes < 0 || options.MaxBytes < 0 || options.Stall < 0 || options.Patience < 0 || options.Poll < 0 ||
+		options.Lease < time.Second {
 		return nil, fmt.Errorf("%w: a negative limit", driver.ErrInvalid)
 	}
 	m := &Mirror{options: options, attempts: &attempts{stall: options.Stall, patience: options.Patience, moved: &atomic.Int64{}}}

@@ -39,7 +39,7 @@ func (m *Mirror) pullOnce(ctx context.Context) (Result, error) {
 // pullGateway is one attempt at one version of a gateway.
 func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
 	begin, moved := time.Now(), m.attempts.moved.Load()
-	kept, err := m.source.takeLease(ctx, m.source.version)
+	kept, err := m.source.takeLease(ctx, m.source.version, m.options.Lease)
 	if err != nil {
 		return result, err
 	}

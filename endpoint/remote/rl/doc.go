@@ -35,6 +35,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // Defaults of [Options].
@@ -165,7 +166,11 @@ func openRun(ctx context.Context, opts Options) (*run, error) {
 	if r.objects, err = openParameters(ctx, r.js, opts); err != nil {
 		return nil, fmt.Errorf("open the parameters of the run %q: %w", opts.Run, err)
 	}
-	if r.members, err = openMembers(ctx, r.js, opts); err != nil {
+	err = natslink.Ask(ctx, func(ctx context.Context) error {
+		r.members, err = openMembers(ctx, r.js, opts)
+		return err
+	})
+	if err != nil {
 		return nil, fmt.Errorf("open the members of the run %q: %w", opts.Run, err)
 	}
 	return r, nil

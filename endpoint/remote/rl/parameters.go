@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -71,27 +72,32 @@ func (s *sharedParameters) release() error {
 
 func openParameters(ctx context.Context, js jetstream.JetStream, o Options) (jetstream.ObjectStore, error) {
 	bucket := "RL_" + o.Run + "_parameters"
-	objects, err := js.ObjectStore(ctx, bucket)
-	if !errors.Is(err, jetstream.ErrBucketNotFound) {
-		return objects, err
-	}
 	storage := jetstream.FileStorage
 	if o.Memory {
 		storage = jetstream.MemoryStorage
 	}
-	return js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
-		Bucket: bucket, Description: "parameters of a sharedtensor training run", Storage: storage, Replicas: o.Replicas,
+	var objects jetstream.ObjectStore
+	err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
+		objects, err = js.ObjectStore(ctx, bucket)
+		if errors.Is(err, jetstream.ErrBucketNotFound) {
+			objects, err = js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{
+				Bucket: bucket, Description: "parameters of a sharedtensor training run", Storage: storage, Replicas: o.Replicas,
+			})
+		}
+		return err
 	})
+	return objects, err
 }
 
 // upload stores the bytes of a state dict under a name that was never used, without having them all in memory. The
 // object store checks their digest when they are read.
 func (r *run) upload(ctx context.Context, name string, sd *module.StateDict) (int64, error) {
-	out, in := io.Pipe()
-	go func() { in.CloseWithError(module.SaveTo(ctx, in, sd, module.SaveOptions{})) }()
-	defer out.Close()
 	meta := jetstream.ObjectMeta{Name: name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: objectChunk}}
-	info, err := r.objects.Put(ctx, meta, &fullReader{r: out})
+	info, err := natslink.PutObject(ctx, r.objects, meta, func() io.ReadCloser {
+		out, in := io.Pipe()
+		go func() { in.CloseWithError(module.SaveTo(ctx, in, sd, module.SaveOptions{})) }()
+		return &fullReader{out}
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -99,10 +105,10 @@ func (r *run) upload(ctx context.Context, name string, sd *module.StateDict) (in
 }
 
 // fullReader fills each buffer: the object store makes a message of whatever one Read returns.
-type fullReader struct{ r io.Reader }
+type fullReader struct{ io.ReadCloser }
 
 func (f *fullReader) Read(p []byte) (int, error) {
-	n, err := io.ReadFull(f.r, p)
+	n, err := io.ReadFull(f.ReadCloser, p)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		err = nil // the next Read says io.EOF
 	}
@@ -133,7 +139,7 @@ func (r *run) fetch(ctx context.Context, p pointer) (*Parameters, error) {
 }
 
 func (r *run) download(ctx context.Context, p pointer) (*module.StateDict, error) {
-	object, err := r.objects.Get(ctx, p.Object)
+	object, err := natslink.GetObject(ctx, r.objects, p.Object)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -131,8 +132,13 @@ func (t *Trainer) oldest() int64 {
 	return t.version - t.opts.Staleness
 }
 
+// tidyTimeout bounds tidy: the parameters are published already.
+const tidyTimeout = 5 * time.Second
+
 // tidy removes what is too old: bytes of parameters, and data. What fails is done with the next version.
 func (t *Trainer) tidy(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, tidyTimeout) // a server may be lost with what it was asked for
+	defer cancel()
 	for t.opts.Staleness >= 0 && t.purged < t.oldest() {
 		before, _ := t.queue.Len(ctx)
 		if err := t.queue.Purge(ctx, topic(t.purged)+".>"); err != nil {

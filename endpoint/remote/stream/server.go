@@ -103,3 +103,15 @@ func (s *Server) process(ctx context.Context, item *Item) (result *tensor.Tensor
 	}
 	return result, err
 }
+
+// keyCorrelation is the metadata of a tensor by which a client finds the answer to it, whatever the answer is called.
+const keyCorrelation = "correlation_id"
+
+// correlationOf is what goes back with the answer to a tensor.
+func correlationOf(item *Item) map[string]string {
+	id, found := item.Metadata[keyCorrelation]
+	if !found {
+		return nil
+	}
+	return map[string]string{keyCorrelation: id}
+}

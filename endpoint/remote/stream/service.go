@@ -203,7 +203,7 @@ func (s service) exchange(call grpc.BidiStreamingServer[streampb.Chunk, streampb
 		if err != nil {
 			return fmt.Errorf("tensor %q: %w", next.item.ID, err)
 		}
-		if err := out.tensor(next.index, result, nil, specOf(next.item.ID, result, nil)); err != nil {
+		if err := out.tensor(next.index, result, nil, specOf(next.item.ID, result, correlationOf(next.item))); err != nil {
 			return err
 		}
 		if err := sending.grant(next.owed); err != nil {

@@ -76,7 +76,7 @@ func (s torchService) SendTensors(request *torchpb.TensorRequest, call grpc.Serv
 	return nil
 }
 
-// StreamTensors answers each tensor, under its id with "processed_" before it.
+// StreamTensors answers each tensor, under its id with "processed_" before it and with its correlation id.
 func (s torchService) StreamTensors(call grpc.BidiStreamingServer[torchpb.TensorChunk, torchpb.TensorChunk]) error {
 	if s.opts.Processor == nil {
 		return statusOf(fmt.Errorf("%w: this server processes no tensors", ErrNotServed))
@@ -87,7 +87,7 @@ func (s torchService) StreamTensors(call grpc.BidiStreamingServer[torchpb.Tensor
 		if err != nil {
 			return err
 		}
-		return sendTorch(call, &Item{ID: "processed_" + item.ID, Tensor: result}, s.opts.Host, chunkBytes)
+		return sendTorch(call, &Item{ID: "processed_" + item.ID, Tensor: result, Metadata: correlationOf(item)}, s.opts.Host, chunkBytes)
 	}))
 }
 

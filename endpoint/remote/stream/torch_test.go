@@ -29,7 +29,7 @@ func TestTorchClient(t *testing.T) {
 	var items []*stream.Item
 	for name, x := range set.Tensors.All() {
 		if x.DType().BitSize()%8 == 0 {
-			items = append(items, &stream.Item{ID: name, Tensor: x, Metadata: map[string]string{"layer": name}})
+			items = append(items, &stream.Item{ID: name, Tensor: x, Metadata: map[string]string{"layer": name, "correlation_id": "c-" + name}})
 		}
 	}
 	ids, err := client.SendTensors(t.Context(), items...)
@@ -39,6 +39,7 @@ func TestTorchClient(t *testing.T) {
 	for i, item := range items {
 		require.Equal(t, item.ID, ids[i])
 		require.Equal(t, "processed_"+item.ID, answers[i].ID)
+		require.Equal(t, "c-"+item.ID, answers[i].Metadata["correlation_id"])
 		kept, _ := sink.sets[i].Tensors.Get(item.ID)
 		require.Equal(t, item.ID, sink.sets[i].Tensors.Metadata["layer"])
 		for _, got := range []*tensor.Tensor{kept, answers[i].Tensor} {

@@ -42,6 +42,8 @@ type Component struct {
 	MaxModel gateway.ByteSize
 	// Range is the bytes of a range.
 	Range gateway.ByteSize
+	// Lease is mirror.Options.Lease.
+	Lease time.Duration
 
 	env     *gateway.Env
 	peers   *mirror.Peers
@@ -52,7 +54,7 @@ type Component struct {
 
 // New returns the component without mirrors.
 func New() *Component {
-	return &Component{Fanout: 1, MaxModel: mirror.DefaultMaxBytes, Range: mirror.DefaultRangeBytes}
+	return &Component{Fanout: 1, MaxModel: mirror.DefaultMaxBytes, Range: mirror.DefaultRangeBytes, Lease: mirror.DefaultLease}
 }
 
 // Name implements gateway.Component.
@@ -67,6 +69,7 @@ func (c *Component) Flags(set *pflag.FlagSet) {
 	set.IntVar(&c.Fanout, "mirror-fanout", c.Fanout, "mirrors that take from one at the same time")
 	set.Var(&c.MaxModel, "mirror-max-model", "largest model that is mirrored")
 	set.Var(&c.Range, "mirror-range", "bytes of a range")
+	set.DurationVar(&c.Lease, "mirror-lease", c.Lease, "how long a source keeps a version for a mirror that it does not hear of")
 }
 
 // CheckConfig implements gateway.Configurer.
@@ -86,6 +89,9 @@ func (c *Component) CheckConfig() error {
 	if c.Fanout < 1 {
 		errs = append(errs, fmt.Errorf("--mirror-fanout %d: it must be 1 or more", c.Fanout))
 	}
+	if c.Lease < time.Second {
+		errs = append(errs, fmt.Errorf("--mirror-lease %v: it must be a second or more", c.Lease))
+	}
 	return errors.Join(errs...)
 }
 
@@ -104,7 +110,7 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) (err error) {
 	if env.ReadOnly && len(c.Mirrors) > 0 {
 		return errors.New("--mirror publishes at the owner, and the gateway is read-only")
 	}
-	options := mirror.Options{MaxBytes: int64(c.MaxModel), RangeBytes: int64(c.Range), Device: env.Arrivals}
+	options := mirror.Options{MaxBytes: int64(c.MaxModel), RangeBytes: int64(c.Range), Lease: c.Lease, Device: env.Arrivals}
 	if options.Token, err = c.token(); err != nil {
 		return err
 	}
