@@ -1,0 +1,190 @@
+package endpoint_test
+
+import (
+	"context"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// hostileMemory is a memfd of 4096 bytes with these seals.
+func hostileMemory(t *testing.T, seals int) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("hostile", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	require.NoError(t, err)
+	f := os.NewFile(uintptr(fd), "hostile")
+	require.NoError(t, f.Truncate(4096))
+	if seals != 0 {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+		require.NoError(t, err)
+	}
+	return f
+}
+
+// TestAnswersOfAHostileWorker: whatever a worker answers, its caller gets an error that says so, the owner keeps nothing
+// of it, and the next call is in order.
+func TestAnswersOfAHostileWorker(t *testing.T) {
+	hostOnly(t, "the memory is a memfd")
+	drivertest.Leaks(t)
+	s, c := offerServer(t, endpoint.ServerOptions{Limits: endpoint.Limits{ObjectBytes: 1 << 20}})
+	p := politePeer(t, s.Socket())
+	frame, err := p.send(message.OpOffer, message.Offer{Endpoints: []message.EndpointInfo{{Name: "evil"}}})
+	require.NoError(t, err)
+	require.Equal(t, wire.KindResponse, frame.Kind)
+	p.refused(message.CodeNotFound, message.OpAnswer, message.Answer{Call: 1, Value: []byte{1}})
+	p.refused(message.CodeNotFound, message.OpAnswer, message.Answer{Call: 1 << 40})
+
+	ended := make(chan error, 1)
+	call := func() uint64 {
+		go func() {
+			x, err := endpoint.Call[*tensor.Tensor](context.Background(), c, "evil", nil)
+			if x != nil {
+				x.Close()
+			}
+			ended <- err
+		}()
+		event, err := p.conn.Receive()
+		require.NoError(t, err)
+		require.Equal(t, wire.KindEvent, event.Kind)
+		var in message.OfferEvent
+		require.NoError(t, message.UnmarshalPayload(event.Body, &in))
+		require.Equal(t, "evil", in.Endpoint)
+		return in.Call
+	}
+	host := testDevice(t).Info()
+	handle := message.Handle{Kind: "memfd", Device: message.UUID(host.UUID), Bytes: 4096}
+	size, sealed := unix.F_SEAL_SHRINK|unix.F_SEAL_GROW, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_FUTURE_WRITE
+	tensorOf := func(elements int64) message.RawMessage {
+		raw, err := message.MarshalTagged(message.TagTensor, message.TensorRef{DType: uint8(tensor.Float32), Shape: []int64{elements}})
+		require.NoError(t, err)
+		return raw
+	}
+	large := handle
+	large.Bytes = 1 << 21
+	beyond := handle
+	beyond.Bytes = 8192
+	for _, row := range []struct {
+		what   string
+		seals  int
+		handle message.Handle
+		value  message.RawMessage
+		code   message.Code
+	}{
+		{"a tensor out of bounds", sealed, handle, tensorOf(1025), message.CodeInvalidArgument},
+		{"memory that may be written", size, handle, tensorOf(4), message.CodePermissionDenied},
+		{"memory that may shrink", 0, handle, tensorOf(4), message.CodeInvalidArgument},
+		{"more bytes than there are", sealed, beyond, tensorOf(4), message.CodeInvalidArgument},
+		{"more bytes than may be", sealed, large, tensorOf(4), message.CodeResourceExhausted},
+		{"no such handle", sealed, handle, message.RawMessage{0xd9, 0xc3, 0x51, 0x85, 7, 12, 0, 0x81, 1, 0x80}, message.CodeSerialization},
+		{"another tag", sealed, handle, message.RawMessage{0xc1, 1}, message.CodeSerialization},
+	} {
+		t.Run(row.what, func(t *testing.T) {
+			number := call()
+			f := hostileMemory(t, row.seals)
+			defer f.Close()
+			body, err := message.MarshalPayload(message.Answer{Call: number, Value: row.value, Handles: []message.Handle{row.handle}})
+			require.NoError(t, err)
+			request, err := message.MarshalPayload(message.Request{Op: message.OpAnswer, Body: body})
+			require.NoError(t, err)
+			p.id++
+			require.NoError(t, p.conn.Send(wire.KindRequest, p.id, request, f))
+			frame, err := p.conn.Receive()
+			require.NoError(t, err)
+			var e message.Error
+			require.NoError(t, message.Unmarshal(frame.Body, &e))
+			require.Equal(t, row.code, e.Code, e.Message)
+			failed := <-ended
+			require.ErrorIs(t, failed, message.CodeInternal)
+			require.ErrorContains(t, failed, "is refused")
+			p.refused(message.CodeNotFound, message.OpAnswer, message.Answer{Call: number}) // twice
+		})
+	}
+	t.Run("what is the owner's to say", func(t *testing.T) {
+		for _, e := range []message.Error{{Code: message.CodeUnavailable, Type: "loading"}, {Code: message.CodeProtocol}, {Code: message.CodeNotFound, Type: "not kept"}} {
+			number := call()
+			_, err := p.send(message.OpAnswer, message.Answer{Call: number, Error: &e})
+			require.NoError(t, err)
+			failed := <-ended
+			require.ErrorIs(t, failed, message.CodeInternal)
+			require.NotErrorIs(t, failed, endpoint.ErrProtocol)
+		}
+	})
+	t.Run("several where there is one", func(t *testing.T) {
+		number := call()
+		p.refused(message.CodeInvalidArgument, message.OpAnswer, message.Answer{Call: number, Value: []byte{1}, More: true})
+		_, err := p.send(message.OpAnswer, message.Answer{Call: number})
+		require.NoError(t, err)
+		require.NoError(t, <-ended)
+	})
+	t.Run("none", func(t *testing.T) {
+		call()
+		p.conn.Close()
+		require.ErrorIs(t, <-ended, endpoint.ErrWorkerGone)
+	})
+}
+
+// TestStreamsOfAWorker: results come one by one, as the caller takes them, and leaving ends the function.
+func TestStreamsOfAWorker(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c := offerServer(t, endpoint.ServerOptions{})
+	var counts counters
+	offering(t, s, &counts, endpoint.OfferOptions{})
+	n := 0
+	for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), c, "steps", 100) {
+		require.NoError(t, err)
+		require.Equal(t, float32(n), values(t, x)[0])
+		x.Close()
+		n++
+		require.LessOrEqual(t, counts.get("step"), uint64(n+2*message.StreamWindow+2), "the worker waits for the reader")
+	}
+	require.Equal(t, 100, n)
+	var last error
+	for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), c, "steps", 7) {
+		if last = err; err == nil {
+			x.Close()
+		}
+	}
+	require.ErrorIs(t, last, errUsedUp)
+	for x, err := range endpoint.Stream[*tensor.Tensor](context.Background(), c, "steps", 1<<30) {
+		require.NoError(t, err)
+		x.Close()
+		break
+	}
+	eventually(t, waitLimit, "the function has ended", func() bool { return counts.get("steps ended") == 3 })
+}
+
+// TestOwnersCacheAndKeepWhatWorkersMake: tasks and cached results of endpoints that are offered, which go when they are withdrawn.
+func TestOwnersCacheAndKeepWhatWorkersMake(t *testing.T) {
+	hostOnly(t, "the function reads the elements")
+	drivertest.Leaks(t)
+	s, c := offerServer(t, endpoint.ServerOptions{})
+	var counts counters
+	o := offering(t, s, &counts, endpoint.OfferOptions{})
+	ctx := context.Background()
+	x, err := filled(testDevice(t), 4, 3)
+	require.NoError(t, err)
+	defer x.Close()
+	x.Storage().Touch() // a promise: equal versions are equal bytes
+	for range 3 {
+		y, err := endpoint.Call[*tensor.Tensor](ctx, c, "scale once", factorIn{X: x, Factor: 2})
+		require.NoError(t, err)
+		require.Equal(t, float32(6), values(t, y)[3])
+		y.Close()
+	}
+	require.EqualValues(t, 1, counts.get("scale"))
+	y, err := endpoint.Call[*tensor.Tensor](ctx, c, "scale task", factorIn{X: x, Factor: 3})
+	require.NoError(t, err)
+	require.Equal(t, float32(9), values(t, y)[3])
+	y.Close()
+	require.NoError(t, o.Close())
+	_, err = endpoint.Call[*tensor.Tensor](ctx, c, "scale once", factorIn{X: x, Factor: 2})
+	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
+}
