@@ -358,7 +358,7 @@ func (c *connector) introduction() message.Hello {
 	if label == "" {
 		label = filepath.Base(os.Args[0])
 	}
-	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.Describe(), Features: features()}
+	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.Describe(), Features: features(c.opts.Limits)}
 }
 
 // onNext takes something up again on the connection that there is now, or leaves it to the next one. An error is of the

@@ -9,17 +9,22 @@ import (
 	"unicode/utf8"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// features are the optional parts of the protocol that this package has.
-func features() []string {
-	return []string{message.FeatureKeep, message.FeaturePool, message.FeatureOffer}
+// features are the optional parts of the protocol that this package has, on connections with these limits.
+func features(l wire.Limits) []string {
+	list := []string{message.FeatureKeep, message.FeaturePool, message.FeatureOffer}
+	if l.Rings() {
+		list = append(list, message.FeatureRing)
+	}
+	return list
 }
 
 // features are those of a server: it names offers where it takes some.
 func (s *Server) features() []string {
-	list := features()
+	list := features(s.opts.Limits.Wire)
 	if s.opts.Offers == nil {
 		list = slices.DeleteFunc(list, func(f string) bool { return f == message.FeatureOffer })
 	}

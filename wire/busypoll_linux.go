@@ -23,9 +23,17 @@ type busyPoll struct {
 	crowd  bool  // the last read brought several frames: the next one gets more of them if it is late
 }
 
-// looksBetweenYields is how often a goroutine looks before it lets others have the processor: the peer may be waiting
-// for that very one, where the kernel likes to put it. To yield each time would cost more than a look does.
-const looksBetweenYields = 8
+// How often a goroutine looks before it lets others have the processor: the peer may be waiting for that very one, where
+// the kernel likes to put it. To yield each time would cost more than a look does, which is a system call at a socket
+// and a load at a ring. The clock, which takes as long as some dozen loads, is asked as often as batch says.
+var (
+	lookAtSocket = looking{batch: 1, yield: 8}
+	lookAtRing   = looking{batch: 32, yield: 32}
+)
+
+// looking is how often a goroutine looks between two looks at the clock, and how many of these there are between two
+// yields.
+type looking struct{ batch, yield int }
 
 // maxVain bounds how many reads are left out, and so how late it is noticed that a peer has become quick.
 const maxVain = 63
@@ -44,7 +52,7 @@ var pollers = sync.OnceValue(func() int32 {
 
 // until looks again and again until look is true, as long as that seems worth while, and returns what look said last.
 // It began with false. The call to yield tells the scheduler nothing, like those in recvmsg_unsafe_linux.go.
-func (p *busyPoll) until(look func() bool) bool {
+func (p *busyPoll) until(look func() bool, how looking) bool {
 	if p.passed > 0 {
 		p.passed--
 		return false
@@ -56,11 +64,13 @@ func (p *busyPoll) until(look func() bool) bool {
 	defer polling.Add(-1)
 	start := time.Now()
 	for n := 1; time.Since(start) < p.limit; n++ {
-		if look() {
-			p.vain = 0
-			return true
+		for range how.batch {
+			if look() {
+				p.vain = 0
+				return true
+			}
 		}
-		if n%looksBetweenYields == 0 {
+		if n%how.yield == 0 {
 			_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 	}

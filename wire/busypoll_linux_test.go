@@ -20,8 +20,8 @@ func TestBusyPollFindsWhatComesSoon(t *testing.T) {
 	requirePollers(t)
 	p := busyPoll{limit: time.Minute, vain: 7}
 	n := 0
-	require.True(t, p.until(func() bool { n++; return n == 3*looksBetweenYields }))
-	require.Equal(t, 3*looksBetweenYields, n)
+	require.True(t, p.until(func() bool { n++; return n == 3*lookAtSocket.yield }, lookAtSocket))
+	require.Equal(t, 3*lookAtSocket.yield, n)
 	require.Zero(t, p.vain)
 	require.Zero(t, polling.Load())
 }
@@ -33,25 +33,25 @@ func TestBusyPollIsRareWhereItIsInVain(t *testing.T) {
 	const reads = 1000
 	for range reads {
 		before := looked
-		require.False(t, p.until(func() bool { looked++; time.Sleep(time.Millisecond); return false }))
+		require.False(t, p.until(func() bool { looked++; time.Sleep(time.Millisecond); return false }, lookAtSocket))
 		require.LessOrEqual(t, looked-before, 1)
 	}
 	require.LessOrEqual(t, looked, 7+reads/maxVain)
 	require.GreaterOrEqual(t, p.vain, uint8(maxVain))
 	require.Zero(t, polling.Load())
 	for p.passed > 0 {
-		p.until(func() bool { return false })
+		p.until(func() bool { return false }, lookAtSocket)
 	}
-	require.True(t, (&busyPoll{limit: time.Minute}).until(func() bool { return true }))
+	require.True(t, (&busyPoll{limit: time.Minute}).until(func() bool { return true }, lookAtSocket))
 }
 
 func TestBusyPollIsLeftOut(t *testing.T) {
 	never := func() bool { t.Error("it looked"); return true }
-	require.False(t, (&busyPoll{limit: -1}).until(never), "by the limit")
-	require.False(t, (&busyPoll{limit: time.Minute, crowd: true}).until(never), "where frames come together")
+	require.False(t, (&busyPoll{limit: -1}).until(never, lookAtSocket), "by the limit")
+	require.False(t, (&busyPoll{limit: time.Minute, crowd: true}).until(never, lookAtSocket), "where frames come together")
 	polling.Add(pollers())
 	defer polling.Add(-pollers())
-	require.False(t, (&busyPoll{limit: time.Minute}).until(never), "where others do it")
+	require.False(t, (&busyPoll{limit: time.Minute}).until(never, lookAtSocket), "where others do it")
 }
 
 // A connection whose peer answers at once is not put to sleep between frames; one that is idle is.

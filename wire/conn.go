@@ -132,7 +132,7 @@ func (c *Conn) send(ctx context.Context, kind Kind, id uint64, body, tail []byte
 		body = emptyMap
 	}
 	switch size := int64(len(body)) + int64(len(tail)); {
-	case !kind.Valid() || kind == KindFiles || len(body) == 0:
+	case !kind.carries() || len(body) == 0:
 		return fmt.Errorf("send %s frame of %d bytes: %w", kind, size, os.ErrInvalid)
 	case size > c.limits.Frame:
 		return fmt.Errorf("send %s frame of %d bytes, the limit is %d: %w", kind, size, c.limits.Frame, ErrTooLarge)

@@ -30,15 +30,24 @@ const (
 	// KindFiles carries descriptors for the next frame, which has the same ID; it has no body. [Conn] sends and
 	// receives these frames by itself.
 	KindFiles Kind = 8
+	// KindRing says that what follows from its sender comes by the other way: in the ring where it stands in the
+	// stream of the socket, over the socket where it stands in the ring. With a descriptor it offers the ring. It has
+	// no body, and exists only where both sides have [Rings]; [Conn] sends and receives these frames by itself.
+	KindRing Kind = 9
+	// KindBell wakes a peer that sleeps and has something in its ring. The same holds for it.
+	KindBell Kind = 10
 )
 
 var kindNames = [...]string{
 	KindHello: "hello", KindRequest: "request", KindResponse: "response", KindError: "error",
-	KindCancel: "cancel", KindEvent: "event", KindGoodbye: "goodbye", KindFiles: "files",
+	KindCancel: "cancel", KindEvent: "event", KindGoodbye: "goodbye", KindFiles: "files", KindRing: "ring", KindBell: "bell",
 }
 
 // Valid reports whether the kind is one of this package.
-func (k Kind) Valid() bool { return k >= KindHello && k <= KindFiles }
+func (k Kind) Valid() bool { return k >= KindHello && k <= KindBell }
+
+// carries reports whether frames of the kind are messages, rather than sent and received by a Conn itself.
+func (k Kind) carries() bool { return k >= KindHello && k <= KindGoodbye }
 
 // String is the name of the kind, or its number in words.
 func (k Kind) String() string {
@@ -110,7 +119,9 @@ func (h header) check(limits *Limits) error {
 		return fmt.Errorf("%w: %s frame announces %d descriptors, a frame carries at most %d", ErrProtocol, h.kind, h.files, MaxFilesPerFrame)
 	case h.kind == KindFiles && (h.length != 0 || h.files == 0):
 		return fmt.Errorf("%w: files frame with %d bytes and %d descriptors", ErrProtocol, h.length, h.files)
-	case h.kind != KindFiles && h.length == 0:
+	case h.kind == KindRing && (h.length != 0 || h.files > 1 || h.id != 0), h.kind == KindBell && (h.length != 0 || h.files != 0 || h.id != 0):
+		return fmt.Errorf("%w: %s frame of %d with %d bytes and %d descriptors", ErrProtocol, h.kind, h.id, h.length, h.files)
+	case h.kind.carries() && h.length == 0:
 		return fmt.Errorf("%w: %s frame without a body", ErrProtocol, h.kind)
 	}
 	return nil

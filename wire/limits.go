@@ -29,6 +29,13 @@ type Limits struct {
 	// processor. It makes small calls in a row several times as fast. Negative means never, for processes whose
 	// processor time is rationed.
 	BusyPoll time.Duration
+	// Ring is how many bytes each of the two rings has by which small frames go where both sides have them; default
+	// 32 KiB, at most 1 MiB, rounded up to a power of two. Only the size that the server says counts. Negative means
+	// none, as it is on one processor, or where the environment variable SHARED_TENSOR_RING is "off". See [Rings].
+	Ring int
+	// RingBudget bounds the bytes of the rings of all connections that share it; nil for no bound. A connection for
+	// which there is no room goes on without.
+	RingBudget *Budget
 }
 
 // Defaults of [Limits].
@@ -63,6 +70,7 @@ func (l Limits) withDefaults() Limits {
 	if l.BusyPoll == 0 {
 		l.BusyPoll = defaultBusyPoll
 	}
+	l.Ring = ringBytes(l.Ring)
 	if l.FrameTimeout == 0 {
 		l.FrameTimeout = defaultFrameTimeout
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"syscall"
 )
 
 // bufferBytes is how much one read takes at most. Frames that fit are cut out of the buffer, so that many small frames
@@ -68,6 +69,8 @@ type reader struct {
 	refused bool // large is only where the body is read to, to be forgotten
 
 	greeting bool // the hello is awaited: until it is there, frames are small and have no descriptors
+
+	ring ringReader
 }
 
 // begin sets the limits.
@@ -120,6 +123,7 @@ func (r *reader) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fail(fmt.Errorf("receive: %w", net.ErrClosed))
+	r.closeRing()
 }
 
 // fail makes err final and gives back what the reader holds.
@@ -151,11 +155,16 @@ func (r *reader) buffered() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := r.end - r.start
-	if r.err != nil || r.inFrame || n < HeaderBytes {
-		return r.err != nil
+	switch {
+	case r.err != nil:
+		return true
+	case r.ring.in != nil:
+		return r.inRing()
+	case r.inFrame || n < HeaderBytes:
+		return false
 	}
 	h := parseHeader(r.src.buf.data[r.start:])
-	return h.kind != KindFiles && int64(h.length) <= int64(n-HeaderBytes)
+	return h.kind.carries() && int64(h.length) <= int64(n-HeaderBytes)
 }
 
 // idle tells that no byte and no descriptor of a frame in progress is held.
@@ -166,9 +175,22 @@ func (r *reader) idle() bool {
 // next returns the next frame, with the descriptors of the files frames before it.
 func (r *reader) next() (Frame, error) {
 	for !r.inFrame {
+		if r.ring.in != nil {
+			f, ok, err := r.ringFrame()
+			if ok || err != nil {
+				return f, err
+			}
+			continue
+		}
 		h, err := r.frameHeader()
 		if err != nil {
 			return Frame{}, err
+		}
+		if h.kind == KindRing || h.kind == KindBell {
+			if err := r.aboutRing(h); err != nil {
+				return Frame{}, err
+			}
+			continue
 		}
 		// A files frame is complete with its header.
 		r.current, r.inFrame = h, h.kind != KindFiles
@@ -182,6 +204,7 @@ func (r *reader) next() (Frame, error) {
 	}
 	r.inFrame = false
 	r.frames++
+	r.offerRing()
 	r.src.frameDone()
 	f := Frame{Kind: r.current.kind, ID: r.current.id, Body: body, Refused: r.lost, Charge: newCharge(r.bodies, r.taken)}
 	r.taken = 0
@@ -338,23 +361,31 @@ func (r *reader) dropLarge() {
 
 // fill reads until at least n bytes wait in the buffer; n is at most bufferBytes.
 func (r *reader) fill(n int) error {
+	for r.end-r.start < n {
+		if err := r.more(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// more makes one read into the buffer, in which n bytes shall have room together.
+func (r *reader) more(n int) error {
 	if r.start == r.end {
 		r.start, r.end = 0, 0
 	} else if r.start+n > bufferBytes {
 		r.end = copy(r.src.buf.data[:], r.src.buf.data[r.start:r.end])
 		r.start = 0
 	}
-	for r.end-r.start < n {
-		var dst []byte // nil lets the source borrow a buffer once there is something to read
-		if r.end > 0 || !r.idle() {
-			dst = r.src.buf.data[r.end:]
-		}
-		got, err := r.read(dst)
-		if err != nil {
-			return err
-		}
-		r.end += got
+	var dst []byte // nil lets the source borrow a buffer once there is something to read
+	if r.end > 0 || !r.idle() {
+		dst = r.src.buf.data[r.end:]
 	}
+	got, err := r.read(dst)
+	if err != nil {
+		return err
+	}
+	r.end += got
 	return nil
 }
 
@@ -384,6 +415,9 @@ func (r *reader) read(dst []byte) (int, error) {
 		r.pending++
 	}
 	r.pos += uint64(n)
+	if r.ring.memory != nil && errors.Is(err, syscall.ECONNRESET) {
+		err = io.EOF // a peer that has left a bell unread has lost nothing
+	}
 	if err == io.EOF && !r.idle() {
 		err = io.ErrUnexpectedEOF
 	}

@@ -21,6 +21,7 @@ type sink struct {
 	raw     syscall.RawConn
 	timeout time.Duration
 	ready   func(fd uintptr) bool
+	ring    func(fd uintptr)
 
 	out     []byte
 	tail    []byte // what follows out
@@ -28,6 +29,7 @@ type sink struct {
 	started bool // some byte was sent
 	bounded bool // the socket was full, and a deadline is set
 	err     error
+	bellErr error
 
 	ctx         context.Context
 	interrupted atomic.Bool // ctx ended while the socket was full
@@ -36,7 +38,7 @@ type sink struct {
 
 func (w *sink) init(conn *net.UnixConn, raw syscall.RawConn, timeout time.Duration) {
 	w.conn, w.raw, w.timeout = conn, raw, timeout
-	w.ready = w.writeReady
+	w.ready, w.ring = w.writeReady, w.ringNow
 }
 
 // write sends out and tail with the descriptors on the first byte. started reports whether any of it was sent. The end
@@ -113,6 +115,30 @@ func (w *sink) sendmsg(fd int) (int, error) {
 		return unix.SendmsgN(fd, w.tail, w.control, nil, flags)
 	}
 	return unix.SendmsgBuffers(fd, [][]byte{w.out, w.tail}, w.control, nil, flags)
+}
+
+// bell wakes the peer, and does not wait. Where the socket is full the peer has something to read, and is awake. The
+// caller has the turn to write.
+func (w *sink) bell() error {
+	if err := w.raw.Control(w.ring); err != nil {
+		return err
+	}
+	return w.bellErr
+}
+
+// ringNow sends the bell.
+func (w *sink) ringNow(fd uintptr) {
+	for {
+		switch _, err := send(int(fd), bellHeader[:], unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT); err {
+		case nil, unix.EAGAIN:
+			w.bellErr = nil
+			return
+		case unix.EINTR:
+		default:
+			w.bellErr = os.NewSyscallError("send", err)
+			return
+		}
+	}
 }
 
 // sendError says what a refused message means. Descriptors that are sent and not yet received count against the

@@ -6,13 +6,18 @@ import (
 	"context"
 	"errors"
 	"os"
+
+	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
 var errLinuxOnly = errors.ErrUnsupported
 
 type buffer struct{ data [bufferBytes]byte }
 
-type source struct{ buf *buffer }
+type source struct {
+	buf  *buffer
+	ring *ring.Consumer
+}
 
 func (s *source) read([]byte, bool, bool) (int, []int, error) { return 0, nil, errLinuxOnly }
 
@@ -25,6 +30,8 @@ type sink struct{}
 func (w *sink) write(context.Context, []byte, []byte, []int) (bool, error) {
 	return false, errLinuxOnly
 }
+
+func (w *sink) bell() error { return errLinuxOnly }
 
 func (w *sink) rest() []byte { return nil }
 

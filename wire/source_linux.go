@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
 
 // controlBytes is room for the descriptors of one message: the kernel sends no more than MaxFilesPerFrame at a time,
@@ -36,6 +38,9 @@ type source struct {
 
 	within bool // the read is within a frame
 
+	ring   *ring.Consumer // what is waited for beside the socket; nil for nothing
+	inRing bool           // the read has ended because the ring has something
+
 	buf   *buffer // nil while nothing is to be read
 	fd    int
 	dst   []byte
@@ -58,9 +63,20 @@ func (s *source) init(conn *net.UnixConn, raw syscall.RawConn, limits *Limits) {
 // owned, that came with them. within tells that a frame has begun, crowd that the last read brought several frames. The
 // end of the stream is io.EOF. Descriptors are returned also with an error.
 func (s *source) read(dst []byte, within, crowd bool) (n int, fds []int, err error) {
-	s.dst, s.within, s.poll.crowd = dst, within, crowd
+	s.dst, s.within, s.poll.crowd, s.inRing = dst, within, crowd, false
+	if s.ring != nil && s.poll.until(s.ring.Ready, lookAtRing) {
+		s.dst = nil
+		return 0, nil, nil
+	}
 	err = s.raw.Read(s.ready)
 	s.dst = nil
+	if s.ring != nil {
+		s.ring.Wake()
+	}
+	if s.inRing {
+		s.releaseIfIdle(dst)
+		return 0, nil, err
+	}
 	if err != nil {
 		s.releaseIfIdle(dst)
 		return 0, nil, err
@@ -83,11 +99,15 @@ func (s *source) read(dst []byte, within, crowd bool) (n int, fds []int, err err
 
 // readReady reads once. It is called when the socket may be readable and answers whether it was.
 func (s *source) readReady(fd uintptr) bool {
+	if s.ring != nil && !s.ring.Sleep() && s.ring.Due() < maxDue {
+		s.inRing = true
+		return true
+	}
 	if s.dst == nil && s.buf == nil {
 		s.buf = buffers.Get().(*buffer)
 	}
 	s.fd = int(fd)
-	if s.readNow() || s.poll.until(s.look) {
+	if s.readNow() || s.ring == nil && s.poll.until(s.look, lookAtSocket) {
 		return true
 	}
 	s.releaseIfIdle(s.dst)

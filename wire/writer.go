@@ -32,6 +32,7 @@ type writer struct {
 	queued  int     // how many
 	crowded bool    // lately frames came together
 	broken  error   // the peer cannot find the next frame any more
+	ring    ringWriter
 
 	failed func(error) // is told of a write that failed when nobody waited for it
 }
@@ -68,8 +69,16 @@ func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []by
 		w.done()
 		return true, err
 	}
+	back, err := false, w.leaveRingLocked()
+	if err == nil && len(tail) == 0 && len(body) <= copyBytes && !last {
+		back, err = w.returnsLocked()
+	}
+	if err != nil {
+		w.done()
+		return true, err
+	}
 	w.mu.Unlock()
-	started, err := w.sendParts(ctx, kind, id, body, tail, fds)
+	started, err := w.sendParts(ctx, kind, id, body, tail, fds, back)
 	w.mu.Lock()
 	switch {
 	case errors.Is(err, errInterrupted) && started: // sendParts has left the rest to a goroutine
@@ -85,6 +94,7 @@ func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []by
 		w.done()
 		return fatal, err
 	}
+	w.ring.on = w.ring.on || back
 	return w.endTurnLocked(ctx)
 }
 
@@ -99,6 +109,17 @@ func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool
 	}
 	if w.broken != nil {
 		return false, w.broken
+	}
+	if w.ring.on {
+		var head [HeaderBytes]byte
+		h.put(head[:])
+		done, err := w.putLocked(head[:], body)
+		if err != nil {
+			return true, err
+		}
+		if done {
+			return w.published(ctx, now)
+		}
 	}
 	full := w.full(len(body))
 	w.enqueue(h, body)
@@ -122,12 +143,19 @@ func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool
 
 // endTurnLocked writes the queue and ends the turn of the caller, or leaves both to a goroutine when ctx ends.
 func (w *writer) endTurnLocked(ctx context.Context) (fatal bool, err error) {
-	left, err := w.flushLocked(ctx)
-	if left {
-		return false, nil
+	for {
+		left, err := w.flushLocked(ctx)
+		if left {
+			return false, nil
+		}
+		if err == nil {
+			err = w.ringLocked()
+		}
+		if err != nil || w.queued == 0 {
+			w.done()
+			return err != nil, err
+		}
 	}
-	w.done()
-	return err != nil, err
 }
 
 // waitLocked waits until the turn may be free, or ctx ends. mu is released meanwhile.
@@ -172,8 +200,11 @@ func (w *writer) flush() (fatal bool, err error) {
 	if w.broken != nil {
 		return false, w.broken
 	}
-	if w.writing || w.queued == 0 {
+	if w.writing {
 		return false, nil // who writes takes the queue along
+	}
+	if w.queued == 0 {
+		return w.published(context.Background(), true)
 	}
 	w.writing = true
 	return w.endTurnLocked(context.Background())
@@ -185,14 +216,23 @@ func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 	for w.queued > 0 {
 		q := w.queue
 		w.queue, w.queued = nil, 0
-		w.mu.Unlock()
-		_, err := w.sink.write(ctx, *q, nil, nil)
-		if left = errors.Is(err, errInterrupted); left {
-			go w.carryOn(w.sink.rest())
+		done, err := w.putLocked(*q, nil) // if the stream has gone back to the ring meanwhile
+		back := false
+		if err == nil && !done {
+			if back, err = w.returnsLocked(); back {
+				*q = append(*q, ringHeader[:]...)
+			}
+		}
+		if err == nil && !done {
+			w.mu.Unlock()
+			_, err = w.sink.write(ctx, *q, nil, nil)
+			if left = errors.Is(err, errInterrupted); left {
+				go w.carryOn(w.sink.rest(), back)
+			}
+			w.mu.Lock()
 		}
 		*q = (*q)[:0]
 		queues.Put(q)
-		w.mu.Lock()
 		switch {
 		case left:
 			return true, nil
@@ -200,20 +240,23 @@ func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 			w.broken = err
 			return false, err
 		}
+		w.ring.on = w.ring.on || back
 	}
 	return false, nil
 }
 
-// carryOn has the turn of a sender that has left. It writes what is left of that one's message, then the queue.
-func (w *writer) carryOn(rest []byte) {
+// carryOn has the turn of a sender that has left. It writes what is left of that one's message, then the queue. back
+// tells that the stream goes on in the ring behind that message.
+func (w *writer) carryOn(rest []byte, back bool) {
 	_, err := w.sink.write(context.Background(), rest, nil, nil)
 	w.mu.Lock()
 	if err != nil {
 		w.broken = err
+		w.done()
 	} else {
-		_, err = w.flushLocked(context.Background())
+		w.ring.on = w.ring.on || back
+		_, err = w.endTurnLocked(context.Background())
 	}
-	w.done()
 	w.mu.Unlock()
 	if err != nil {
 		w.failed(err)
@@ -231,8 +274,9 @@ func (w *writer) done() {
 
 // sendParts writes a message that does not go through the queue: files frames for the descriptors that one frame cannot
 // carry, then the frame. The caller has set writing and does not hold mu. The end of ctx interrupts it until
-// descriptors are on their way in a frame of their own: the others are the caller's only until it returns.
-func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail []byte, fds []int) (started bool, err error) {
+// descriptors are on their way in a frame of their own: the others are the caller's only until it returns. back has the
+// stream go on in the ring behind a small message.
+func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail []byte, fds []int, back bool) (started bool, err error) {
 	for len(fds) > MaxFilesPerFrame {
 		var head [HeaderBytes]byte
 		header{kind: KindFiles, files: MaxFilesPerFrame, id: id}.put(head[:])
@@ -257,10 +301,13 @@ func (w *writer) sendParts(ctx context.Context, kind Kind, id uint64, body, tail
 	default:
 		tail = slices.Concat(body, tail)
 	}
+	if back {
+		out = append(out, ringHeader[:]...)
+	}
 	*p = out[:0]
 	part, err := w.sink.write(ctx, out, tail, fds)
 	if part && errors.Is(err, errInterrupted) {
-		go w.carryOn(w.sink.rest())
+		go w.carryOn(w.sink.rest(), back)
 	}
 	return started || part, err
 }
@@ -279,5 +326,6 @@ func (w *writer) close() {
 	if w.broken == nil {
 		w.broken = net.ErrClosed
 	}
+	w.ring = ringWriter{}
 	w.free.Broadcast()
 }

@@ -38,7 +38,11 @@ func ClientHandshake(c *wire.Conn, mine Hello) (*Agreement, error) {
 	if err != nil {
 		return nil, fmt.Errorf("handshake: %w", err)
 	}
-	return agree(mine, theirs)
+	a, err := agree(mine, theirs)
+	if err == nil && a.Has(FeatureRing) {
+		c.AcceptRing()
+	}
+	return a, err
 }
 
 // ServerHandshake waits for the client's hello and answers with mine. Zero Protocol and Oldest mean this package's. A
@@ -64,6 +68,9 @@ func ServerHandshake(c *wire.Conn, mine Hello, check func(*Hello) error) (*Agree
 			refuse(c, CodePermissionDenied, err)
 			return nil, fmt.Errorf("handshake: %w", err)
 		}
+	}
+	if a.Has(FeatureRing) {
+		c.OfferRing()
 	}
 	return a, sendHello(c, mine)
 }

@@ -122,6 +122,10 @@ type Handle struct {
 // that keep it mapped and give it back ([Call.SlabsReturned], [OpReturnSlabs]).
 const FeaturePool = "pool"
 
+// FeatureRing is the feature of sides that have rings for small frames beside the socket ([wire.Limits.Rings]). The
+// handshakes see to the rest.
+const FeatureRing = "ring"
+
 // FeatureKeep is the feature of servers that keep memory of arguments mapped: a handle in a call with a Storage asks
 // for that, and a later one with the same Storage and neither File nor Blob names what is kept ([Handle.Kept]).
 const FeatureKeep = "keep"

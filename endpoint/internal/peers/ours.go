@@ -32,6 +32,20 @@ func oursSleeping() peer {
 	}
 }
 
+// oursBySocket is the same without a ring, looking again and asleep.
+func oursBySocket() peer { return withoutRing("endpoint, no ring", wire.Limits{Ring: -1}) }
+
+func oursBySocketSleeping() peer {
+	return withoutRing("endpoint, no ring, sleeping", wire.Limits{Ring: -1, BusyPoll: -1})
+}
+
+func withoutRing(name string, limits wire.Limits) peer {
+	return peer{
+		name: name, onlySmall: true, serve: func(socket string) (io.Closer, error) { return serveOurs(socket, limits) },
+		dial: func(socket string, _ int) (client, error) { return dialOurs(socket, "take", limits) },
+	}
+}
+
 // oursReading is the same with a function that reads the tensor it gets.
 func oursReading() peer {
 	return peer{

@@ -46,7 +46,7 @@ func sign(data []byte) uint64 {
 
 // peers are all of them.
 func peers() []peer {
-	return []peer{ours(), oursSleeping(), oursReading(), grpcPeer(), ttrpcPeer(), netRPC(), jsonRPC(), bare()}
+	return []peer{ours(), oursSleeping(), oursBySocket(), oursBySocketSleeping(), oursReading(), grpcPeer(), ttrpcPeer(), netRPC(), jsonRPC(), bare()}
 }
 
 // find returns the peer of that name.

@@ -1,0 +1,247 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
+)
+
+// ringReader is what a reader has of a ring. What the peer sends is one stream of frames, of which each stretch comes
+// either in the ring or over the socket; a ring frame at the end of the stretch says that the next one is in the other.
+type ringReader struct {
+	in     *ring.Consumer // set while the stream is in the ring
+	idle   *ring.Consumer // set while there is a ring and the stream is in the socket
+	memory *ring.Memory
+
+	writer  *writer // the other direction; nil where no ring is allowed
+	offers  bool    // this side makes the memory
+	frames  int     // that came before it was offered
+	account *Account
+	charged int64
+	end     error // why the socket has ended, while the ring still has frames
+}
+
+// allowRing lets a ring be offered to the peer, or accepted from it.
+func (r *reader) allowRing(w *writer, offers bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ring.writer, r.ring.offers = w, offers
+	if offers && r.limits.RingBudget != nil {
+		r.ring.account = r.limits.RingBudget.Account()
+	}
+}
+
+// closeRing unmaps the ring. The writer has been closed before.
+func (r *reader) closeRing() {
+	g := &r.ring
+	if g.memory != nil {
+		_ = g.memory.Close() // nothing could be done about it
+	}
+	g.account.Give(g.charged)
+	*g = ringReader{}
+	r.src.ring = nil
+}
+
+// offerRing offers a ring to a peer that has sent enough frames. Where that fails, or would have to wait, it is tried
+// again later: the connection is as good as it was.
+func (r *reader) offerRing() {
+	g := &r.ring
+	if !g.offers || g.memory != nil {
+		return
+	}
+	if g.frames++; g.frames%ringAfter != 0 {
+		return
+	}
+	bytes := int64(ring.Bytes(r.limits.Ring))
+	if g.account.Take(bytes) != nil {
+		return
+	}
+	memory, file, err := ring.New(r.limits.Ring)
+	if err == nil {
+		err = g.writer.sendRing(file)
+		file.Close()
+		if err != nil {
+			_ = memory.Close() // nothing could be done about it
+		}
+	}
+	if err != nil {
+		g.account.Give(bytes)
+		return
+	}
+	g.memory, g.charged = memory, bytes
+}
+
+// aboutRing deals with a ring frame or a bell that came over the socket, with its descriptors.
+func (r *reader) aboutRing(h header) error {
+	g := &r.ring
+	r.src.frameDone()
+	switch {
+	case g.writer == nil:
+		return fmt.Errorf("%w: a %s frame, and no ring was agreed on", ErrProtocol, h.kind)
+	case h.kind == KindBell: // rung before the stream left the ring
+		return r.bell()
+	case h.files > 0:
+		return r.acceptRing()
+	case g.memory == nil:
+		return fmt.Errorf("%w: the peer goes on in a ring that there is not", ErrProtocol)
+	case r.announced > 0:
+		return fmt.Errorf("%w: descriptors were sent ahead, and no frame follows them", ErrProtocol)
+	}
+	if g.idle == nil { // the peer has mapped it
+		g.idle = g.memory.Consumer(ring.First)
+		g.writer.useRing(g.memory.Producer(ring.Second))
+	}
+	g.in, g.idle = g.idle, nil
+	return nil
+}
+
+// acceptRing maps the ring that came with the last header.
+func (r *reader) acceptRing() error {
+	g := &r.ring
+	fds, lost := r.ahead, r.lost
+	r.ahead, r.announced, r.lost = nil, 0, nil
+	defer r.closeCounted(fds)
+	switch {
+	case g.offers || g.memory != nil:
+		return fmt.Errorf("%w: a ring is offered that was not asked for", ErrProtocol)
+	case lost != nil:
+		return nil // it did not fit into a budget; the peer goes on without
+	}
+	memory, err := ring.Open(fds[0])
+	switch {
+	case errors.Is(err, ring.ErrRefused):
+		return fmt.Errorf("%w: the ring is %w", ErrProtocol, err)
+	case err != nil:
+		return nil // this system has no room for it; the peer goes on without
+	}
+	g.memory, g.idle = memory, memory.Consumer(ring.Second)
+	g.writer.useRing(memory.Producer(ring.First))
+	return nil
+}
+
+// ringFrame takes the next frame out of the ring. It is false where the stream goes on in the socket.
+//
+// The header is copied before it is looked at, and its length is held against what has been published: nothing that the
+// peer changes meanwhile is looked at twice.
+func (r *reader) ringFrame() (Frame, bool, error) {
+	g := &r.ring
+	n, err := g.in.Available()
+	for n == 0 && err == nil {
+		if err := r.awaitRing(); err != nil {
+			return Frame{}, false, err
+		}
+		n, err = g.in.Available()
+	}
+	if err != nil {
+		return Frame{}, false, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	if n < HeaderBytes {
+		return Frame{}, false, fmt.Errorf("%w: %d bytes in the ring are no frame", ErrProtocol, n)
+	}
+	var head [HeaderBytes]byte
+	g.in.Peek(0, head[:])
+	h := parseHeader(head[:])
+	if err := h.check(r.limits); err != nil {
+		return Frame{}, false, err
+	}
+	switch {
+	case r.announced > 0:
+		return Frame{}, false, fmt.Errorf("%w: descriptors were sent ahead for %d, but what follows is in the ring", ErrProtocol, r.aheadID)
+	case h.files > 0 || !h.kind.carries() && h.kind != KindRing || h.length > ringFrameBytes:
+		return Frame{}, false, fmt.Errorf("%w: %s frame with %d bytes and %d descriptors in the ring", ErrProtocol, h.kind, h.length, h.files)
+	case int(h.length) > n-HeaderBytes:
+		return Frame{}, false, fmt.Errorf("%w: %s frame of %d bytes in the ring, of which %d are there", ErrProtocol, h.kind, h.length, n-HeaderBytes)
+	case h.kind == KindRing:
+		g.in.Take(HeaderBytes)
+		if g.end != nil {
+			return Frame{}, false, g.end
+		}
+		g.in, g.idle = nil, g.in
+		return Frame{}, false, nil
+	}
+	body := make([]byte, h.length)
+	g.in.Peek(HeaderBytes, body)
+	g.in.Take(HeaderBytes + len(body))
+	r.frames++
+	return Frame{Kind: h.kind, ID: h.id, Body: body}, true, nil
+}
+
+// awaitRing waits until the ring has something. Over the socket come bells meanwhile, and the end.
+func (r *reader) awaitRing() error {
+	g := &r.ring
+	for {
+		if err := r.takeBells(); err != nil {
+			return err
+		}
+		if g.in.Ready() {
+			return nil
+		}
+		if g.end != nil {
+			return g.end
+		}
+		r.src.ring = g.in
+		err := r.more(HeaderBytes)
+		r.src.ring = nil
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			// What the peer has put into the ring before is read first. After that it could put as much as it likes
+			// where nobody can answer.
+			if g.end = err; g.in.End() != nil {
+				return fmt.Errorf("%w: %w", ErrProtocol, ring.ErrCorrupt)
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// takeBells takes the bells out of what was read from the socket. Anything else may stand there only where the ring
+// says so, which is read first.
+func (r *reader) takeBells() error {
+	for r.end-r.start >= HeaderBytes {
+		h := parseHeader(r.src.buf.data[r.start:])
+		switch {
+		case h.kind == KindBell:
+		case r.ring.in.Ready():
+			return nil
+		default:
+			return fmt.Errorf("%w: a %s frame comes over the socket, and the ring does not say so", ErrProtocol, h.kind)
+		}
+		if _, err := r.frameHeader(); err != nil {
+			return err
+		}
+		if err := r.bell(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bell notes a bell of the peer: one for each time that this side has slept.
+func (r *reader) bell() error {
+	g := &r.ring
+	in := g.in
+	if in == nil {
+		in = g.idle
+	}
+	if in == nil || !in.Signalled() {
+		return fmt.Errorf("%w: a bell, and nobody slept", ErrProtocol)
+	}
+	r.src.frameDone()
+	return nil
+}
+
+// inRing reports whether a frame could be taken out of the ring.
+func (r *reader) inRing() bool {
+	in := r.ring.in
+	n, err := in.Available()
+	if err != nil || n < HeaderBytes {
+		return n > 0 || err != nil // which ends the connection
+	}
+	var head [HeaderBytes]byte
+	in.Peek(0, head[:])
+	return parseHeader(head[:]).kind != KindRing
+}
