@@ -58,6 +58,7 @@ func init() {
 		{limits.OfferBytes, "bytes of their descriptions", "1 MiB", "16 MiB", errorLimit, "TestWhatOneClientOffersIsBounded", useOfferBytes},
 		{limits.WorkerCalls, "calls that a worker has not answered", "1,024", "", "calls wait", "TestCallsOfAWorkerAreBounded", useWorkerCalls},
 		{limits.WorkerTime, "seconds of a call to a worker", "as long as the caller waits", "", "error 24", "TestTimeOfAWorkerIsBounded", useWorkerTime},
+		{limits.RingBytes, "bytes of rings", "68 KiB", "1/256 of the memory, 16 MiB to 256 MiB", "its frames go over the socket", "TestRingsAreBounded", useRingBytes},
 		{limits.TaskBytes, "bytes of results that tasks keep", "", "1/4 of the memory", "the oldest results are dropped", "TestCachedResultsHaveABudget", useTaskBytes},
 	}
 }
@@ -231,6 +232,11 @@ func useWorkerCalls(s *Server, sessions []*session) message.LimitUse {
 
 func useWorkerTime(s *Server, _ []*session) message.LimitUse {
 	return message.LimitUse{Client: int64(s.opts.Limits.WorkerTime / time.Second)}
+}
+
+func useRingBytes(s *Server, _ []*session) message.LimitUse {
+	b, one := s.rings.Use(), int64(s.opts.Limits.Wire.RingBytes())
+	return message.LimitUse{Client: one, All: b.Limit, Most: min(one, b.Used), Used: b.Used, Refused: b.Refused}
 }
 
 // capacity is how many tasks there may be.

@@ -55,6 +55,10 @@ type Limits struct {
 	// sixteenth of the descriptors that the process may have if that is less. One that nobody has used for three seconds
 	// is given back.
 	SlabBytes, SlabBytesTotal int64
+	// RingBytesTotal is how many bytes the rings of all clients may have, by which small frames go ([wire.Limits].Ring):
+	// 1/256 of the memory, 16 to 256 MiB. A client for which there is no room goes on without; so does one that has not
+	// asked for more than a few things.
+	RingBytesTotal int64
 	// ObjectBytes is how much memory the results may have that the server keeps for one client: managed objects as long
 	// as it has references, other results until they have been sent. Three quarters of what the process may have of the
 	// server's devices. The only result of a client is never refused. ObjectBytesTotal is the same for all together,
@@ -91,6 +95,8 @@ type Limits struct {
 const (
 	leastTotal = 256 << 20 // of bytes of requests, or of answers, of all clients
 	mostTotal  = 4 << 30
+	leastRings = 16 << 20 // of bytes of rings of all clients
+	mostRings  = 256 << 20
 	noMemory   = 4 << 30 // is taken for the memory where no device says how much there is
 )
 
@@ -159,6 +165,7 @@ func (l *Limits) defaults(devices []driver.Device) {
 		l.SlabBytes = memory / 16
 	}
 	orDefault(&l.SlabBytesTotal, memory/4)
+	orDefault(&l.RingBytesTotal, min(max(memory/256, leastRings), mostRings))
 	orDefault(&l.Subscriptions, 65536)
 	orDefault(&l.Objects, 65536)
 	orDefault(&l.Offers, 256)

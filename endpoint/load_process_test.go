@@ -240,7 +240,17 @@ func loadOwner(t testing.TB) (*exec.Cmd, *endpoint.Client) {
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
+	keepCalling(t, c)
 	return o, c
+}
+
+// keepCalling makes so many requests that the connection has all that it has in the end, its ring included.
+func keepCalling(t testing.TB, c *endpoint.Client) {
+	t.Helper()
+	for range 40 {
+		_, err := c.List(context.Background())
+		require.NoError(t, err)
+	}
 }
 
 // statsOf asks a load owner.

@@ -284,6 +284,7 @@ func TestManyReferencesGoBackAtOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
+	keepCalling(t, c)
 	before := o.must(command{Do: "count"})
 	ids := make([]string, 3)
 	hold := func(i int) {

@@ -42,12 +42,12 @@ type Server struct {
 	exports  exports
 	quotas   quotas
 
-	files, bodies, answers *wire.Budget // of all clients
-	kept                   transfer.KeptTotal
-	slabs                  transfer.SlabTotal
-	refusals               limits.Refusals
-	resultsWhy, tasksWhy   string   // where their budgets come from
-	reclaims               []func() // end what the devices call when they are out of memory
+	files, bodies, answers, rings *wire.Budget // of all clients
+	kept                          transfer.KeptTotal
+	slabs                         transfer.SlabTotal
+	refusals                      limits.Refusals
+	resultsWhy, tasksWhy          string   // where their budgets come from
+	reclaims                      []func() // end what the devices call when they are out of memory
 
 	support support
 	loads   loads
@@ -121,8 +121,9 @@ func newOwner(opts ServerOptions) (*Server, error) {
 		files:   wire.NewBudget("descriptors", int64(opts.Limits.Descriptors), 0),
 		bodies:  wire.NewBudget("bytes", opts.Limits.RequestBytesTotal, 0),
 		answers: wire.NewBudget("bytes", opts.Limits.AnswerBytesTotal, opts.Limits.AnswerBytes),
+		rings:   wire.NewBudget("bytes of rings", opts.Limits.RingBytesTotal, 0),
 	}
-	s.opts.Limits.Wire.FileBudget, s.opts.Limits.Wire.BodyBudget = s.files, s.bodies
+	s.opts.Limits.Wire.FileBudget, s.opts.Limits.Wire.BodyBudget, s.opts.Limits.Wire.RingBudget = s.files, s.bodies, s.rings
 	s.engine = engine.New(engine.Config{
 		Server: s.id, Log: s.log, Devices: devices, Frame: s.opts.Limits.Wire,
 		ResultBytes: opts.Limits.ObjectBytes, ResultBytesTotal: opts.Limits.ObjectBytesTotal,

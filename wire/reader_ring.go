@@ -18,6 +18,7 @@ type ringReader struct {
 	writer  *writer // the other direction; nil where no ring is allowed
 	offers  bool    // this side makes the memory
 	frames  int     // that came before it was offered
+	next    int     // how many must have come before it is tried
 	account *Account
 	charged int64
 	end     error // why the socket has ended, while the ring still has frames
@@ -51,9 +52,10 @@ func (r *reader) offerRing() {
 	if !g.offers || g.memory != nil {
 		return
 	}
-	if g.frames++; g.frames%ringAfter != 0 {
+	if g.frames++; g.frames < max(g.next, ringAfter) {
 		return
 	}
+	g.next = 2 * g.frames
 	bytes := int64(ring.Bytes(r.limits.Ring))
 	if g.account.Take(bytes) != nil {
 		return

@@ -44,6 +44,14 @@ func ringBytes(limit int) int {
 // the other.
 func (l Limits) Rings() bool { return l.withDefaults().Ring > 0 }
 
+// RingBytes is how much memory the rings of one connection take; 0 where there are none.
+func (l Limits) RingBytes() int {
+	if l = l.withDefaults(); l.Ring <= 0 {
+		return 0
+	}
+	return ring.Bytes(l.Ring)
+}
+
 // OfferRing lets the connection offer a ring to its peer, which has called [Conn.AcceptRing], once it has seen enough
 // frames. Only one side may. Call it before frames are received by other goroutines.
 func (c *Conn) OfferRing() {

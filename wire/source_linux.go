@@ -99,7 +99,9 @@ func (s *source) read(dst []byte, within, crowd bool) (n int, fds []int, err err
 
 // readReady reads once. It is called when the socket may be readable and answers whether it was.
 func (s *source) readReady(fd uintptr) bool {
-	if s.ring != nil && !s.ring.Sleep() && s.ring.Due() < maxDue {
+	// The ring first; but bells that nobody reads would fill the socket.
+	awake := s.ring != nil && !s.ring.Sleep()
+	if awake && s.ring.Due() < maxDue {
 		s.inRing = true
 		return true
 	}
@@ -108,6 +110,10 @@ func (s *source) readReady(fd uintptr) bool {
 	}
 	s.fd = int(fd)
 	if s.readNow() || s.ring == nil && s.poll.until(s.look, lookAtSocket) {
+		return true
+	}
+	if awake {
+		s.inRing = true
 		return true
 	}
 	s.releaseIfIdle(s.dst)

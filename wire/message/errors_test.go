@@ -17,7 +17,7 @@ func TestCodeNames(t *testing.T) {
 	require.Equal(t, "operation 0", Op(0).String())
 	require.Equal(t, "operation 999", Op(999).String())
 	require.Equal(t, "hello", wire.KindHello.String())
-	require.Equal(t, "kind 9", wire.Kind(9).String())
+	require.Equal(t, "kind 11", wire.Kind(11).String())
 	require.Equal(t, "withdrawn", EventWithdrawn.String())
 	require.Equal(t, "event", EventKind(99).String())
 }

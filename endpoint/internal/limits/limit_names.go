@@ -43,6 +43,7 @@ const (
 	OfferBytes    Name = "offer_bytes"
 	WorkerCalls   Name = "worker_calls"
 	WorkerTime    Name = "worker_seconds"
+	RingBytes     Name = "ring_bytes"
 )
 
 // Refusals count what was refused, by limit.

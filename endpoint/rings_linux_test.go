@@ -1,0 +1,138 @@
+package endpoint_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/wire"
+)
+
+// requireRings skips a test where this process has no rings.
+func requireRings(t testing.TB) {
+	t.Helper()
+	hostOnly(t, "the device makes no difference to it")
+	if os.Getenv(wire.RingEnv) == "off" {
+		t.Skip(wire.RingEnv + " is off")
+	}
+	drivertest.Needs(t, "processors", min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) > 1, "with one processor there are no rings")
+}
+
+// ringsOf is how many rings a process has mapped; of both sides, where both are in it.
+func ringsOf(t testing.TB, pid int) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
+	require.NoError(t, err)
+	return bytes.Count(maps, []byte("sharedtensor-ring"))
+}
+
+// dialled is a client that goes over the socket though the server is in its process.
+func dialled(t testing.TB, s *endpoint.Server, opts endpoint.ClientOptions) *endpoint.Client {
+	t.Helper()
+	opts.Socket, opts.Devices, opts.OverSocket = s.Socket(), []driver.Device{testDevice(t)}, true
+	c, err := endpoint.Dial(context.Background(), opts)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestRingsAreBounded has more clients than there may be rings: the others go on over the socket, and one that leaves
+// makes room.
+func TestRingsAreBounded(t *testing.T) {
+	requireRings(t)
+	drivertest.Leaks(t)
+	const each = 4096 + 2*32<<10
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "next", func(_ context.Context, n int) (int, error) { return n + 1, nil }))
+	// Of a budget one client has at most twice as much as it leaves free.
+	s := serve(t, endpoint.ServerOptions{Registry: r, Limits: endpoint.Limits{RingBytesTotal: 3 * each}})
+	use := limitUse(t, s, "ring_bytes")
+	require.Equal(t, endpoint.LimitUse{Name: "ring_bytes", Client: each, All: 3 * each}, use)
+	var clients []*endpoint.Client
+	for range 4 {
+		clients = append(clients, dialled(t, s, endpoint.ClientOptions{}))
+	}
+	call := func() {
+		var all sync.WaitGroup
+		for _, c := range clients {
+			all.Go(func() {
+				for n := range 200 {
+					if got, err := endpoint.Call[int](context.Background(), c, "next", n); err != nil || got != n+1 {
+						t.Error(got, err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	call()
+	use = limitUse(t, s, "ring_bytes")
+	require.EqualValues(t, 2*each, use.Used)
+	require.EqualValues(t, each, use.Most)
+	require.NotZero(t, use.Refused)
+	require.Equal(t, 4, ringsOf(t, os.Getpid()), "two, of both sides")
+
+	for _, c := range clients {
+		require.NoError(t, c.Close())
+	}
+	eventually(t, waitLimit, "the rings are given back", func() bool {
+		return limitUse(t, s, "ring_bytes").Used == 0 && ringsOf(t, os.Getpid()) == 0
+	})
+	clients = []*endpoint.Client{dialled(t, s, endpoint.ClientOptions{})}
+	call()
+	require.EqualValues(t, each, limitUse(t, s, "ring_bytes").Used)
+}
+
+// TestRingsByOption: either side may do without.
+func TestRingsByOption(t *testing.T) {
+	requireRings(t)
+	none := wire.Limits{Ring: -1}
+	for name, sides := range map[string]struct {
+		server, client wire.Limits
+		rings          int
+	}{
+		"both": {rings: 2}, "not the server": {server: none}, "not the client": {client: none}, "neither": {server: none, client: none},
+		"a larger one": {server: wire.Limits{Ring: 100 << 10}, rings: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			drivertest.Leaks(t)
+			s := serve(t, endpoint.ServerOptions{Limits: endpoint.Limits{Wire: sides.server}})
+			c := dialled(t, s, endpoint.ClientOptions{Limits: sides.client})
+			keepCalling(t, c)
+			require.Equal(t, sides.rings, ringsOf(t, os.Getpid()))
+			require.NoError(t, c.Close())
+			eventually(t, waitLimit, "nothing is left", func() bool { return ringsOf(t, os.Getpid()) == 0 })
+		})
+	}
+}
+
+// TestRingsOfTheKilledAreGivenBack kills clients that have one, and an owner that has.
+func TestRingsOfTheKilledAreGivenBack(t *testing.T) {
+	requireRings(t)
+	drivertest.Leaks(t)
+	o, c := loadOwner(t)
+	require.Equal(t, 1, ringsOf(t, o.Process.Pid))
+	require.Equal(t, 1, ringsOf(t, os.Getpid()))
+	calls := make(chan error)
+	go func() {
+		for {
+			if _, err := endpoint.Call[int](context.Background(), c, "next", 1); err != nil {
+				calls <- err
+				return
+			}
+		}
+	}()
+	crash(o)
+	require.ErrorIs(t, <-calls, endpoint.ErrUnavailable)
+	eventually(t, waitLimit, "the ring is unmapped", func() bool { return ringsOf(t, os.Getpid()) == 0 })
+}

@@ -1,0 +1,450 @@
+package wire
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
+)
+
+// requireRings skips a test where this process has no rings.
+func requireRings(t testing.TB) {
+	t.Helper()
+	if os.Getenv(RingEnv) == "off" {
+		t.Skip(RingEnv + " is off")
+	}
+	drivertest.Needs(t, "processors", ringsHere(), "with one processor there are no rings")
+}
+
+// requireNoRings checks at the end of a test that nothing of a ring is left.
+func requireNoRings(t testing.TB) {
+	t.Helper()
+	requireSameDescriptors(t)
+	t.Cleanup(func() { require.Zero(t, ringMappings(t)) })
+}
+
+// ringMappings is how many rings are mapped in this process.
+func ringMappings(t testing.TB) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	return strings.Count(string(maps), "sharedtensor-ring")
+}
+
+// ringPipe is a pair of connections whose frames go by the ring in both directions.
+func ringPipe(t testing.TB, limits Limits) (server, client *Conn) {
+	t.Helper()
+	requireRings(t)
+	requireNoRings(t)
+	server, client = pipe(t, limits)
+	server.OfferRing()
+	client.AcceptRing()
+	for range ringAfter + 2 {
+		exchange(t, client, server)
+		exchange(t, server, client)
+	}
+	exchange(t, client, server)
+	require.True(t, onRing(server) && onRing(client))
+	return server, client
+}
+
+// exchange sends one frame from a to b.
+func exchange(t testing.TB, a, b *Conn) {
+	t.Helper()
+	require.NoError(t, a.Send(KindRequest, 7, item(20)))
+	f, err := b.Receive()
+	require.NoError(t, err)
+	require.Equal(t, Frame{Kind: KindRequest, ID: 7, Body: item(20)}, f)
+}
+
+// onRing reports whether what c sends next goes by the ring.
+func onRing(c *Conn) bool {
+	c.writer.mu.Lock()
+	defer c.writer.mu.Unlock()
+	return c.writer.ring.on
+}
+
+func TestRingIsOfferedToThoseThatStay(t *testing.T) {
+	requireRings(t)
+	requireNoRings(t)
+	server, client := pipe(t, Limits{})
+	server.OfferRing()
+	client.AcceptRing()
+	for range ringAfter - 1 {
+		exchange(t, client, server)
+	}
+	require.Zero(t, ringMappings(t))
+	exchange(t, client, server)
+	require.Equal(t, 1, ringMappings(t))
+	exchange(t, server, client) // brings the offer
+	require.Equal(t, 2, ringMappings(t))
+	exchange(t, client, server) // says that the client goes on in the ring
+	require.True(t, onRing(client))
+	require.False(t, onRing(server))
+	exchange(t, client, server) // with the first frame from the ring it is known that the client has mapped it
+	exchange(t, server, client)
+	require.True(t, onRing(server))
+}
+
+func TestRingIsNotOffered(t *testing.T) {
+	requireRings(t)
+	for name, limits := range map[string]Limits{
+		"by the limit": {Ring: -1},
+		"no room":      {RingBudget: NewBudget("bytes of rings", int64(ring.Bytes(ring.DefaultBytes))-1, 0)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			requireNoRings(t)
+			server, client := pipe(t, limits)
+			server.OfferRing()
+			client.AcceptRing()
+			for range 4 * ringAfter {
+				exchange(t, client, server)
+				exchange(t, server, client)
+			}
+			require.False(t, onRing(server) || onRing(client))
+			require.Zero(t, ringMappings(t))
+		})
+	}
+	require.False(t, Limits{Ring: -1}.Rings())
+	require.True(t, Limits{}.Rings())
+	require.Equal(t, 4096, Limits{Ring: 1}.withDefaults().Ring)
+	require.Equal(t, 1<<20, Limits{Ring: 1 << 40}.withDefaults().Ring)
+}
+
+func TestRingIsChargedUntilTheEnd(t *testing.T) {
+	budget := NewBudget("bytes of rings", 1<<20, 0)
+	server, client := ringPipe(t, Limits{RingBudget: budget, Ring: 4096})
+	require.Equal(t, ring.Bytes(4096), used(budget))
+	require.NoError(t, server.Close())
+	require.Zero(t, used(budget))
+	require.NoError(t, client.Close())
+}
+
+func TestSmallFramesTouchNoSocket(t *testing.T) {
+	server, client := ringPipe(t, Limits{})
+	pos := server.reader.pos
+	for i := range 1000 {
+		require.NoError(t, client.Send(KindRequest, uint64(i), item(1+9*(i%800))))
+		f, err := server.Receive()
+		require.NoError(t, err)
+		require.Equal(t, item(1+9*(i%800)), f.Body)
+	}
+	require.Equal(t, pos, server.reader.pos, "bytes of the socket")
+}
+
+// TestRingKeepsOrder has several goroutines send frames of random sizes, some with descriptors, in both directions:
+// what each has sent arrives in order and whole.
+func TestRingKeepsOrder(t *testing.T) {
+	for _, size := range []int{4096, 32 << 10} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			server, client := ringPipe(t, Limits{Ring: size})
+			const senders = 4
+			frames := 400
+			if testing.Short() {
+				frames = 100
+			}
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			file := memfds(t, 1)
+			var work sync.WaitGroup
+			for dir, ends := range [2][2]*Conn{{server, client}, {client, server}} {
+				for sender := range senders {
+					work.Go(func() {
+						rng := rand.New(rand.NewPCG(seed, uint64(dir*senders+sender)))
+						for n := range frames {
+							body := item(100)
+							switch rng.IntN(10) {
+							case 0:
+								body = item(9 + rng.IntN(100<<10)) // mostly over the socket
+							case 1, 2:
+								body = item(9 + rng.IntN(8<<10))
+							}
+							var files []*os.File
+							if rng.IntN(12) == 0 {
+								files = file
+							}
+							id := uint64(sender)<<32 | uint64(n)
+							var err error
+							switch rng.IntN(4) {
+							case 0:
+								err = ends[0].SendLater(KindRequest, id, body, files...)
+							case 1:
+								err = ends[0].SendShared(KindRequest, id, body[:9], body[9:], files...)
+							default:
+								err = ends[0].Send(KindRequest, id, body, files...)
+							}
+							if err != nil {
+								t.Errorf("send %d of %d: %v", n, sender, err)
+								return
+							}
+						}
+						if err := ends[0].Flush(); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				work.Go(func() {
+					var next [senders]uint64
+					rng := rand.New(rand.NewPCG(seed, 100+uint64(dir)))
+					for range senders * frames {
+						f, err := ends[1].Receive()
+						if err != nil {
+							t.Errorf("receive: %v", err)
+							return
+						}
+						sender, n := f.ID>>32, f.ID&0xffffffff
+						if next[sender] != n || int(binary.BigEndian.Uint32(f.Body[1:])) != len(f.Body)-5 {
+							t.Errorf("frame %d of %d with %d bytes, expected %d", n, sender, len(f.Body), next[sender])
+						}
+						next[sender]++
+						f.Files.Close()
+						if rng.IntN(100) == 0 {
+							time.Sleep(time.Millisecond) // so that the ring gets full
+						}
+					}
+				})
+			}
+			work.Wait()
+		})
+	}
+}
+
+// TestFullRingGoesOverTheSocket has a peer that does not read: sends wait as they do at a socket, for as long as they
+// may, and what was sent arrives in order.
+func TestFullRingGoesOverTheSocket(t *testing.T) {
+	server, client := ringPipe(t, Limits{Ring: 4096, WriteTimeout: time.Minute})
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	sent := uint64(0)
+	for ; ; sent++ {
+		if err := client.SendContext(ctx, KindRequest, sent, item(500)); err != nil {
+			require.ErrorIs(t, err, ErrNotSent)
+			break
+		}
+	}
+	require.False(t, onRing(client))
+	require.Greater(t, sent, uint64(100), "the socket's buffer takes more than the ring")
+	for n := range sent {
+		f, err := server.Receive()
+		require.NoError(t, err)
+		require.Equal(t, n, f.ID)
+	}
+	for range 3 { // the next one says that the stream is in the ring again
+		exchange(t, client, server)
+	}
+	require.True(t, onRing(client))
+}
+
+func TestPeerThatNeverReadsARing(t *testing.T) {
+	_, client := ringPipe(t, Limits{WriteTimeout: 50 * time.Millisecond})
+	var err error
+	for err == nil {
+		err = client.Send(KindRequest, 1, item(8000))
+	}
+	require.ErrorIs(t, err, ErrTimeout)
+	_, err = client.Receive()
+	require.Error(t, err, "the connection is closed")
+}
+
+// TestRingIsReadToItsEnd: what a peer has put into the ring before it left arrives, and the end after it.
+func TestRingIsReadToItsEnd(t *testing.T) {
+	for _, how := range []string{"close", "goodbye", "close write", "large"} {
+		t.Run(how, func(t *testing.T) {
+			server, client := ringPipe(t, Limits{})
+			for n := range uint64(50) {
+				require.NoError(t, server.Send(KindResponse, n, item(100)))
+			}
+			more := 0
+			switch how {
+			case "goodbye":
+				require.NoError(t, server.Send(KindGoodbye, 0, nil))
+				more = 1
+			case "large":
+				require.NoError(t, server.Send(KindResponse, 50, item(50_000)))
+				more = 1
+			case "close write":
+				require.NoError(t, server.CloseWrite())
+			}
+			if how != "close write" {
+				require.NoError(t, server.Close())
+			}
+			for n := range 50 + more {
+				f, err := client.Receive()
+				require.NoError(t, err)
+				if n < 50 {
+					require.EqualValues(t, n, f.ID)
+				}
+			}
+			for range 2 {
+				_, err := client.Receive()
+				require.ErrorIs(t, err, io.EOF)
+			}
+		})
+	}
+}
+
+// TestSleeperIsWoken has one side wait in the poller when the other sends.
+func TestSleeperIsWoken(t *testing.T) {
+	server, client := ringPipe(t, Limits{BusyPoll: -1})
+	got := make(chan error)
+	for range 100 {
+		go func() {
+			_, err := server.Receive()
+			got <- err
+		}()
+		time.Sleep(200 * time.Microsecond) // mostly it sleeps by then; it is found either way
+		require.NoError(t, client.Send(KindRequest, 1, item(30)))
+		require.NoError(t, <-got)
+	}
+}
+
+func TestSendLaterWithARing(t *testing.T) {
+	server, client := ringPipe(t, Limits{BusyPoll: -1})
+	require.NoError(t, server.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
+	_, err := server.Receive()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.NoError(t, server.SetReadDeadline(time.Time{}))
+	got := make(chan error)
+	go func() {
+		_, err := server.Receive()
+		got <- err
+	}()
+	time.Sleep(5 * time.Millisecond)
+	require.NoError(t, client.SendLater(KindRequest, 1, item(30)))
+	require.NoError(t, client.Flush())
+	require.NoError(t, <-got)
+}
+
+func TestBufferedWithARing(t *testing.T) {
+	server, client := ringPipe(t, Limits{})
+	require.False(t, server.Buffered())
+	require.NoError(t, client.Send(KindRequest, 1, item(30)))
+	require.True(t, server.Buffered())
+	_, err := server.Receive()
+	require.NoError(t, err)
+	require.False(t, server.Buffered())
+	client.writer.mu.Lock()
+	require.NoError(t, client.writer.leaveRingLocked())
+	client.writer.mu.Unlock()
+	require.False(t, server.Buffered(), "the next frame is not there")
+}
+
+// TestCloseDuringUse closes connections while both sides send and receive: nothing touches memory that is unmapped.
+func TestCloseDuringUse(t *testing.T) {
+	rounds := 40
+	if testing.Short() {
+		rounds = 8
+	}
+	for range rounds {
+		t.Run("", func(t *testing.T) {
+			server, client := ringPipe(t, Limits{Ring: 4096})
+			var work sync.WaitGroup
+			for _, c := range []*Conn{server, client} {
+				for range 2 {
+					work.Go(func() {
+						for c.Send(KindRequest, 1, item(200)) == nil {
+						}
+					})
+				}
+				work.Go(func() {
+					for {
+						if _, err := c.Receive(); err != nil {
+							return
+						}
+					}
+				})
+				work.Go(func() {
+					for range 100 {
+						c.Buffered()
+					}
+				})
+			}
+			time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+			first, second := server, client
+			if rand.IntN(2) == 0 {
+				first, second = client, server
+			}
+			require.NoError(t, first.Close())
+			require.NoError(t, second.Close())
+			work.Wait()
+		})
+	}
+}
+
+func init() {
+	// answers what it gets, by a ring
+	roles["ring mirror"] = func(u *net.UnixConn) error {
+		c, err := NewConn(u, Limits{})
+		if err != nil {
+			return err
+		}
+		c.AcceptRing()
+		for {
+			f, err := c.Receive()
+			if err != nil {
+				return nil
+			}
+			if err := c.Send(KindResponse, f.ID, f.Body); err != nil {
+				return nil // it is killed, or its peer is
+			}
+		}
+	}
+}
+
+// TestPeerOfARingIsKilled kills the other process again and again, in the middle of whatever it does: what arrives is
+// whole and in order, then comes the end, and nothing is left.
+func TestPeerOfARingIsKilled(t *testing.T) {
+	requireRings(t)
+	requireNoRings(t)
+	rounds := 20
+	if testing.Short() {
+		rounds = 4
+	}
+	for range rounds {
+		u, cmd := startRole(t, "ring mirror")
+		c, err := NewConn(u, Limits{})
+		require.NoError(t, err)
+		c.OfferRing()
+		for n := range uint64(200) {
+			require.NoError(t, c.Send(KindRequest, n, item(50)))
+			f, err := c.Receive()
+			require.NoError(t, err)
+			require.Equal(t, n, f.ID)
+		}
+		require.True(t, onRing(c))
+		var sender sync.WaitGroup
+		sender.Go(func() {
+			for n := uint64(200); c.Send(KindRequest, n, item(50)) == nil; n++ {
+			}
+		})
+		kill := time.AfterFunc(time.Duration(rand.IntN(3000))*time.Microsecond, func() { cmd.Process.Kill() })
+		next := uint64(200)
+		for {
+			f, err := c.Receive()
+			if err != nil {
+				require.True(t, errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET), err.Error())
+				break
+			}
+			require.Equal(t, next, f.ID)
+			require.Equal(t, item(50), f.Body)
+			next++
+		}
+		kill.Stop()
+		require.NoError(t, c.Close())
+		sender.Wait()
+	}
+}
