@@ -103,11 +103,12 @@ func (a assignment) String() string {
 	return fmt.Sprintf("client %d.%d", a.Index, a.Life)
 }
 
-// counts is what a process has of what must not grow.
-type counts struct{ Files, Maps, Goroutines int }
+// counts is what a process has of what must not grow. Maps are shared mappings but for Rings, of which a connection has
+// one once it has been used for a while.
+type counts struct{ Files, Maps, Rings, Goroutines int }
 
 func (c counts) String() string {
-	return fmt.Sprintf("%d descriptors, %d shared mappings, %d goroutines", c.Files, c.Maps, c.Goroutines)
+	return fmt.Sprintf("%d descriptors, %d shared mappings, %d rings, %d goroutines", c.Files, c.Maps, c.Rings, c.Goroutines)
 }
 
 // count counts this process, after two collections: what the first finds unused, it may be the second that frees.
@@ -120,7 +121,12 @@ func count() counts {
 	}
 	if maps, err := os.ReadFile("/proc/self/maps"); err == nil {
 		for line := range bytes.Lines(maps) {
-			if fields := bytes.Fields(line); len(fields) > 1 && bytes.HasSuffix(fields[1], []byte("s")) {
+			fields := bytes.Fields(line)
+			switch {
+			case len(fields) < 2 || !bytes.HasSuffix(fields[1], []byte("s")):
+			case bytes.Contains(line, []byte("sharedtensor-ring")):
+				c.Rings++
+			default:
 				c.Maps++
 			}
 		}
@@ -132,7 +138,7 @@ func count() counts {
 func back(base counts, limit time.Duration) error {
 	for end := time.Now().Add(limit); ; time.Sleep(50 * time.Millisecond) {
 		now := count()
-		if now.Files <= base.Files && now.Maps <= base.Maps && now.Goroutines <= base.Goroutines {
+		if now.Files <= base.Files && now.Maps <= base.Maps && now.Rings <= base.Rings && now.Goroutines <= base.Goroutines {
 			return nil
 		}
 		if time.Now().After(end) {

@@ -108,6 +108,7 @@ func (c *client) warm() error {
 		}
 	}
 	c.base = count()
+	c.base.Rings = 1
 	c.base.Goroutines += workers + 1 // those that are to come
 	return nil
 }

@@ -196,7 +196,7 @@ func (o *owner) rest() error {
 		}
 	}
 	// Each client has a connection, and at most three goroutines.
-	return back(counts{Files: o.base.Files + clients, Maps: o.base.Maps, Goroutines: o.base.Goroutines + 3*clients}, 10*time.Second)
+	return back(counts{Files: o.base.Files + clients, Maps: o.base.Maps, Rings: clients, Goroutines: o.base.Goroutines + 3*clients}, 10*time.Second)
 }
 
 // made is an argument that decides on a result.
