@@ -31,7 +31,7 @@ type Limits struct {
 	BusyPoll time.Duration
 	// Ring is how many bytes each of the two rings has by which small frames go where both sides have them; default
 	// 32 KiB, at most 1 MiB, rounded up to a power of two. Only the size that the server says counts. Negative means
-	// none, as it is on one processor, or where the environment variable SHARED_TENSOR_RING is "off". See [Rings].
+	// none, as it is on one processor, or where the environment variable SHARED_TENSOR_RING is "off". See [Limits.Rings].
 	Ring int
 	// RingBudget bounds the bytes of the rings of all connections that share it; nil for no bound. A connection for
 	// which there is no room goes on without.
