@@ -147,9 +147,7 @@ func (b *bench) run(ctx context.Context, progress func(string)) error {
 // allCalls measures small calls.
 func (b *bench) allCalls(ctx context.Context, progress func(string)) error {
 	progress(fmt.Sprintf("%d-byte calls", smallBytes))
-	small := b.of(func(s *subject) bool {
-		return !s.onlyTensors
-	})
+	small := b.of(func(s *subject) bool { return !s.onlyTensors })
 	if err := small.each(func(s *subject) error { return s.warmUp(ctx, b.plan.warm) }); err != nil {
 		return err
 	}
