@@ -221,6 +221,7 @@ func TestMetricsHaveEveryNumber(t *testing.T) {
 		series("endpoint_calls_total", of(clean)):                                                 5, series("endpoint_calls_total", of("idle")): 0,
 		series("endpoint_cache_hits_total", of(clean)): 3, series("endpoint_cache_hits_total", of("idle")): 0,
 		series("endpoint_uncached_total", of(clean)): 6, series("endpoint_uncached_total", of("idle")): 0,
+		series("endpoint_workers", of(clean)): 0, series("endpoint_workers", of("idle")): 0,
 		series("endpoint_failures_total", of(clean)): 2, series("endpoint_failures_total", of("idle")): 0,
 		series("endpoint_run_failures_total", of(clean)): 1, series("endpoint_run_failures_total", of("idle")): 0,
 		series("endpoint_run_duration_seconds", quantile("0.5")):  1e-6,
