@@ -92,8 +92,7 @@ func TestAcquireWaitsForWhatIsPublished(t *testing.T) {
 	publish := func(name string) uint64 {
 		sd, err := synthetic(dev, command{})
 		require.NoError(t, err)
-		version, err := s.Publish(ctx, name, sd)
-		require.NoError(t, err)
+		version := publishOn(t, s, name, sd)
 		return version
 	}
 	waiting := func(opts endpoint.AcquireOptions) <-chan uint64 {

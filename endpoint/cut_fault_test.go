@@ -134,8 +134,7 @@ func cutOwner(t *testing.T) (*endpoint.Server, driver.Device, *loadCounts) {
 	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard()})
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 3, Bytes: 1 << 14})
 	require.NoError(t, err)
-	_, err = s.Publish(context.Background(), "m", sd)
-	require.NoError(t, err)
+	publishOn(t, s, "m", sd)
 	return s, dev, counts
 }
 

@@ -100,6 +100,9 @@ func exampleOwner(dev driver.Device, socket string) (publish func(name string, v
 		if _, err := server.Publish(context.Background(), "model", sd); err != nil {
 			log.Fatal(err)
 		}
+		if err := sd.Close(); err != nil { // the server has the memory
+			log.Fatal(err)
+		}
 	}
 	return publish, server.Close
 }

@@ -107,8 +107,7 @@ func hostileOwnerWith(t *testing.T, limits endpoint.Limits) *endpoint.Server {
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Limits: limits})
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 1 << 12, Seed: 1})
 	require.NoError(t, err)
-	_, err = s.Publish(context.Background(), "m", sd)
-	require.NoError(t, err)
+	publishOn(t, s, "m", sd)
 	files, maps := drivertest.OpenFiles(), drivertest.SharedMappings()
 	t.Cleanup(func() {
 		require.Len(t, listOf(s), 1)

@@ -94,8 +94,7 @@ func TestSealedMemoryIsPublished(t *testing.T) {
 	for _, storage := range sd.Storages() {
 		require.NoError(t, storage.Seal())
 	}
-	_, err = s.Publish(context.Background(), "m", sd)
-	require.NoError(t, err)
+	publishOn(t, s, "m", sd)
 	c := client(t, s.Socket())
 	do.Do = "acquire"
 	c.must(do)

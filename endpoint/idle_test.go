@@ -23,8 +23,7 @@ func TestIdleClientsAreLetGo(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard(), Limits: endpoint.Limits{Idle: 400 * time.Millisecond}})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	_, err := s.Publish(ctx, "m", scattered(t, dev, 1))
-	require.NoError(t, err)
+	publishOn(t, s, "m", scattered(t, dev, 1))
 	dial := func() *endpoint.Client {
 		c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{dev}})
 		require.NoError(t, err)

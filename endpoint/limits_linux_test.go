@@ -110,8 +110,7 @@ func TestManifestIsInMemoryOnce(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Logger: discard()})
 	many, err := module.Synthesize(dev, module.Synthetic{Tensors: 20000, Bytes: 1 << 20})
 	require.NoError(t, err)
-	_, err = s.Publish(context.Background(), "m", many)
-	require.NoError(t, err)
+	publishOn(t, s, "m", many)
 	before := heapInUse()
 	var peers []*peer
 	for range 16 {

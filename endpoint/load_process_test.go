@@ -153,6 +153,7 @@ func serveLoad(socket string) error {
 	if err != nil {
 		return err
 	}
+	defer sd.Close()
 	if _, err := s.Publish(context.Background(), "m", sd); err != nil {
 		return err
 	}

@@ -102,8 +102,7 @@ func TestTheEnvironmentSaysHowMuchIsLogged(t *testing.T) {
 			}
 			sd, err := synthetic(testDevice(t), command{Seed: 1})
 			require.NoError(t, err)
-			_, err = node.Server().Publish(context.Background(), "m", sd)
-			require.NoError(t, err)
+			publishOn(t, node.Server(), "m", sd)
 			require.NoError(t, node.Server().Withdraw(context.Background(), "m"))
 			require.NoError(t, node.Close())
 		})

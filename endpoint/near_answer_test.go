@@ -52,8 +52,7 @@ func TestContextsThatEndNearTheAnswer(t *testing.T) {
 		require.NoError(t, err)
 		sd := module.NewStateDict()
 		require.NoError(t, sd.Set("x", x))
-		version, err = s.Publish(context.Background(), "m", sd)
-		require.NoError(t, err)
+		version = publishOn(t, s, "m", sd)
 	}
 	publish(t)
 	for _, over := range []bool{true, false} {

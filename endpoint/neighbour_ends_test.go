@@ -25,8 +25,7 @@ func TestANeighbourOutlivesItsServer(t *testing.T) {
 	ctx := context.Background()
 	sd, err := synthetic(dev, command{Seed: 1})
 	require.NoError(t, err)
-	_, err = s.Publish(ctx, "m", sd)
-	require.NoError(t, err)
+	publishOn(t, s, "m", sd)
 	h, err := c.Acquire(ctx, "m")
 	require.NoError(t, err)
 	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 2})
@@ -138,8 +137,7 @@ func TestNeighboursComeAndGo(t *testing.T) {
 	defer stop()
 	sd, err := synthetic(dev, command{Seed: 1})
 	require.NoError(t, err)
-	_, err = s.Publish(ctx, "m", sd)
-	require.NoError(t, err)
+	publishOn(t, s, "m", sd)
 	var all sync.WaitGroup
 	var rounds atomic.Int64
 	visit := func() error {

@@ -237,3 +237,12 @@ func wentBack(rows []endpoint.Released) map[string]bool {
 	}
 	return out
 }
+
+// publishOn publishes sd, which it takes.
+func publishOn(t testing.TB, s *endpoint.Server, name string, sd *module.StateDict) uint64 {
+	t.Helper()
+	version, err := s.Publish(context.Background(), name, sd)
+	require.NoError(t, err)
+	require.NoError(t, sd.Close())
+	return version
+}

@@ -56,9 +56,11 @@ func publishers(s *endpoint.Server, c *endpoint.Client) map[string]func(dev driv
 	return map[string]func(dev driver.Device, value uint8) error{
 		"owner": func(dev driver.Device, value uint8) error {
 			sd, err := uniform(dev, value)
-			if err == nil {
-				_, err = s.Publish(ctx, "m", sd)
+			if err != nil {
+				return err
 			}
+			defer sd.Close()
+			_, err = s.Publish(ctx, "m", sd)
 			return err
 		},
 		"client": func(dev driver.Device, value uint8) error {
@@ -202,8 +204,7 @@ func TestPublishedMemoryOfTheKilledComesBack(t *testing.T) {
 		seed++
 		sd, err := module.Synthesize(pool, module.Synthetic{Seed: seed, Tensors: 3, Bytes: 1 << 16})
 		require.NoError(t, err)
-		_, err = s.Publish(context.Background(), "m", sd)
-		require.NoError(t, err)
+		publishOn(t, s, "m", sd)
 	}
 	for range 4 {
 		publish()

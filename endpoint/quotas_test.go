@@ -81,8 +81,7 @@ func TestWhatOneClientPublishesIsBounded(t *testing.T) {
 
 			_, other := publisher(t, s, dev)
 			require.NoError(t, other("others", c.each), "another client has limits of its own")
-			_, err = s.Publish(ctx, "own", scattered(t, dev, 10))
-			require.NoError(t, err, "the owner has none")
+			publishOn(t, s, "own", scattered(t, dev, 10))
 		})
 	}
 }
@@ -104,8 +103,7 @@ func TestWhatAllClientsPublishIsBounded(t *testing.T) {
 	require.NoError(t, last.Withdraw(context.Background(), "1"))
 	require.ErrorIs(t, publish("two more", 2), endpoint.ErrLimit)
 	require.NoError(t, publish("one more", 1))
-	_, err := s.Publish(context.Background(), "own", scattered(t, dev, 10))
-	require.NoError(t, err)
+	publishOn(t, s, "own", scattered(t, dev, 10))
 }
 
 // TestWhatNoFrameCanCarryIsNotPublished: otherwise every reader would be refused, and each refusal would leave a lease.
@@ -122,17 +120,19 @@ func TestWhatNoFrameCanCarryIsNotPublished(t *testing.T) {
 		return err == nil && len(info.Sessions) == 1
 	})
 	before := drivertest.TakeSnapshot()
-	_, err := s.Publish(ctx, "storages", scattered(t, dev, 4))
+	apart := scattered(t, dev, 4)
+	_, err := s.Publish(ctx, "storages", apart)
 	require.ErrorIs(t, err, wire.ErrTooLarge)
+	require.NoError(t, apart.Close())
 	many, err := module.Synthesize(dev, module.Synthetic{Tensors: 500, Bytes: 1})
 	require.NoError(t, err)
 	_, err = s.Publish(ctx, "tensors", many)
 	require.ErrorIs(t, err, wire.ErrTooLarge)
+	require.NoError(t, many.Close())
 	require.Empty(t, before.WaitNone(waitLimit))
 	require.Empty(t, listOf(s))
 
-	_, err = s.Publish(ctx, "fits", scattered(t, dev, 3))
-	require.NoError(t, err)
+	publishOn(t, s, "fits", scattered(t, dev, 3))
 	c, _ := publisher(t, s, dev)
 	h, err := c.Acquire(ctx, "fits")
 	require.NoError(t, err)

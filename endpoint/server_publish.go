@@ -16,10 +16,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Publish makes sd the next version of name and returns its number. It takes sd, also when it fails: the server closes
-// it when the version is superseded or withdrawn and its last reader has gone. Work on the tensors' devices is waited
-// for, and the memory is frozen: from here on nobody can map it writable. Readers of the version before stay on it;
-// nobody waits for anybody.
+// Publish makes sd the next version of name and returns its number. It borrows sd, as [Client.Publish] does: the server
+// refers to the memory until the version is superseded or withdrawn and its last reader has gone, whatever the caller
+// closes. Work on the tensors' devices is waited for, and the memory is frozen: from here on nobody can map it writable,
+// but mappings that exist stay writable, so the publisher must not write to it. Readers of the version before stay on
+// it; nobody waits for anybody.
 //
 // Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place, with the reason, and
 // [wire.ErrTooLarge] for more storages or tensors than one frame can carry to a reader.
@@ -36,13 +37,14 @@ type PublishOptions struct {
 // PublishWith is Publish with options.
 func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
 	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.opts.Label}
-	return s.publish(ctx, name, sd, catalog.Origin{Source: opts.Source, Publisher: self})
-}
-
-func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
 	if sd == nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: there is no state dict", status.ErrInvalid)}
 	}
+	return s.publish(ctx, name, sd.Clone(), catalog.Origin{Source: opts.Source, Publisher: self})
+}
+
+// publish makes sd, which it takes, also when it fails, the next version of name.
+func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
 	origin.Source = shortText(origin.Source, limits.SourceBytes)
 	version, err := s.record(ctx, name, sd, origin)
 	if err != nil {

@@ -391,6 +391,7 @@ func TestWatcherHearsOfAWithdrawalWhileAway(t *testing.T) {
 			require.NoError(t, err)
 			_, err = s.server.Publish(ctx, name, sd)
 			require.NoError(t, err)
+			require.NoError(t, sd.Close())
 		}
 		w, err := c.Watch(ctx)
 		require.NoError(t, err)
@@ -415,6 +416,7 @@ func TestWatcherHearsOfAWithdrawalWhileAway(t *testing.T) {
 		require.NoError(t, err)
 		_, err = server.Publish(ctx, "comes back", sd)
 		require.NoError(t, err)
+		require.NoError(t, sd.Close())
 		s.network.use(server)
 		require.Equal(t, EventOwnerBack, next().Kind)
 		events := []Event{next(), next()}

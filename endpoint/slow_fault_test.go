@@ -126,8 +126,7 @@ func TestAClientThatReadsNoEventsIsCutOff(t *testing.T) {
 	eventually(t, waitLimit, "the client that does not read is cut off", func() bool {
 		sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 1, Bytes: 1})
 		require.NoError(t, err)
-		version, err = s.Publish(context.Background(), "m", sd)
-		require.NoError(t, err)
+		version = publishOn(t, s, "m", sd)
 		info, err := s.ServerInfo(context.Background())
 		require.NoError(t, err)
 		return info.Stats.Clients == 2

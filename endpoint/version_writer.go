@@ -54,10 +54,7 @@ func (s *Server) NewVersion(ctx context.Context, name string, specs []module.Nam
 	if err != nil {
 		return nil, fmt.Errorf("new version of %s: %w", status.Shown(name), err)
 	}
-	return newVersionWriter(name, s.opts.Devices, specs,
-		func(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
-			return s.PublishWith(ctx, name, sd.Clone(), opts) // it takes what it is given, also when it refuses it
-		})
+	return newVersionWriter(name, s.opts.Devices, specs, s.PublishWith)
 }
 
 // publishFunc makes sd, which it borrows, the next version of name.

@@ -216,8 +216,7 @@ func TestAcquireCompatibility(t *testing.T) {
 	require.NoError(t, module.AddDigests(ctx, sd, 0))
 	whole, err := module.StateDictDigest(ctx, sd, 0)
 	require.NoError(t, err)
-	_, err = s.Publish(ctx, "m", sd)
-	require.NoError(t, err)
+	publishOn(t, s, "m", sd)
 
 	drivertest.Leaks(t)
 	_, err = c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Compatibility: "columns/2"})

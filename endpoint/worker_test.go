@@ -3,6 +3,7 @@ package endpoint_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -111,7 +112,7 @@ func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
 			return a, err
 		}
 		a.Version, err = w.server.Publish(ctx, do.Name, sd)
-		return a, err
+		return a, errors.Join(err, sd.Close())
 	case "withdraw":
 		err = w.server.Withdraw(ctx, do.Name)
 	case "books":

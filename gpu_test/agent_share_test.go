@@ -5,6 +5,7 @@ package gpu_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -51,11 +52,13 @@ func (a *agent) own(ctx context.Context, q request) (r response, err error) {
 		var sd *module.StateDict
 		if sd, err = synthetic(a.dev, q); err == nil {
 			r.Version, err = s.server.Publish(ctx, q.Name, sd)
+			err = errors.Join(err, sd.Close())
 		}
 	case "publish empty": // a slab of which nobody looks at the bytes
 		var sd *module.StateDict
 		if sd, err = emptyModel(a.dev, q.Bytes); err == nil {
 			r.Version, err = s.server.Publish(ctx, q.Name, sd)
+			err = errors.Join(err, sd.Close())
 		}
 	case "holders":
 		models, err := s.server.List(ctx)

@@ -21,7 +21,7 @@ func own(ctx context.Context, file string) {
 	dev := must(host.Open()) // this host's shared memory
 	server := must(endpoint.NewServer(endpoint.ServerOptions{Devices: []driver.Device{dev}}))
 	weights := must(module.Load(ctx, dev, file, module.LoadOptions{})) // a file, a sharded index or a folder
-	version := must(server.Publish(ctx, "llm", weights))               // the server owns weights from here on
+	version := must(server.Publish(ctx, "llm", weights))               // the server refers to the memory now
 	fmt.Println("serving version", version)
 	log.Fatal(server.Serve(ctx))
 }

@@ -61,7 +61,8 @@ func withOwner(ctx context.Context, weights string, use func(*module.StateDict) 
 	}
 	stop := serve(server)
 	defer func() { err = errors.Join(err, stop()) }()
-	if _, err := server.Publish(ctx, "vad", sd); err != nil { // takes sd
+	_, err = server.Publish(ctx, "vad", sd)
+	if err = errors.Join(err, sd.Close()); err != nil { // the server has the memory
 		return err
 	}
 	return withAttached(ctx, server.Socket(), "vad", use)

@@ -58,6 +58,7 @@ func own(socket, weights string) error {
 	if err != nil {
 		return err
 	}
+	defer sd.Close()
 	server, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{dev}})
 	if err != nil {
 		return err

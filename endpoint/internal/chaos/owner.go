@@ -136,6 +136,7 @@ func (o *owner) publish(ctx context.Context, name string) error {
 		return err
 	}
 	version, err := o.s.Publish(ctx, name, sd)
+	err = errors.Join(err, sd.Close())
 	if err == nil {
 		o.r.send(report{Salts: map[string]uint64{versionKey(o.s.ID(), name, version): salt}})
 	}

@@ -51,7 +51,8 @@ func own(socket string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := server.PublishWith(ctx, "base", base, endpoint.PublishOptions{Source: "built at the start"}); err != nil { // takes base
+	defer base.Close()
+	if _, err := server.PublishWith(ctx, "base", base, endpoint.PublishOptions{Source: "built at the start"}); err != nil {
 		return err
 	}
 	go func() { _ = server.Serve(context.Background()) }()

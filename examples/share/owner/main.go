@@ -44,7 +44,8 @@ func own(socket, name, file string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := server.PublishWith(ctx, name, weights, endpoint.PublishOptions{Source: file}); err != nil { // the server closes weights
+	defer weights.Close()
+	if _, err := server.PublishWith(ctx, name, weights, endpoint.PublishOptions{Source: file}); err != nil {
 		return err
 	}
 	go func() { _ = server.Serve(context.Background()) }()

@@ -107,7 +107,7 @@ func (w *worker) do(o order, r *report) error {
 			return err
 		}
 		_, err = w.server.Publish(ctx, o.Name, sd)
-		return err
+		return errors.Join(err, sd.Close())
 	case "withdraw":
 		return w.server.Withdraw(context.Background(), o.Name)
 	case "shutdown":

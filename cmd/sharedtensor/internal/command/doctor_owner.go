@@ -85,10 +85,10 @@ func rehearse(ctx context.Context, base string) (took time.Duration, err error) 
 		return 0, err
 	}
 	want, err := digestOf(ctx, sd)
-	if err != nil {
-		return 0, errors.Join(err, sd.Close())
+	if err == nil {
+		_, err = server.Publish(ctx, "doctor", sd)
 	}
-	if _, err := server.Publish(ctx, "doctor", sd); err != nil { // takes sd
+	if err = errors.Join(err, sd.Close()); err != nil { // the server has the memory
 		return 0, err
 	}
 	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: path, OverSocket: true, Devices: devices, Label: "sharedtensor doctor"})

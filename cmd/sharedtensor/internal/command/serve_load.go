@@ -101,5 +101,6 @@ func (s *service) load(ctx context.Context, m modelArg, load *endpoint.Load) (ve
 	if err != nil {
 		return 0, err
 	}
-	return s.server.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source()}) // takes sd
+	version, err = s.server.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source()})
+	return version, errors.Join(err, sd.Close()) // the server has the memory
 }

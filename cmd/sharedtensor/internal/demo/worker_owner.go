@@ -46,8 +46,8 @@ func (w *worker) loadFirst(ctx context.Context, server *endpoint.Server, path st
 	for _, s := range sd.Storages() {
 		answer.Mapped += s.Bytes()
 	}
-	w.own = sd.Clone()
-	answer.Version, err = server.PublishWith(ctx, modelName, sd, endpoint.PublishOptions{Source: path}) // takes sd
+	w.own = sd
+	answer.Version, err = server.PublishWith(ctx, modelName, sd, endpoint.PublishOptions{Source: path})
 	return err
 }
 

@@ -137,7 +137,8 @@ func publishModels(server *endpoint.Server, dev driver.Device, models, files []s
 		if err != nil {
 			return err
 		}
-		if _, err := server.Publish(ctx, name, sd); err != nil {
+		_, err = server.Publish(ctx, name, sd)
+		if err = errors.Join(err, sd.Close()); err != nil {
 			return err
 		}
 	}
@@ -147,7 +148,8 @@ func publishModels(server *endpoint.Server, dev driver.Device, models, files []s
 		if err != nil {
 			return err
 		}
-		if _, err := server.PublishWith(ctx, name, sd, endpoint.PublishOptions{Source: path}); err != nil {
+		_, err = server.PublishWith(ctx, name, sd, endpoint.PublishOptions{Source: path})
+		if err = errors.Join(err, sd.Close()); err != nil {
 			return err
 		}
 	}
