@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,7 +9,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
-	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -259,14 +257,9 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 		s.quotas.giveBack(c)
 		return reply{}, err
 	}
-	s.quotas.bind(c, sd)
-	if err := module.Freeze(sd); err != nil { // what is mapped read-only here can only be found frozen
-		s.quotas.drop(sd)
-		return reply{}, errors.Join(fmt.Errorf("the publisher has to seal its memory against new writers: %w", status.Unshareable(err)), sd.Close())
-	}
-	version, err := s.publish(ctx, in.Name, sd, catalog.Origin{Source: in.Source, Publisher: r.session.holder()})
+	origin := catalog.Origin{Source: in.Source, Publisher: r.session.holder()}
+	version, err := s.versions.publish(ctx, publication{name: in.Name, sd: sd, origin: origin, charge: &c})
 	if err != nil {
-		s.quotas.drop(sd)
 		return reply{}, status.Absent(err)
 	}
 	return reply{body: message.Published{Version: version}}, nil

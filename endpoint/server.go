@@ -21,7 +21,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
-	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -38,9 +37,7 @@ type Server struct {
 	sock     *unixsock.Socket
 	listener *inproc.Listener // for clients of this process; nil without a socket
 	devices  transfer.Devices
-	books    *catalog.Catalog
-	exports  exports
-	quotas   quotas
+	versions
 
 	files, bodies, answers, rings *wire.Budget // of all clients
 	kept                          transfer.KeptTotal
@@ -50,7 +47,6 @@ type Server struct {
 	reclaims                      []func() // end what the devices call when they are out of memory
 
 	support support
-	loads   loads
 
 	registry  *Registry
 	offers    *offering.Table // endpoints whose functions clients run
@@ -134,6 +130,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 		},
 	})
 	s.offers = newOffers(s)
+	s.versions.log, s.versions.frame, s.versions.names = s.log, s.opts.Limits.Wire, &s.engine.Names
 	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
 	s.nextID = 1
 	s.selfPipe = s.newSelfLocked() // nobody else has s yet
@@ -158,17 +155,6 @@ func (s *Server) trim(bytes int64) bool {
 		slabs += ses.slabs.Trim()
 	}
 	return s.engine.Trim(bytes) || slabs > 0
-}
-
-// freed is told by the books of a version whose memory was given back.
-func (s *Server) freed(name string, version uint64, sd *module.StateDict, err error) {
-	s.unlend(sd)
-	s.quotas.drop(sd)
-	if err != nil {
-		s.log.Warn("memory was not given back cleanly", "name", name, "version", version, "error", err)
-		return
-	}
-	s.log.Info("freed", "name", name, "version", version)
 }
 
 // bind makes the socket that the options ask for.

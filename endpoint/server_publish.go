@@ -2,15 +2,10 @@ package endpoint
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math"
 	"os"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -40,65 +35,11 @@ func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateD
 	if sd == nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: there is no state dict", status.ErrInvalid)}
 	}
-	return s.publish(ctx, name, sd.Clone(), catalog.Origin{Source: opts.Source, Publisher: self})
-}
-
-// publish makes sd, which it takes, also when it fails, the next version of name.
-func (s *Server) publish(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
-	origin.Source = shortText(origin.Source, limits.SourceBytes)
-	version, err := s.record(ctx, name, sd, origin)
+	version, err := s.versions.publish(ctx, publication{name: name, sd: sd.Clone(), origin: catalog.Origin{Source: opts.Source, Publisher: self}})
 	if err != nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}
 	}
-	s.loads.published(name)
-	s.log.Info("published", "name", name, "version", version, "tensors", sd.Len(), "source", origin.Source)
 	return version, nil
-}
-
-// record makes sd ready for readers and puts it on the books. It takes sd.
-func (s *Server) record(ctx context.Context, name string, sd *module.StateDict, origin catalog.Origin) (uint64, error) {
-	err := checkName(name)
-	if err == nil {
-		err = context.Cause(ctx)
-	}
-	if err == nil {
-		err = status.Unshareable(module.Freeze(sd))
-	}
-	if err != nil {
-		return 0, errors.Join(err, sd.Close())
-	}
-	out, err := transfer.NewExport(sd)
-	if err != nil {
-		return 0, errors.Join(err, sd.Close())
-	}
-	s.nameExport(out)
-	if err := s.attachable(name, out); err != nil {
-		s.closeExport(out)
-		return 0, errors.Join(err, sd.Close())
-	}
-	s.exports.put(sd, out) // before the books: the first reader may come at once
-	version, err := s.books.Publish(name, sd, origin)
-	if err != nil {
-		s.unlend(sd)
-	}
-	return version, err
-}
-
-// attachable encodes what readers are sent, and refuses a version that no frame could bring to them, before it is on
-// the books.
-func (s *Server) attachable(name string, out *transfer.Export) error {
-	frame, files := inproc.FrameLimits(s.opts.Limits.Wire)
-	if len(out.Files) > files {
-		return fmt.Errorf("%w: %d storages; a frame has at most %d, load the model into fewer", status.ErrTooLarge, len(out.Files), files)
-	}
-	if err := out.Encode(); err != nil {
-		return err
-	}
-	head := message.AppendAcquiredHead(nil, math.MaxUint64, name, math.MaxUint64)
-	if n := int64(len(head) + len(out.Tail)); n > frame {
-		return fmt.Errorf("%w: the manifest has %d bytes; a frame has at most %d", status.ErrTooLarge, n, frame)
-	}
-	return nil
 }
 
 // checkName refuses names that the books cannot have.
@@ -116,14 +57,6 @@ func (s *Server) Withdraw(ctx context.Context, name string) error {
 		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
 	}
 	return s.withdraw(name)
-}
-
-func (s *Server) withdraw(name string) error {
-	if err := s.books.Withdraw(name); err != nil {
-		return err
-	}
-	s.log.Info("withdrawn", "name", name)
-	return nil
 }
 
 // List returns what is published, with its holders, and what is being loaded, in the order of the names. Errors: the
