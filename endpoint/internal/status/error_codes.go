@@ -39,6 +39,7 @@ var Codes = message.NewCodeTable(
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "bad handle", Err: driver.ErrHandle},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "bad manifest", Err: module.ErrManifest},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "digest", Err: module.ErrDigest},
+	message.CodeRow{Code: message.CodeInvalidArgument, Type: "incompatible", Err: module.ErrIncompatible},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "bad tensor name", Err: module.ErrName},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "duplicate tensor name", Err: module.ErrDuplicateName},
 	message.CodeRow{Code: message.CodeInvalidArgument, Type: "no state dict", Err: catalog.ErrNoStateDict},

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
-	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -337,9 +336,11 @@ func TestFit(t *testing.T) {
 func FuzzMemory(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add([]byte("\x05\x00\x00\xff\xff\xff\xff\xff\xff\xff\xff\x01\x02"))
+	all, err := unix.Mmap(-1, 0, Bytes(MinBytes)+256, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON) // with a fence behind it
+	require.NoError(f, err)
+	f.Cleanup(func() { require.NoError(f, unix.Munmap(all)) })
 	f.Fuzz(func(t *testing.T, program []byte) {
-		data := make([]uint64, Bytes(MinBytes)/8+32) // with a fence behind it
-		all := unsafe.Slice((*byte)(unsafe.Pointer(&data[0])), len(data)*8)
+		clear(all)
 		fence := all[Bytes(MinBytes):]
 		m := &Memory{data: all[:Bytes(MinBytes):Bytes(MinBytes)], bytes: MinBytes}
 		p, c := m.Producer(Second), m.Consumer(First)
