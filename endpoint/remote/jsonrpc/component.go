@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
 )
 
@@ -31,6 +32,8 @@ type Component struct {
 
 	env       *gateway.Env
 	dev       driver.Device // where tensors that arrive are put
+	uploads   driver.Device // where models that arrive are put
+	pool      *host.Pool    // uploads, where they are in host memory; nil elsewhere
 	endpoints endpointCache
 	digests   digestCache
 	results   resultStore
@@ -103,7 +106,13 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 			return err
 		}
 	}
-	c.env, c.dev = env, env.Devices[0]
+	c.env, c.dev, c.uploads = env, env.Devices[0], env.Arrivals
+	if dev, is := env.Arrivals.(*host.Device); is {
+		// A model that is uploaded again and again gets the memory of the version before the last: making the pages of
+		// fresh memory is most of what an upload costs.
+		c.pool = host.NewPool(dev, host.PoolOptions{Bytes: int64(c.MaxModel)})
+		c.uploads = c.pool
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.end = cancel
 	c.results.limit = int64(c.MaxResults)
@@ -124,5 +133,9 @@ func (c *Component) Close(context.Context) error {
 	c.end()
 	c.running.Wait()
 	c.fetcher.CloseIdleConnections()
-	return errors.Join(c.leases.close(), c.results.close())
+	err := errors.Join(c.leases.close(), c.results.close())
+	if c.pool != nil {
+		err = errors.Join(err, c.pool.Close())
+	}
+	return err
 }

@@ -72,6 +72,25 @@ func BenchmarkFiguresDown(b *testing.B) {
 	owner := remotetest.StartOwner(b, "--model", fmt.Sprintf("m=%d", modelBytes))
 	gw := remotetest.StartGateway(b, owner.Socket)
 	attached(b, gw)
+	down(b, gw)
+}
+
+// BenchmarkFiguresDownUploaded is BenchmarkFiguresDown of a model whose memory the gateway may use again, and which is
+// sent by a copy for that.
+func BenchmarkFiguresDownUploaded(b *testing.B) {
+	owner := remotetest.StartOwner(b)
+	gw := remotetest.StartGateway(b, owner.Socket)
+	attached(b, gw)
+	web, err := net.Dial("tcp", gw.Addresses.HTTP)
+	require.NoError(b, err)
+	defer web.Close()
+	require.NoError(b, put(web, bufio.NewReader(web), modelFile(b)))
+	down(b, gw)
+}
+
+// down fetches model m beside raw TCP.
+func down(b *testing.B, gw *remotetest.Gateway) {
+	b.Helper()
 	floor := remotetest.StartFloor(b)
 	conn, err := net.Dial("tcp", floor.TCP)
 	require.NoError(b, err)

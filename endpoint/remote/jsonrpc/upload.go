@@ -149,7 +149,7 @@ func (c *Component) readModel(ctx context.Context, r io.Reader, size int64) (_ *
 	if err != nil {
 		return nil, err
 	}
-	sd, err := module.New(c.env.Arrivals, specsOf(header, ties))
+	sd, err := module.Uninitialized(c.uploads, specsOf(header, ties)) // fill writes all of it
 	if errors.Is(err, driver.ErrOutOfMemory) {
 		return nil, err
 	} else if err != nil {
