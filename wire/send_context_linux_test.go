@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // fill sends frames until the socket is full, with a context that has ended, and returns how many were sent.
@@ -65,6 +66,45 @@ func TestASendEndsWithItsContext(t *testing.T) {
 	drain(t, b, 1, sent, item(4<<10))
 	require.NoError(t, a.Send(KindRequest, sent+1, item(4<<10)))
 	drain(t, b, sent+1, sent+1, item(4<<10))
+}
+
+// TestFramesQueuedBehindOneThatIsNotSent: their senders have gone on, so nobody else would write them.
+func TestFramesQueuedBehindOneThatIsNotSent(t *testing.T) {
+	a, b := pipe(t, Limits{})
+	sent := fillBySystemCalls(t, a)
+	ctx, cancel := context.WithCancel(context.Background())
+	waiting := make(chan error)
+	go func() { waiting <- a.SendContext(ctx, KindRequest, 1<<20, item(1<<20)) }()
+	require.Eventually(t, func() bool {
+		a.writer.mu.Lock()
+		defer a.writer.mu.Unlock()
+		return a.writer.writing
+	}, 10*time.Second, time.Millisecond)
+	require.NoError(t, a.Send(KindRequest, sent+1, item(100)), "it waits behind the other, in a queue")
+	cancel()
+	require.ErrorIs(t, <-waiting, ErrNotSent)
+	drain(t, b, 1, sent+1, item(100))
+}
+
+// fillBySystemCalls fills the socket behind the back of the connection, so that no goroutine of its writes, and returns
+// how many frames it sent.
+func fillBySystemCalls(t *testing.T, c *Conn) (sent uint64) {
+	t.Helper()
+	body := item(100)
+	require.NoError(t, c.writer.sink.raw.Control(func(fd uintptr) {
+		for {
+			frame := make([]byte, HeaderBytes, HeaderBytes+len(body))
+			header{length: uint32(len(body)), kind: KindRequest, id: sent + 1}.put(frame)
+			n, err := unix.SendmsgN(int(fd), append(frame, body...), nil, nil, unix.MSG_DONTWAIT)
+			if errors.Is(err, unix.EAGAIN) {
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, HeaderBytes+len(body), n, "a message of less than a page is taken whole")
+			sent++
+		}
+	}))
+	return sent
 }
 
 func TestAFrameThatHasBegunIsSentWithoutItsSender(t *testing.T) {

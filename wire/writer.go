@@ -84,15 +84,15 @@ func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []by
 	case errors.Is(err, errInterrupted) && started: // sendParts has left the rest to a goroutine
 		return false, nil
 	case errors.Is(err, errInterrupted):
-		w.done()
+		w.leaveTurnLocked()
 		return false, notSent(ctx)
+	case err != nil && !started && errors.Is(err, errRefused):
+		w.leaveTurnLocked()
+		return false, err
 	case err != nil:
-		fatal = started || !errors.Is(err, errRefused)
-		if fatal {
-			w.broken = err
-		}
+		w.broken = err
 		w.done()
-		return fatal, err
+		return true, err
 	}
 	w.ring.on = w.ring.on || back
 	return w.endTurnLocked(ctx)
@@ -156,6 +156,23 @@ func (w *writer) endTurnLocked(ctx context.Context) (fatal bool, err error) {
 			return err != nil, err
 		}
 	}
+}
+
+// leaveTurnLocked ends the turn of a message that was not sent. What others have queued meanwhile, and do not wait for,
+// is written by a goroutine.
+func (w *writer) leaveTurnLocked() {
+	if w.queued == 0 {
+		w.done()
+		return
+	}
+	go func() {
+		w.mu.Lock()
+		_, err := w.endTurnLocked(context.Background())
+		w.mu.Unlock()
+		if err != nil {
+			w.failed(err)
+		}
+	}()
 }
 
 // waitLocked waits until the turn may be free, or ctx ends. mu is released meanwhile.
