@@ -385,6 +385,25 @@ func TestCloseDuringUse(t *testing.T) {
 	}
 }
 
+// TestClosedWriterStaysOutOfItsRing: a connection may be closed when a frame has been sent that says that the stream goes
+// on in the ring, and before that is noted.
+func TestClosedWriterStaysOutOfItsRing(t *testing.T) {
+	server, _ := ringPipe(t, Limits{Ring: 4096})
+	w := &server.writer
+	w.mu.Lock()
+	w.wentBackLocked(true)
+	require.True(t, w.ring.on)
+	w.mu.Unlock()
+	w.close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wentBackLocked(true)
+	require.False(t, w.ring.on)
+	done, err := w.putLocked(item(10), nil)
+	require.NoError(t, err)
+	require.False(t, done)
+}
+
 func init() {
 	// answers what it gets, by a ring
 	roles["ring mirror"] = func(u *net.UnixConn) error {

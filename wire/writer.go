@@ -94,7 +94,7 @@ func (w *writer) send(ctx context.Context, kind Kind, id uint64, body, tail []by
 		w.done()
 		return true, err
 	}
-	w.ring.on = w.ring.on || back
+	w.wentBackLocked(back)
 	return w.endTurnLocked(ctx)
 }
 
@@ -257,7 +257,7 @@ func (w *writer) flushLocked(ctx context.Context) (left bool, err error) {
 			w.broken = err
 			return false, err
 		}
-		w.ring.on = w.ring.on || back
+		w.wentBackLocked(back)
 	}
 	return false, nil
 }
@@ -271,7 +271,7 @@ func (w *writer) carryOn(rest []byte, back bool) {
 		w.broken = err
 		w.done()
 	} else {
-		w.ring.on = w.ring.on || back
+		w.wentBackLocked(back)
 		_, err = w.endTurnLocked(context.Background())
 	}
 	w.mu.Unlock()

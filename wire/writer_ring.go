@@ -92,6 +92,14 @@ func (w *writer) returnsLocked() (bool, error) {
 	return free >= w.ring.out.Size()/2, nil
 }
 
+// wentBackLocked notes, where back is true, that what was just sent said that the stream goes on in the ring. The
+// connection may have been closed while it was sent, and the ring with it.
+func (w *writer) wentBackLocked(back bool) {
+	if back && w.ring.out != nil {
+		w.ring.on = true
+	}
+}
+
 func (w *writer) corruptLocked(err error) error {
 	w.broken = fmt.Errorf("%w: %w", ErrProtocol, err)
 	return w.broken
