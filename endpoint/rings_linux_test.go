@@ -21,9 +21,7 @@ import (
 func requireRings(t testing.TB) {
 	t.Helper()
 	hostOnly(t, "the device makes no difference to it")
-	if os.Getenv(wire.RingEnv) == "off" {
-		t.Skip(wire.RingEnv + " is off")
-	}
+	drivertest.Needs(t, "rings", os.Getenv(wire.RingEnv) != "off", wire.RingEnv+" is off")
 	drivertest.Needs(t, "processors", min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) > 1, "with one processor there are no rings")
 }
 

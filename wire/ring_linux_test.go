@@ -24,9 +24,7 @@ import (
 // requireRings skips a test where this process has no rings.
 func requireRings(t testing.TB) {
 	t.Helper()
-	if os.Getenv(RingEnv) == "off" {
-		t.Skip(RingEnv + " is off")
-	}
+	drivertest.Needs(t, "rings", os.Getenv(RingEnv) != "off", RingEnv+" is off")
 	drivertest.Needs(t, "processors", ringsHere(), "with one processor there are no rings")
 }
 

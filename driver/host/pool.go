@@ -40,8 +40,8 @@ type PoolOptions struct {
 //
 // Alloc zeroes memory that was used before, AllocUninitialized leaves in it what this program wrote there. Memory of a
 // pool that was published is frozen, and stays so: it can never again be sealed ([driver.Sealer]) or mapped writable by
-// another process. Memory that was exported before it was frozen does not come back. Where the system cannot tell who has
-// memory, a pool allocates as its device does; [Pool.Reuses] says so.
+// another process. Memory that was exported before it was frozen does not come back. On a system that does not report
+// whether other processes have memory, a pool allocates as its device does; [Pool.Reuses] says so.
 //
 // The methods of a pool are safe for concurrent use.
 type Pool struct {

@@ -68,7 +68,7 @@ func (p *Pool) alloc(bytes int64, zeroed bool) (driver.Memory, error) {
 	return mem, nil
 }
 
-// take returns the memory of a size that was closed last and that nobody else has; nil where there is none. busy is
+// take returns, of the memory of that size that no other process has, the one closed last; nil if all is in use. busy is
 // true where there was some that others have.
 func (p *Pool) take(size int64) (s *slab, busy bool) {
 	p.mu.Lock()

@@ -51,7 +51,7 @@ func (d *Device) AllocSlab(bytes int64) (driver.Slab, error) {
 	return s, nil
 }
 
-// allocSlab allocates, and asks those that keep memory to give some back where there is none.
+// allocSlab allocates a slab. When memory is short it has pools free what they keep, and tries again.
 func (d *Device) allocSlab(bytes int64, counted bool) (*slab, error) {
 	b, err := d.allocBacking(bytes, counted)
 	for err != nil && d.Again(bytes, err) {

@@ -313,7 +313,7 @@ func (w *Worker) Answer(ctx context.Context, in *message.Answer, files *wire.Fil
 	taken := a.taken
 	if a.last {
 		a.taken = nil
-		w.over(c) // before the caller hears of it: who has the answer may count on the place
+		w.over(c) // before the answer is delivered: a caller that has it may call again, and finds room
 	}
 	if err := c.deliver(a); err != nil || bad != nil {
 		return errors.Join(bad, err)
@@ -441,7 +441,7 @@ func (c *call) storages(handles []message.Handle, files *wire.Files) ([]*tensor.
 	return storages, nil
 }
 
-// known is the server's own memory of a name that it told the worker, which the caller closes; nil where there is none.
+// known returns the memory that the server named to the worker; nil for an unknown name. The caller closes it.
 func (c *call) known(name string) *tensor.Storage {
 	if name == "" {
 		return nil

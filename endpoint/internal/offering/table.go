@@ -26,7 +26,7 @@ type Config struct {
 	Bounds   Bounds           // of what clients offer and answer
 	// Taken reports whether the server has an endpoint of that name itself.
 	Taken func(name string) bool
-	// Borrow returns the memory that the server lent under a name, which the caller closes; nil where there is none.
+	// Borrow returns the memory that the server shares under a name; nil for an unknown name. The caller closes it.
 	Borrow func(name string) *tensor.Storage
 	// Withdrawn is told of an endpoint that nobody offers any more.
 	Withdrawn func(name string)

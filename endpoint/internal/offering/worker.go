@@ -189,7 +189,7 @@ func (w *Worker) Finish(ctx context.Context) {
 	}
 }
 
-// idleLocked tells who waits for it that no call is left.
+// idleLocked wakes the goroutines that wait until no call is left.
 func (w *Worker) idleLocked() {
 	if w.idle == nil || len(w.calls) > 0 {
 		return

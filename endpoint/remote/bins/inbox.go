@@ -25,7 +25,7 @@ type inbox struct {
 	sub     *nats.Subscription
 }
 
-// get returns an inbox that nothing more arrives in but what is asked for now. The caller gives it to put.
+// get returns an inbox that receives only the answers to requests made from now on. The caller returns it by put.
 func (b *inboxes) get() (*inbox, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -90,7 +90,7 @@ func (c *content) see(m stored) {
 	}
 }
 
-// newest is the sequence number of the newest item; 0 where there is none.
+// newest is the sequence number of the newest item; 0 for an empty bin.
 func (c *content) newest() uint64 {
 	if len(c.messages) == 0 {
 		return 0

@@ -36,7 +36,7 @@ func IfLast(sequence uint64) WriteOption { return func(o *writeOptions) { o.expe
 // one. Where the body is no array, or of an Append, the error is [ErrNotList].
 func AsList() WriteOption { return func(o *writeOptions) { o.list = true } }
 
-// ErrNotList means that a value that should be put as a list is none.
+// ErrNotList is a value that was to be put as a list and is not a list.
 var ErrNotList = errors.New("not a list: a JSON array is, and only Put takes one")
 
 // ErrConflict means that the bin is no longer as the condition of a write says.

@@ -32,7 +32,7 @@ const maxCorrelation = 128
 
 type correlationKey struct{}
 
-// withCorrelation puts a client's name of the request into ctx, unless it is none that could stand in a log.
+// withCorrelation puts the client's correlation id into ctx if it is fit for a log.
 func withCorrelation(ctx context.Context, id string) context.Context {
 	if id == "" || len(id) > maxCorrelation || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return ctx

@@ -44,8 +44,8 @@ func (f files) of(p *part, n int64) *os.File {
 	return file
 }
 
-// openMemory opens the file behind host memory with a position of its own; nil where there is none, or it does not
-// begin where the memory does. Of memory that its publisher may use again there is none either: the kernel would go on
+// openMemory opens the file behind host memory with a position of its own. It returns nil for other memory, for a file
+// that does not begin where the memory does, and for memory that its publisher may use again: the kernel would go on
 // sending its pages after the file is closed.
 func openMemory(memory driver.Memory) *os.File {
 	if m, ok := memory.(driver.Reusable); ok && m.Reusable() {

@@ -154,7 +154,7 @@ func (p *mirrorPeers) close() {
 	}
 }
 
-// withToken refuses requests without the token; all are let through where there is none.
+// withToken refuses requests without the token. An empty token lets all requests through.
 func withToken(next http.Handler, token string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		got, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
