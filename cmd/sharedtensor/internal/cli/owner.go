@@ -94,8 +94,14 @@ func (o *OwnerFlags) DialDevice(ctx context.Context, index int, devices ...drive
 	defer cancel()
 	opts := endpoint.ClientOptions{Socket: path, Devices: devices, AllowUIDs: uids, Label: o.label}
 	client, err := endpoint.Dial(ctx, opts)
-	if !errors.Is(err, endpoint.ErrUnavailable) || ctx.Err() != nil {
+	if !errors.Is(err, endpoint.ErrUnavailable) {
 		return client, err
+	}
+	if ctx.Err() != nil { // the time was over when the socket was looked at: that is what ended the wait
+		if o.Wait {
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		return nil, err
 	}
 	others := o.Others(path)
 	if len(others) == 1 {

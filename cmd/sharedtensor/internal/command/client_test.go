@@ -81,7 +81,9 @@ func TestTheOnlyOwnerIsFound(t *testing.T) {
 
 func TestWaitForAnOwner(t *testing.T) {
 	p := newPlace(t)
-	require.Contains(t, p.fails(cli.ExitFailure, "ls", "--wait", "--timeout", "50ms"), "did not answer within 50ms")
+	for _, limit := range []string{"50ms", "1ns"} { // the second is over before the first look at the socket
+		require.Contains(t, p.fails(cli.ExitFailure, "ls", "--wait", "--timeout", limit), "did not answer within "+limit)
+	}
 	early := p.start(p.command("watch", "-n", "1", "--wait"))
 	p.serve("m=" + p.model("m.safetensors", 1))
 	require.Contains(t, early.line(), "published m version 1")
