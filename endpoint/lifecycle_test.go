@@ -47,6 +47,37 @@ func TestShutdownWithIdleClients(t *testing.T) {
 	require.Empty(t, o.ask(command{Do: "close server"}).Error, "closing twice is nil")
 }
 
+// A function that ends with its context may be quicker than the end of the connection. Its client is to see an owner
+// that is away, and not a file that is closed.
+func TestServerCloseCause(t *testing.T) {
+	causes := make(chan error, 2)
+	r := endpoint.NewRegistry()
+	require.NoError(t, endpoint.Register(r, "wait", func(ctx context.Context, _ struct{}) (int, error) {
+		causes <- nil
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return 0, context.Cause(ctx)
+	}))
+	for _, overSocket := range []bool{true, false} {
+		s := serve(t, endpoint.ServerOptions{Registry: r, Logger: discard()})
+		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: overSocket})
+		require.NoError(t, err)
+		called := make(chan error, 1)
+		go func() {
+			_, err := endpoint.Call[int](context.Background(), c, "wait", struct{}{})
+			called <- err
+		}()
+		<-causes
+		require.NoError(t, s.Close())
+		cause := <-causes
+		require.ErrorIs(t, cause, endpoint.ErrUnavailable)
+		require.ErrorIs(t, cause, endpoint.ErrServerClosed)
+		require.NotContains(t, cause.Error(), "file")
+		require.ErrorIs(t, <-called, endpoint.ErrUnavailable)
+		require.NoError(t, c.Close())
+	}
+}
+
 func TestAServerLeavesNothingBehind(t *testing.T) {
 	o := start(t)
 	before := o.must(command{Do: "count"})

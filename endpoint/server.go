@@ -325,7 +325,7 @@ func (s *Server) Close() error { return s.close(closeGrace) }
 // close is Close that waits for so long.
 func (s *Server) close(grace time.Duration) error {
 	for _, ses := range s.beginClose() {
-		ses.cancel(status.ErrServerClosed)
+		ses.cancel(status.ErrServerClosing)
 		ses.cut()
 	}
 	for _, remove := range s.reclaims {

@@ -59,15 +59,22 @@ var (
 	// ErrClosed is a server, client or handle that was closed.
 	ErrClosed = os.ErrClosed
 	// ErrServerClosed is what Serve returns after Shutdown or Close.
-	ErrServerClosed = fmt.Errorf("server %w", os.ErrClosed)
+	ErrServerClosed error = serverClosed{}
 	// ErrRegistered is a name that is taken in a registry.
 	ErrRegistered = errors.New("endpoint is registered already")
 	// ErrNoEndpoint is a call of a name that is not registered.
 	ErrNoEndpoint = errors.New("endpoint is not registered")
 )
 
-// ErrServerClosing refuses what a process asks of its own server once that has begun to close.
+// ErrServerClosing refuses what a process asks of its own server once that has begun to close. It is also the cause of
+// the contexts of functions that still run when a server closes: a client that is sent it sees an owner that is away.
 var ErrServerClosing = fmt.Errorf("%w: %w", ErrUnavailable, ErrServerClosed)
+
+// serverClosed is the type of [ErrServerClosed]. It answers for os.ErrClosed, whose text is about files.
+type serverClosed struct{}
+
+func (serverClosed) Error() string { return "the server has been closed" }
+func (serverClosed) Unwrap() error { return os.ErrClosed }
 
 // class is a sentinel that answers for its code too, in processes that nothing has crossed into.
 type class struct {
