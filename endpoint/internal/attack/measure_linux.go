@@ -42,6 +42,7 @@ type measured struct {
 const (
 	startLimit  = 20 * time.Second
 	attackLimit = 3 * time.Minute
+	settleLimit = 10 * time.Second
 )
 
 // measure does one attack on an owner of its own.
@@ -82,11 +83,11 @@ func (p *plan) measure(ctx context.Context, a attack) (row measured, err error) 
 	if _, err := good.hear(startLimit); err != nil {
 		return row, err
 	}
-	return row, p.attack(ctx, role, owner, good, &row)
+	return row, p.attack(ctx, a, role, owner, good, &row)
 }
 
 // attack runs the attacker, and fills in the row.
-func (p *plan) attack(ctx context.Context, role assignment, owner, good *process, row *measured) error {
+func (p *plan) attack(ctx context.Context, a attack, role assignment, owner, good *process, row *measured) error {
 	var err error
 	if row.Before, err = owner.state(); err != nil {
 		return err
@@ -120,10 +121,24 @@ func (p *plan) attack(ctx context.Context, role assignment, owner, good *process
 	bad.kill()
 	time.Sleep(p.Hold / 2) // until what was left is closed
 	row.Peak = peak()
-	if row.After, err = owner.state(); err != nil {
+	if err := owner.settle(a.kept<<20, row); err != nil {
 		row.Ended, row.Failure = true, err.Error()
 	}
 	return nil
+}
+
+// settle notes what the owner has after an attack. Results that were still computed when the attacker was killed are
+// closed when they are done: it waits until no more than kept bytes are left, or for settleLimit.
+func (p *process) settle(kept int64, row *measured) error {
+	for end := time.Now().Add(settleLimit); ; time.Sleep(50 * time.Millisecond) {
+		var err error
+		if row.After, err = p.state(); err != nil {
+			return err
+		}
+		if row.After.Memory-row.Before.Memory <= kept || time.Now().After(end) {
+			return nil
+		}
+	}
 }
 
 // gone reports whether the process has ended.
