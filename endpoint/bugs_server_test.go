@@ -41,7 +41,7 @@ func TestB21ShutdownEndsUnderLoad(t *testing.T) {
 	require.NoError(t, err)
 	eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "gated run") == 4 && ran(o, "gated task") == 1 })
 	require.Contains(t, o.ask(command{Do: "shutdown", Millis: 50}).Is, "deadline", "what runs is cancelled when the time is over")
-	require.Less(t, o.must(command{Do: "close server"}).Millis, 1000.0)
+	require.Less(t, o.must(command{Do: "close server"}).Millis, promptly.Seconds()*1000)
 	_, err = os.Lstat(c.Socket())
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, c.Close())
@@ -59,7 +59,7 @@ func TestB22CloseDoesNotWaitForTasks(t *testing.T) {
 	_, err = c.Submit(ctx, "stubborn", gateIn{Gate: "b22"})
 	require.NoError(t, err)
 	eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "stubborn") == 1 })
-	require.Less(t, o.must(command{Do: "close server"}).Millis, 3000.0)
+	require.Less(t, o.must(command{Do: "close server"}).Millis, promptly.Seconds()*1000)
 }
 
 func TestB23ClosingLeavesTheSocketOfAnotherAlone(t *testing.T) {

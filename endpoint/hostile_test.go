@@ -113,7 +113,7 @@ func hostileOwnerWith(t *testing.T, limits endpoint.Limits) *endpoint.Server {
 		require.Len(t, listOf(s), 1)
 		require.Eventually(t, func() bool {
 			return len(listOf(s)[0].Versions[0].Holders) == 0 && drivertest.SharedMappings() == maps && drivertest.OpenFiles() <= files+1
-		}, 5*time.Second, time.Millisecond, "descriptors or mappings are left")
+		}, waitLimit, tick, "descriptors or mappings are left")
 	})
 	t.Cleanup(func() {
 		c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{dev}})

@@ -173,7 +173,7 @@ func TestServerInfoTellsWhatHappened(t *testing.T) {
 		Process: endpoint.Process{PID: o.pid(), UID: uint32(os.Getuid()), Label: "an owner"}, Session: own.Session, Self: true, Since: own.Since,
 		References: []endpoint.Reference{},
 	}, own)
-	require.WithinDuration(t, info.StartedAt, own.Since, time.Second)
+	require.WithinDuration(t, info.StartedAt, own.Since, promptly)
 	require.Less(t, own.Session, client.Session)
 	require.WithinRange(t, client.Since, info.StartedAt, time.Now())
 	require.Equal(t, endpoint.SessionInfo{
