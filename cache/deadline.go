@@ -19,23 +19,23 @@ func (b *buildContext[V]) Deadline() (time.Time, bool) {
 	b.c.mu.Lock()
 	defer b.c.mu.Unlock()
 	at, limited := b.f.deadlines.latest()
-	if limited && (b.f.told.IsZero() || at.Before(b.f.told)) {
-		b.f.told = at
+	if limited && (b.f.reported.IsZero() || at.Before(b.f.reported)) {
+		b.f.reported = at
 	}
 	return at, limited
 }
 
-// outlived reports whether f failed because the time of its waiters was over when it asked, while a waiter that came
-// later waits longer.
-func (c *Cache[V]) outlived(f *flight[V], waits patience) bool {
+// outlives reports whether a waiter has a later deadline than the one that f failed for: f asked for its deadline
+// before that waiter came.
+func (c *Cache[V]) outlives(f *flight[V], waits waiterDeadline) bool {
 	var own *final
 	if !errors.Is(f.err, context.DeadlineExceeded) || errors.As(f.err, &own) {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	over := !f.told.IsZero() && !time.Now().Before(f.told)
-	return over && (!waits.limited || waits.until.After(f.told))
+	over := !f.reported.IsZero() && !time.Now().Before(f.reported)
+	return over && (!waits.limited || waits.until.After(f.reported))
 }
 
 // Final marks an error of a load as one that the load would have had whoever waited: a time limit of its own that is
@@ -46,27 +46,27 @@ type final struct{ error }
 
 func (e *final) Unwrap() error { return e.error }
 
-// patience is how long one waits: until a time, or for ever where there is none. It is asked for without locks, for the
-// context may be that of a build.
-type patience struct {
+// waiterDeadline is until when a waiter waits; not limited for a waiter without a deadline. It is read without locks,
+// because the context may be that of a build.
+type waiterDeadline struct {
 	until   time.Time
 	limited bool
 }
 
-func patienceOf(ctx context.Context) (p patience) {
+func waiterDeadlineOf(ctx context.Context) (p waiterDeadline) {
 	p.until, p.limited = ctx.Deadline()
 	return p
 }
 
 // deadlines are those of the waiters of a build.
 type deadlines struct {
-	endless int // waiters without one
-	at      map[time.Time]int
-	told    time.Time // the earliest that the build was told; zero if it did not ask
+	endless  int // waiters without one
+	at       map[time.Time]int
+	reported time.Time // the earliest deadline that the build has read; zero if it read none
 }
 
 // add notes a waiter.
-func (d *deadlines) add(p patience) {
+func (d *deadlines) add(p waiterDeadline) {
 	if !p.limited {
 		d.endless++
 		return
@@ -78,7 +78,7 @@ func (d *deadlines) add(p patience) {
 }
 
 // drop forgets one.
-func (d *deadlines) drop(p patience) {
+func (d *deadlines) drop(p waiterDeadline) {
 	if !p.limited {
 		d.endless--
 		return

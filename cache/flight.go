@@ -50,17 +50,17 @@ func (c *Cache[V]) GetAlone(ctx context.Context, key Key, load func(context.Cont
 // its value into the cache in the same critical section in which it stops being joinable. So there is no moment at
 // which a value has been built and cannot be found.
 func (c *Cache[V]) get(ctx context.Context, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], error) {
-	waits := patienceOf(ctx)
+	waits := waiterDeadlineOf(ctx)
 	for {
 		ref, f, err := c.try(ctx, waits, key, load, share)
-		if f == nil || !c.outlived(f, waits) {
+		if f == nil || !c.outlives(f, waits) {
 			return ref, err
 		}
 	}
 }
 
 // try does what get does, once. It returns the build that it has joined, if that failed.
-func (c *Cache[V]) try(ctx context.Context, waits patience, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], *flight[V], error) {
+func (c *Cache[V]) try(ctx context.Context, waits waiterDeadline, key Key, load func(context.Context) (V, error), share bool) (*Ref[V], *flight[V], error) {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -91,7 +91,7 @@ func (c *Cache[V]) try(ctx context.Context, waits patience, key Key, load func(c
 }
 
 // newFlightLocked notes a build, which the caller starts, for one waiter. It returns the context for the build.
-func (c *Cache[V]) newFlightLocked(ctx context.Context, waits patience, key Key, share bool) (*flight[V], context.Context) {
+func (c *Cache[V]) newFlightLocked(ctx context.Context, waits waiterDeadline, key Key, share bool) (*flight[V], context.Context) {
 	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	f := &flight[V]{key: key, waiters: 1, cancel: cancel, done: make(chan struct{})}
 	f.add(waits)
@@ -108,7 +108,7 @@ func (c *Cache[V]) newFlightLocked(ctx context.Context, waits patience, key Key,
 
 // await starts the build of f, if it is given, and returns when f is done or ctx ends, whichever the lock sees first.
 // It returns f if that is what failed.
-func (c *Cache[V]) await(ctx context.Context, waits patience, f *flight[V], build func()) (*Ref[V], *flight[V], error) {
+func (c *Cache[V]) await(ctx context.Context, waits waiterDeadline, f *flight[V], build func()) (*Ref[V], *flight[V], error) {
 	leave, err := f.join(ctx)
 	if build != nil {
 		go build()
@@ -152,7 +152,7 @@ func (f *flight[V]) join(ctx context.Context) (leave func(), err error) {
 
 // leave takes one waiter off f and reports whether it could: not if f is done, for then the waiter's pin is there to be
 // taken. The last one ends the build, and says why.
-func (c *Cache[V]) leave(f *flight[V], waits patience, why error) bool {
+func (c *Cache[V]) leave(f *flight[V], waits waiterDeadline, why error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if f.ended {
@@ -173,7 +173,7 @@ func (c *Cache[V]) abortLocked(f *flight[V], err error) {
 	f.cancel(err)
 }
 
-// endLocked takes f off the books and wakes its waiters.
+// endLocked removes f and wakes its waiters.
 func (c *Cache[V]) endLocked(f *flight[V]) {
 	f.ended = true
 	delete(c.builds, f)

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// How long accepting pauses after it failed for a reason that may pass: longer after each failure in a row. The log
-// hears of a change once a minute at most.
+// How long accepting pauses after a temporary failure: longer after each failure in a row. A change is logged once a
+// minute at most.
 const (
-	firstRest  = 5 * time.Millisecond
-	longRest   = time.Second
-	saidSeldom = time.Minute
+	minBackoff  = 5 * time.Millisecond
+	maxBackoff  = time.Second
+	logInterval = time.Minute
 )
 
 // acceptBackoff pauses accepting after it failed.
@@ -21,19 +21,19 @@ type acceptBackoff struct {
 	socket   string
 	stopping <-chan struct{} // ends a pause
 
-	last time.Duration // 0 if it did not fail the last time
-	said time.Time     // when the log was told last that it fails
-	told bool          // the log knows that it fails
+	pause    time.Duration // the current pause; 0 if accepting did not fail the last time
+	loggedAt time.Time     // when a failure was logged last
+	logged   bool          // the current failure was logged
 }
 
-// failed pauses, and tells the log if that is news.
+// failed pauses, and logs the first failure of a row.
 func (b *acceptBackoff) failed(err error) {
-	if b.last == 0 && time.Since(b.said) >= saidSeldom {
-		b.said, b.told = time.Now(), true
+	if b.pause == 0 && time.Since(b.loggedAt) >= logInterval {
+		b.loggedAt, b.logged = time.Now(), true
 		b.log.Warn("cannot accept clients for now", "socket", b.socket, "error", err)
 	}
-	b.last = max(min(2*b.last, longRest), firstRest)
-	timer := time.NewTimer(b.last)
+	b.pause = max(min(2*b.pause, maxBackoff), minBackoff)
+	timer := time.NewTimer(b.pause)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -41,11 +41,11 @@ func (b *acceptBackoff) failed(err error) {
 	}
 }
 
-// over notes that a client was accepted.
-func (b *acceptBackoff) over() {
-	b.last = 0
-	if b.told {
-		b.told = false
+// reset notes that a client was accepted.
+func (b *acceptBackoff) reset() {
+	b.pause = 0
+	if b.logged {
+		b.logged = false
 		b.log.Warn("clients are accepted again", "socket", b.socket)
 	}
 }

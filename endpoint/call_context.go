@@ -119,6 +119,6 @@ func (c *callContext) Value(key any) any {
 // makes.
 func (c *callContext) CallsBack() {
 	if c.reader != nil {
-		c.reader.handReadingOver()
+		c.reader.handOffReading()
 	}
 }

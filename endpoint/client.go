@@ -32,7 +32,8 @@ type ClientOptions struct {
 	Limits wire.Limits
 	// Interceptors stand in front of calls, tasks and streams that are made through the client, the first one outermost.
 	Interceptors []Interceptor
-	// Label names this client in the owner's books, for people. At most 64 bytes; empty stands for the program's name.
+	// Label names this client in what the owner reports, for people. At most 64 bytes; empty stands for the program's
+	// name.
 	Label string
 	// Logger gets what operators should know. Nil stands for slog.Default(), of which warnings and errors are used
 	// only.
@@ -119,7 +120,7 @@ func newClient(opts ClientOptions, devices transfer.Devices) *Client {
 	c.connector = connector{opts: opts, devices: devices, tenants: &c.holdings, links: map[*link.Link]struct{}{}}
 	c.connector.ctx, c.connector.stop = context.WithCancel(context.Background())
 	c.holdings = holdings{
-		conn: &c.connector, log: opts.Logger, handles: map[*attachment]struct{}{}, watchers: map[*Watcher]struct{}{}, offers: map[*Offer]struct{}{},
+		conn: &c.connector, log: opts.Logger, handles: map[*leaseState]struct{}{}, watchers: map[*Watcher]struct{}{}, offers: map[*Offer]struct{}{},
 	}
 	c.caller.to = c
 	return c

@@ -66,7 +66,7 @@ func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptio
 
 // acquire attaches a version, 0 for the newest.
 func (c *Client) acquire(ctx context.Context, name string, version uint64) (*Handle, error) {
-	h := &attachment{held: &c.holdings, name: name, changed: make(chan struct{})}
+	h := &leaseState{held: &c.holdings, name: name, changed: make(chan struct{})}
 	for {
 		var sd *module.StateDict
 		l, err := c.connected(ctx)
@@ -110,8 +110,8 @@ func (c *Client) acquirePublished(ctx context.Context, name string, version uint
 	}
 }
 
-// attach asks for the lease, maps the memory and fills the attachment in. The caller owns the state dict.
-func (c *Client) attach(ctx context.Context, l *link.Link, h *attachment, ask message.Acquire) (*module.StateDict, error) {
+// attach asks for the lease, maps the memory and fills in the lease state. The caller owns the state dict.
+func (c *Client) attach(ctx context.Context, l *link.Link, h *leaseState, ask message.Acquire) (*module.StateDict, error) {
 	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpAcquire, Body: ask, Event: h.eventsOf(l), Late: l.ReleaseLate})
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (c *Client) attach(ctx context.Context, l *link.Link, h *attachment, ask me
 		return nil, link.BadClaim(err)
 	}
 	h.bytes = memoryOf(sd)
-	h.attached(l.Server.Server, got.Version)
+	h.acquired(l.Server.Server, got.Version)
 	c.register(h, l, got.Lease, id)
 	return sd, nil
 }

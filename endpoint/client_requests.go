@@ -102,7 +102,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	return done.Version, nil
 }
 
-// Withdraw takes a name off the owner's books: nobody can acquire it any more. Holders of a version keep it, and
+// Withdraw removes a name from the owner's catalog: nobody can acquire it any more. Holders of a version keep it, and
 // are told.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
 	if err := c.request(ctx, link.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {

@@ -70,7 +70,7 @@ func compareInUse(a, b VersionInUse) int {
 }
 
 // inUse describes what the handle has.
-func (h *attachment) inUse() VersionInUse {
+func (h *leaseState) inUse() VersionInUse {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return VersionInUse{Name: h.name, Server: h.server, Version: h.version, State: h.state, Newest: h.newest, Handles: 1, Bytes: h.bytes}

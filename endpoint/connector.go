@@ -249,11 +249,11 @@ func (c *connector) keepTrying() {
 	}
 }
 
-// open dials, introduces the client, and takes up again what handles and watchers had.
+// open dials, exchanges hellos, and resumes handles and watchers.
 func (c *connector) open() (*link.Link, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, dialTimeout)
 	defer cancel()
-	l, err := c.meet(ctx)
+	l, err := c.handshake(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -264,8 +264,8 @@ func (c *connector) open() (*link.Link, error) {
 	return l, nil
 }
 
-// meet introduces the client to the owner, over the socket unless that is one of this process.
-func (c *connector) meet(ctx context.Context) (l *link.Link, err error) {
+// handshake exchanges hellos with the owner: over the socket, unless the owner is a server of this process.
+func (c *connector) handshake(ctx context.Context) (l *link.Link, err error) {
 	if c.dialSelf != nil {
 		conn, hello, err := c.dialSelf()
 		if err != nil {
@@ -276,7 +276,7 @@ func (c *connector) meet(ctx context.Context) (l *link.Link, err error) {
 	if server := inproc.Find(c.opts.Socket); server != nil && !c.opts.OverSocket {
 		var conn *inproc.Pipe
 		var hello message.Hello
-		if conn, hello, err = server.Dial(ctx, c.introduction(), c.opts.Limits); err == nil {
+		if conn, hello, err = server.Dial(ctx, c.hello(), c.opts.Limits); err == nil {
 			l = link.NewPipe(conn, hello)
 		}
 	} else {
@@ -284,7 +284,7 @@ func (c *connector) meet(ctx context.Context) (l *link.Link, err error) {
 		if conn, err = c.dial(ctx); err != nil {
 			return nil, err
 		}
-		l, err = link.Handshake(ctx, conn, c.introduction())
+		l, err = link.Handshake(ctx, conn, c.hello())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("socket %s: %w", c.opts.Socket, err)
@@ -352,8 +352,8 @@ func dialError(socket string, err error) error {
 	return fmt.Errorf("%w on %s: %w", status.ErrUnavailable, socket, err)
 }
 
-// introduction is the client's hello.
-func (c *connector) introduction() message.Hello {
+// hello is the client's hello.
+func (c *connector) hello() message.Hello {
 	label := c.opts.Label
 	if label == "" {
 		label = filepath.Base(os.Args[0])

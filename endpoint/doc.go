@@ -4,9 +4,9 @@
 //
 // An owner opens a [Server] on a Unix socket and publishes a state dict under a name. That freezes its memory against
 // new writers, exports one handle for each storage (a model loaded by package module has one storage a device), and
-// enters version 1 in the owner's books. A [Client] dials the socket and acquires the name: the owner notes a lease and
-// answers with one frame that carries the manifest and the descriptors, the client maps each descriptor once, and the
-// [Handle] holds a state dict of views. What that costs does not depend on the bytes; each further tensor adds a
+// enters version 1 in the owner's catalog. A [Client] dials the socket and acquires the name: the owner notes a lease
+// and answers with one frame that carries the manifest and the descriptors, the client maps each descriptor once, and
+// the [Handle] holds a state dict of views. What that costs does not depend on the bytes; each further tensor adds a
 // fraction of a microsecond.
 //
 // Publishing the name again makes version 2 beside version 1. Whoever holds version 1 keeps it and hears of version 2
@@ -19,7 +19,7 @@
 // A lease belongs to the session, which is the connection. When the connection ends, by Close or because the process
 // was killed, the kernel tells the owner and every lease of it goes back at once. The memory itself belongs to whoever
 // has it mapped: it stays valid in the client until the handle is closed, whatever becomes of the lease, the owner or
-// the socket. So the books say what the owner must keep for others, never what a reader may still touch.
+// the socket. So the catalog says what the owner must keep for others, never what a reader may still touch.
 //
 // A client may be there before its owner ([NewClient]), and wait for a name that is not published yet
 // ([AcquireOptions]); [Client.Stats] say how it is connected and which versions it has, and [WriteClientMetrics] writes

@@ -41,7 +41,7 @@ func (s HandleState) String() string {
 func (s HandleState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Handle is an attached version: a state dict over memory that this process has mapped, and a lease in the owner's
-// books that says so. The memory is this process's own mapping: it stays valid until Close whatever becomes of the
+// catalog that says so. The memory is this process's own mapping: it stays valid until Close whatever becomes of the
 // owner or the lease. The lease belongs to the connection; after a reconnection to the same owner the client takes it
 // again by itself.
 //
@@ -50,15 +50,15 @@ func (s HandleState) MarshalText() ([]byte, error) { return []byte(s.String()), 
 // address of the memory was handed out ([tensor.Data]), which the collector does not see, the lease is kept as long as
 // the client lives and counts as a leak ([driver.Leaks]).
 type Handle struct {
-	at  *attachment
-	sd  *module.StateDict
-	net *safetyNet
+	lease *leaseState
+	sd    *module.StateDict
+	guard *leakGuard
 }
 
 // newHandle takes sd.
-func newHandle(at *attachment, sd *module.StateDict) *Handle {
-	h := &Handle{at: at, sd: sd}
-	h.net = spread(h, "lease of a version", sd.Storages(), at.forgotten)
+func newHandle(at *leaseState, sd *module.StateDict) *Handle {
+	h := &Handle{lease: at, sd: sd}
+	h.guard = newLeakGuard(h, "lease of a version", sd.Storages(), at.collected)
 	return h
 }
 
@@ -67,33 +67,33 @@ func newHandle(at *attachment, sd *module.StateDict) *Handle {
 func (h *Handle) StateDict() *module.StateDict { return h.sd }
 
 // Name is the name under which it was acquired.
-func (h *Handle) Name() string { return h.at.name }
+func (h *Handle) Name() string { return h.lease.name }
 
 // Version is the version that is attached; it never changes.
-func (h *Handle) Version() uint64 { return h.at.version }
+func (h *Handle) Version() uint64 { return h.lease.version }
 
 // ServerID names the owner that the version came from.
-func (h *Handle) ServerID() string { return h.at.server }
+func (h *Handle) ServerID() string { return h.lease.server }
 
 // State is how the version stands at its owner, as far as this process has heard, without asking.
-func (h *Handle) State() HandleState { return h.at.stateNow() }
+func (h *Handle) State() HandleState { return h.lease.current() }
 
 // Newest is the newest version of the name that this process has heard of.
-func (h *Handle) Newest() uint64 { return h.at.newestNow() }
+func (h *Handle) Newest() uint64 { return h.lease.newestVersion() }
 
 // Changed returns a channel that is closed when State, Newest or Leased next changes, or the handle is closed: the loss
 // of the owner is told at once. Ask for the channel first and for the state afterwards: then no change goes unseen.
-func (h *Handle) Changed() <-chan struct{} { return h.at.changes() }
+func (h *Handle) Changed() <-chan struct{} { return h.lease.changes() }
 
-// Leased reports whether the owner's books know at this moment that this process holds the version. It is false while
-// the connection is away.
-func (h *Handle) Leased() bool { return !h.at.leasedOn(nil) }
+// Leased reports whether the owner has a lease of this process for the version at this moment. It is false while the
+// connection is away.
+func (h *Handle) Leased() bool { return !h.lease.leasedOn(nil) }
 
-// Close unmaps the memory and gives the lease back. Slices and tensors of the state dict must not be used after it. It
+// Close unmaps the memory and releases the lease. Slices and tensors of the state dict must not be used after it. It
 // does not wait for the owner. A second Close is nil.
 func (h *Handle) Close() error {
-	h.net.remove()
-	if !h.at.giveUp() {
+	h.guard.disarm()
+	if !h.lease.release() {
 		return nil
 	}
 	return h.sd.Close()

@@ -17,7 +17,7 @@ type holdings struct {
 	log  *slog.Logger
 
 	mu       sync.Mutex
-	handles  map[*attachment]struct{}
+	handles  map[*leaseState]struct{}
 	watchers map[*Watcher]struct{}
 	offers   map[*Offer]struct{}
 	refs     references
@@ -33,7 +33,7 @@ func (h *holdings) needed() bool {
 
 // register makes a handle known, so that it hears of events and has its lease taken again after a reconnection. Where
 // the connection ended while the handle was made, that begins now.
-func (h *holdings) register(a *attachment, l *link.Link, lease, request uint64) {
+func (h *holdings) register(a *leaseState, l *link.Link, lease, request uint64) {
 	h.mu.Lock()
 	if h.ended {
 		h.mu.Unlock()
@@ -50,7 +50,7 @@ func (h *holdings) register(a *attachment, l *link.Link, lease, request uint64) 
 }
 
 // forget drops a closed handle.
-func (h *holdings) forget(a *attachment) {
+func (h *holdings) forget(a *leaseState) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.handles, a)

@@ -139,7 +139,7 @@ func (h *holdings) resumeWatcher(ctx context.Context, l *link.Link, w *Watcher) 
 
 // resumeHandle takes the lease of a handle again, or finds that the owner does not know its version any more. If the
 // owner refuses it, the handle goes on without a lease.
-func (h *holdings) resumeHandle(ctx context.Context, l *link.Link, a *attachment) error {
+func (h *holdings) resumeHandle(ctx context.Context, l *link.Link, a *leaseState) error {
 	if a.settledOn(l) {
 		return nil
 	}

@@ -10,7 +10,7 @@ import (
 // the owner has a limit for that, one timer of the server looks at all sessions twice within the limit, instead of a
 // timer each.
 
-// sweepIdle lets sessions go that have been idle at the last two looks, and sets the timer again.
+// sweepIdle closes sessions that were idle in the last two sweeps, and sets the timer again.
 func (s *Server) sweepIdle() {
 	s.mu.Lock()
 	sessions := slices.Collect(maps.Values(s.sessions))

@@ -26,7 +26,7 @@ func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.L
 		return nil, message.Hello{}, fmt.Errorf("%w on %s: its owner has ended", status.ErrUnavailable, s.opts.Socket)
 	}
 	ses := newSession(s, mine, s.nextID+1)
-	ses.surplus = s.clientsLocked() >= s.opts.Limits.Clients
+	ses.overLimit = s.clientsLocked() >= s.opts.Limits.Clients
 	if err := ses.allowed(); err != nil {
 		return nil, message.Hello{}, err
 	}
@@ -34,7 +34,7 @@ func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.L
 	ses.label, ses.greeted = shortLabel(hello.Label), true
 	s.sessions[ses.id] = ses
 	go ses.read()
-	return theirs, s.introduction(), nil
+	return theirs, s.hello(), nil
 }
 
 // connectSelf begins the session of the server's own client, which does not wait for the server to serve and is not
@@ -53,7 +53,7 @@ func (s *Server) connectSelf() (*inproc.Pipe, message.Hello, error) {
 	s.sessions[s.self.id] = s.self
 	s.selves++
 	go s.self.read()
-	return theirs, s.introduction(), nil
+	return theirs, s.hello(), nil
 }
 
 // newSelfLocked makes the session of the server's own client, and returns the client's end of its pipe.

@@ -160,7 +160,7 @@ func useRequests(s *Server, sessions []*session) message.LimitUse {
 }
 
 func useRequestBytes(s *Server, sessions []*session) message.LimitUse {
-	most, _ := mostOf(sessions, func(ses *session) int64 { return ses.carried.Load() })
+	most, _ := mostOf(sessions, func(ses *session) int64 { return ses.requestBytes.Load() })
 	b := s.bodies.Use()
 	return message.LimitUse{Client: s.opts.Limits.RequestBytes, All: b.Limit, Most: most, Used: b.Used, Refused: b.Refused}
 }

@@ -14,7 +14,7 @@ import (
 // happens beyond it and how it is observed is one table: limitRows here, "Limits" in PROTOCOL.md. Memory is the
 // smallest of what the server's devices say that the process may have ([driver.Bounded]).
 type Limits struct {
-	// Wire bounds frames, descriptors, and how long a peer may take to introduce itself and to read.
+	// Wire bounds frames, descriptors, and how long a peer may take for its hello and to read.
 	Wire wire.Limits
 	// Clients is how many may be connected at once; 16384, or an eighth of the descriptors that the process may have if
 	// that is less.

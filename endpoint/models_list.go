@@ -44,7 +44,7 @@ func listModels(s *Server, in message.List) message.Listed {
 		out.Loading = s.loads.list()
 	}
 	left := room
-	s.books.Page(in.After, in.AfterVersion, func(name string, current uint64, info catalog.VersionInfo) bool {
+	s.catalog.Page(in.After, in.AfterVersion, func(name string, current uint64, info catalog.VersionInfo) bool {
 		v := encodeVersion(info)
 		fitVersion(name, &v, room)
 		left -= sizeOfVersion(name, &v)

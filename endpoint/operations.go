@@ -33,10 +33,10 @@ type request struct {
 	body    message.RawMessage
 	files   *wire.Files
 
-	load   engine.Load        // what its body and its descriptors count; that of arguments counts until these are done with
-	args   *engine.Arguments  // room for those of a call; may be nil
-	callee *engine.Definition // of a call whose endpoint was found already; nil for others
-	call   message.CallParts
+	reservation engine.Reservation // what its body and its descriptors count; that of arguments counts until these are done with
+	args        *engine.Arguments  // room for those of a call; may be nil
+	callee      *engine.Definition // of a call whose endpoint was found already; nil for others
+	call        message.CallParts
 
 	metadata Metadata // for interceptors
 }
@@ -195,7 +195,7 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	lease, err := ses.server.books.Acquire(in.Name, in.Version, ses.holder())
+	lease, err := ses.server.catalog.Acquire(in.Name, in.Version, ses.holder())
 	if err != nil {
 		ses.events.Remove(r.id)
 		return reply{}, ses.server.loads.absent(in.Name, status.Absent(err))
@@ -207,8 +207,8 @@ func doAcquire(_ context.Context, r request) (reply, error) {
 		files: out.Files, storages: out.Storages,
 		after: func() { ses.events.Begin(sub) },
 		undo: func() {
-			if err := ses.server.books.Release(lease.ID, ses.id); err == nil {
-				ses.events.Remove(ses.gaveBack(lease.ID))
+			if err := ses.server.catalog.Release(lease.ID, ses.id); err == nil {
+				ses.events.Remove(ses.forgetLease(lease.ID))
 			}
 		},
 	}, nil
@@ -223,11 +223,11 @@ func doRelease(_ context.Context, r request) (reply, error) {
 	var done message.Released
 	var failure error
 	for _, lease := range in.Leases {
-		if err := ses.server.books.Release(lease, ses.id); err != nil {
+		if err := ses.server.catalog.Release(lease, ses.id); err != nil {
 			failure = err
 			continue
 		}
-		ses.events.Remove(ses.gaveBack(lease))
+		ses.events.Remove(ses.forgetLease(lease))
 		done.Count++
 	}
 	if failure != nil {
@@ -290,7 +290,7 @@ func doInfo(_ context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	s := r.session.server
-	info, err := s.books.Info(in.Name)
+	info, err := s.catalog.Info(in.Name)
 	if err != nil {
 		return reply{}, s.loads.absent(in.Name, status.Absent(err))
 	}
@@ -315,12 +315,12 @@ func doInfo(_ context.Context, r request) (reply, error) {
 
 // manifest is the encoded manifest of a version, which is held for a moment by the session itself.
 func (ses *session) manifest(name string, version uint64) ([]byte, error) {
-	books := ses.server.books
-	lease, err := books.Acquire(name, version, ses.holder())
+	models := ses.server.catalog
+	lease, err := models.Acquire(name, version, ses.holder())
 	if err != nil {
 		return nil, status.Absent(err)
 	}
-	defer func() { _ = books.Release(lease.ID, ses.id) }()
+	defer func() { _ = models.Release(lease.ID, ses.id) }()
 	return ses.server.exports.of(lease.StateDict()).Manifest, nil
 }
 

@@ -33,7 +33,7 @@ func (r request) arguments() (*engine.Arguments, error) {
 	if err := r.session.server.engine.NewArguments(a, r.callee, &r.call, r.files, r.session.id, &r.session.kept); err != nil {
 		return nil, err
 	}
-	a.Load = r.load
+	a.Reservation = r.reservation
 	return a, nil
 }
 

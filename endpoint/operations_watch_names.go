@@ -22,7 +22,7 @@ func (n *namesSource) Weight() int {
 	return max(1, len(n.names))
 }
 
-func (n *namesSource) Open(wake func()) { n.watcher = n.server.books.Subscribe(n.names, wake) }
+func (n *namesSource) Open(wake func()) { n.watcher = n.server.catalog.Subscribe(n.names, wake) }
 func (n *namesSource) Opening() bool    { return n.current }
 func (n *namesSource) Close()           { n.watcher.Close() }
 
@@ -51,13 +51,13 @@ func currentVersions(s *Server, names []string) []catalog.Event {
 		}
 	}
 	if names == nil {
-		for _, info := range s.books.List() {
+		for _, info := range s.catalog.List() {
 			note(info)
 		}
 		return list
 	}
 	for _, name := range names {
-		if info, err := s.books.Info(name); err == nil {
+		if info, err := s.catalog.Info(name); err == nil {
 			note(info)
 		}
 	}

@@ -31,7 +31,7 @@ func (x *exports) of(sd *module.StateDict) *transfer.Export {
 	return x.by[sd]
 }
 
-// take returns the export of a state dict that is off the books, or nil. The caller closes it.
+// take returns the export of a state dict that is not in the catalog any more, or nil. The caller closes it.
 func (x *exports) take(sd *module.StateDict) *transfer.Export {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -26,7 +26,7 @@ import (
 type Ref[T any] struct {
 	c     Caller
 	ref   *reference // nil where the result is no managed object
-	net   *safetyNet
+	net   *leakGuard
 	value T
 	close sync.Once
 }
@@ -69,7 +69,7 @@ func ResultManaged[T any](ctx context.Context, c Caller, taskID string) (*Ref[T]
 // guard sees to it that the reference goes back when the Ref is forgotten, and tells where it came from.
 func (r *Ref[T]) guard(what, name string) {
 	if ref := r.ref; ref != nil {
-		r.net = spread(r, "reference to an object", codec.StoragesIn(r.value), func(leak *driver.Leak) { ref.forgotten(leak, what, name) })
+		r.net = newLeakGuard(r, "reference to an object", codec.StoragesIn(r.value), func(leak *driver.Leak) { ref.forgotten(leak, what, name) })
 	}
 }
 
@@ -132,7 +132,7 @@ func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 // is nil.
 func (r *Ref[T]) Close() error {
 	r.close.Do(func() {
-		r.net.remove()
+		r.net.disarm()
 		if r.ref != nil && r.ref.end(errReleased) {
 			_, _ = r.ref.of.returnReference(context.Background(), r.ref, false)
 		}

@@ -131,7 +131,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	})
 	s.offers = newOffers(s)
 	s.versions.log, s.versions.frame, s.versions.names = s.log, s.opts.Limits.Wire, &s.engine.Names
-	s.books = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
+	s.catalog = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
 	s.nextID = 1
 	s.selfPipe = s.newSelfLocked() // nobody else has s yet
 	s.own = newClient(ClientOptions{Socket: opts.Socket, Devices: opts.Devices, Limits: opts.Limits.Wire, Label: opts.Label, Logger: opts.Logger}, devices)
@@ -221,7 +221,7 @@ func (s *Server) accept() error {
 		l := s.sock.Accepting()
 		c, err := l.AcceptUnix()
 		if err == nil {
-			backoff.over()
+			backoff.reset()
 			s.admit(c)
 			continue
 		}
@@ -247,20 +247,20 @@ func (s *Server) admit(c *net.UnixConn) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// Some who are too many are let in for as long as it takes to tell them why they are not.
-	if s.closing || s.clientsLocked() >= s.opts.Limits.Clients+turnedAway {
+	// Accept up to rejectBacklog connections over the limit, so that each can be sent ErrLimit before it is closed.
+	if s.closing || s.clientsLocked() >= s.opts.Limits.Clients+rejectBacklog {
 		conn.Close()
 		return
 	}
 	s.nextID++
 	ses := newSession(s, conn, s.nextID)
-	ses.surplus = s.clientsLocked() >= s.opts.Limits.Clients
+	ses.overLimit = s.clientsLocked() >= s.opts.Limits.Clients
 	s.sessions[ses.id] = ses
 	go ses.run()
 }
 
-// turnedAway is how many clients beyond the limit may be waiting to be told so.
-const turnedAway = 64
+// rejectBacklog is how many connections over the limit of clients may be open at a time, each until its error is sent.
+const rejectBacklog = 64
 
 // forget is called by a session when it has ended.
 func (s *Server) forget(ses *session) {
@@ -341,7 +341,7 @@ func (s *Server) close(grace time.Duration) error {
 		s.log.Warn("functions of endpoints go on after the server has closed", "socket", s.opts.Socket)
 	}
 	s.own.serverClosed()
-	return s.books.Close()
+	return s.catalog.Close()
 }
 
 // How long functions get to heed their context: in Close, and at the end of a Shutdown whose time is over.
@@ -381,8 +381,8 @@ func (s *Server) stops() bool {
 	}
 }
 
-// introduction is the server's hello.
-func (s *Server) introduction() message.Hello {
+// hello is the server's hello.
+func (s *Server) hello() message.Hello {
 	return message.Hello{
 		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(s.opts.Label), Devices: s.devices.Describe(),
 		Features: s.features(),

@@ -42,7 +42,7 @@ func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateD
 	return version, nil
 }
 
-// checkName refuses names that the books cannot have.
+// checkName refuses names that the catalog cannot have.
 func checkName(name string) error {
 	if err := catalog.CheckName(name); err != nil {
 		return fmt.Errorf("%w: %w", status.ErrInvalid, err)
@@ -50,7 +50,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// Withdraw takes a name off the books: nobody can acquire it any more. Holders of a version keep it, and are told.
+// Withdraw removes a name from the catalog: nobody can acquire it any more. Holders of a version keep it, and are told.
 // Errors: [ErrNotFound], and the cause of a context that has ended.
 func (s *Server) Withdraw(ctx context.Context, name string) error {
 	if err := context.Cause(ctx); err != nil {
@@ -71,7 +71,7 @@ func (s *Server) List(ctx context.Context) ([]ModelInfo, error) {
 
 // listAll is the answer to a list request.
 func listAll(s *Server) (out message.Listed) {
-	for _, info := range s.books.List() {
+	for _, info := range s.catalog.List() {
 		out.Models = append(out.Models, encodeInfo(info))
 	}
 	out.Loading = s.loads.list()

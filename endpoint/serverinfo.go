@@ -30,7 +30,7 @@ func doServerInfo(_ context.Context, r request) (reply, error) {
 
 // describeServer is what the server tells about itself.
 func describeServer(s *Server) message.ServerInfo {
-	have := takeInventory(s)
+	have := takeMemorySnapshot(s)
 	sessions := describeSessions(s, have)
 	running := s.sock != nil && !s.isClosing()
 	out := message.ServerInfo{
@@ -96,8 +96,8 @@ func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 }
 
 // serverStats sums up what the parts of the server count.
-func serverStats(s *Server, have *inventory, sessions []message.SessionInfo) message.ServerStats {
-	results, tasks, books := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.books.Stats()
+func serverStats(s *Server, have *memorySnapshot, sessions []message.SessionInfo) message.ServerStats {
+	results, tasks, catalogStats := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.catalog.Stats()
 	pools := driver.Pools()
 	out := message.ServerStats{
 		Requests: s.requests.Load(), Errors: s.failures.Load(),
@@ -107,7 +107,7 @@ func serverStats(s *Server, have *inventory, sessions []message.SessionInfo) mes
 		Objects: uint64(s.engine.Objects.Count()), CachedObjects: have.cached, TaskSubmissions: tasks.Submitted,
 		Tasks: uint64(tasks.Pending + tasks.Running + tasks.Kept), TasksRunning: uint64(tasks.Running), TasksPending: uint64(tasks.Pending),
 		TasksCompleted: tasks.Succeeded, TasksFailed: tasks.Failed, TasksCancelled: tasks.Cancelled, TasksExpired: tasks.Expired,
-		Models: uint64(books.Names), Versions: uint64(books.Versions), Leases: uint64(books.Leases), Watchers: uint64(books.Watchers),
+		Models: uint64(catalogStats.Names), Versions: uint64(catalogStats.Versions), Leases: uint64(catalogStats.Leases), Watchers: uint64(catalogStats.Watchers),
 		SlabsReused: s.slabs.Reused.Load(), SlabsFresh: s.slabs.Fresh.Load(), SlabsRefused: s.slabs.Refused.Load(),
 		PoolSlabs: uint64(pools.Slabs), PoolBytes: uint64(pools.Bytes),
 		PoolReused: uint64(pools.Reused), PoolFresh: uint64(pools.Fresh), PoolBusy: uint64(pools.Busy),
@@ -135,7 +135,7 @@ func describeEndpoints(s *Server) []message.EndpointStats {
 }
 
 // describeSessions lists the server's own session and the clients, the oldest first, with what they hold.
-func describeSessions(s *Server, have *inventory) []message.SessionInfo {
+func describeSessions(s *Server, have *memorySnapshot) []message.SessionInfo {
 	s.mu.Lock()
 	list := make([]message.SessionInfo, 0, len(s.sessions)+1)
 	list = append(list, s.self.describe())
@@ -148,7 +148,7 @@ func describeSessions(s *Server, have *inventory) []message.SessionInfo {
 	slices.SortFunc(list, func(a, b message.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
 	leased := map[uint64][][]*tensor.Storage{}
 	leases := map[uint64]int{}
-	for _, h := range s.books.Holdings() {
+	for _, h := range s.catalog.Holdings() {
 		leases[h.ID] = len(h.Leases)
 		for _, l := range h.Leases {
 			if out := s.exports.of(l.StateDict()); out != nil { // else it was given back just now

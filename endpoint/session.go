@@ -31,13 +31,13 @@ import (
 // waiting request holds up nobody. Calls that are short by experience are run by the reader too, as long as they stay
 // short: see reading. An idle session is that goroutine, parked in the kernel's poller, and a descriptor.
 type session struct {
-	server  *Server
-	conn    inproc.Conn
-	id      uint64
-	since   time.Time
-	label   string
-	surplus bool // there are as many clients as may be
-	own     bool // of the server's own process, through the server: not counted as a client, and bound by no limits but those of frames
+	server    *Server
+	conn      inproc.Conn
+	id        uint64
+	since     time.Time
+	label     string
+	overLimit bool // accepted over the limit of clients, to be refused
+	own       bool // of the server's own process, through the server: not counted as a client, and bound by no limits but those of frames
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
@@ -47,10 +47,10 @@ type session struct {
 	offers  *offering.Worker // guarded by mu; nil for a client that has never offered anything
 	streams streams
 
-	kept    transfer.Kept  // memory of arguments that stays mapped
-	slabs   transfer.Slabs // memory of results that is used again
-	carried atomic.Int64   // bytes of requests in flight
-	answers *wire.Account  // bytes of answers that are not sent yet
+	kept         transfer.Kept  // memory of arguments that stays mapped
+	slabs        transfer.Slabs // memory of results that is used again
+	requestBytes atomic.Int64   // bytes of requests in flight
+	answers      *wire.Account  // bytes of answers that are not sent yet
 
 	active    atomic.Bool // a frame came since the last look for idle sessions
 	idleTicks int         // looks since then; of whoever looks
@@ -75,9 +75,9 @@ func newSession(s *Server, conn inproc.Conn, id uint64) *session {
 	return ses
 }
 
-// run is the life of the session: introduction, requests, and giving back.
+// run is the life of the session: handshake, requests, and release.
 func (ses *session) run() {
-	if err := ses.introduce(); err != nil {
+	if err := ses.handshake(); err != nil {
 		level := slog.LevelWarn
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) { // it only looked whether somebody is there, or this server stops
 			level = slog.LevelDebug
@@ -125,10 +125,10 @@ func (ses *session) closed(err error) {
 	ses.server.log.Debug("connection lost", "session", ses.id, "pid", peer.PID, "error", err)
 }
 
-// introduce checks who the peer is and exchanges hellos. A peer that is turned away is told so in answer to its hello:
-// it might not see what was sent before.
-func (ses *session) introduce() error {
-	agreed, err := message.ServerHandshake(ses.conn.(*wire.Conn), ses.server.introduction(), func(*message.Hello) error {
+// handshake checks the peer's credentials and exchanges hellos. A peer that is refused gets the error in answer to its
+// hello: it might not see what was sent before.
+func (ses *session) handshake() error {
+	agreed, err := message.ServerHandshake(ses.conn.(*wire.Conn), ses.server.hello(), func(*message.Hello) error {
 		if err := ses.allowed(); err != nil {
 			return status.EncodeError(err)
 		}
@@ -156,7 +156,7 @@ func (ses *session) allowed() error {
 		return fmt.Errorf("%w: this owner serves uid %d, the client runs as uid %d; start the owner with --allow-uid %d (ServerOptions.AllowUIDs) to let it in",
 			status.ErrPermission, os.Geteuid(), uid, uid)
 	}
-	if ses.surplus {
+	if ses.overLimit {
 		ses.server.refusals.Add(limits.Clients)
 		return limits.Exceeded(limits.Clients, "this owner serves at most %d clients at once", opts.Limits.Clients)
 	}
@@ -228,29 +228,29 @@ func (ses *session) end() {
 	ses.cancel(errGone)
 	ses.conn.Close()
 	ses.events.Stop()
-	if w := ses.offered(); w != nil { // those who wait for its answers hold up requests of others
+	if w := ses.offered(); w != nil { // calls that wait for its answers hold up requests of other sessions
 		w.End()
 	}
-	leases := ses.giveUp()
-	// A function that does not heed its context holds up neither leases nor objects; one that it makes after all goes
-	// back too.
+	leases := ses.releaseAll()
+	// A function that does not heed its context holds up neither leases nor objects; one that it makes after all is
+	// released too.
 	ses.work.Wait()
-	leases += ses.giveUp()
+	leases += ses.releaseAll()
 	ses.kept.Close()
 	ses.slabs.Close()
 	ses.server.log.Debug("session ended", "session", ses.id, "pid", ses.conn.Peer().PID, "leases", leases)
 	ses.server.forget(ses)
 }
 
-// giveUp gives back the leases and objects of the session and returns how many leases there were.
-func (ses *session) giveUp() int {
+// releaseAll releases the leases and objects of the session and returns how many leases there were.
+func (ses *session) releaseAll() int {
 	for _, obj := range ses.server.engine.Objects.ReleaseSession(ses.id) {
 		ses.server.engine.Dispose(obj)
 	}
-	return ses.server.books.ReleaseHolder(ses.id)
+	return ses.server.catalog.ReleaseHolder(ses.id)
 }
 
-// holder is how the books know this session.
+// holder describes this session to the catalog.
 func (ses *session) holder() catalog.Holder {
 	peer := ses.conn.Peer()
 	return catalog.Holder{ID: ses.id, PID: peer.PID, UID: peer.UID, Label: ses.label}
@@ -264,8 +264,8 @@ func (ses *session) holds(lease, request uint64) {
 	ses.leases[lease] = request
 }
 
-// gaveBack forgets a lease and returns the request that took it.
-func (ses *session) gaveBack(lease uint64) uint64 {
+// forgetLease forgets a lease and returns the request that took it.
+func (ses *session) forgetLease(lease uint64) uint64 {
 	request := ses.leases[lease]
 	delete(ses.leases, lease)
 	return request

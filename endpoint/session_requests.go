@@ -138,7 +138,7 @@ func (ses *session) started(w *work, timeout time.Duration, frame wire.Frame) er
 		return limits.Exceeded(limits.Requests, "%d requests of this client are in flight", len(ses.running))
 	}
 	var err error
-	if w.r.load, err = ses.carry(frame); err != nil {
+	if w.r.reservation, err = ses.admit(frame); err != nil {
 		return err
 	}
 	if ses.running == nil {
@@ -172,8 +172,8 @@ func (w *work) find() bool {
 // do runs the operation.
 func (w *work) do() (reply, error) {
 	defer func() {
-		if w.args.Load.Of == nil { // else it is lifted when the arguments are done with
-			w.r.load.Lift()
+		if w.args.Reservation.Total == nil { // else it is released with the arguments
+			w.r.reservation.Release()
 		}
 	}()
 	start := time.Now()
@@ -382,19 +382,19 @@ func (ses *session) tell(id uint64, e *message.Error) error {
 	return ses.conn.Send(wire.KindError, id, body)
 }
 
-// fileLoad is what a descriptor counts: the memory that the kernel and this process need for it and its mapping, and
+// fileCost is what a descriptor counts as: the memory that the kernel and this process need for it and its mapping, and
 // there are only so many.
-const fileLoad = 16 << 10
+const fileCost = 16 << 10
 
-// carry takes over the charge of a request, unless it fails, and adds its load to what the session carries. It refuses
-// the one too many instead of waiting: who waits does not read, and would not see the request to cancel what it waits
-// for.
-func (ses *session) carry(frame wire.Frame) (engine.Load, error) {
-	n := int64(len(frame.Body)) + int64(frame.Files.Len())*fileLoad
+// admit takes over the charge of a request, unless it fails, and adds the request's bytes to those of the session. It
+// refuses a request above the limit instead of waiting: a reader that waits would not see the frame that cancels what
+// it waits for.
+func (ses *session) admit(frame wire.Frame) (engine.Reservation, error) {
+	n := int64(len(frame.Body)) + int64(frame.Files.Len())*fileCost
 	limit := ses.server.opts.Limits.RequestBytes
-	if sum := ses.carried.Add(n); sum > limit && sum > n && !ses.own {
-		ses.carried.Add(-n)
-		return engine.Load{}, limits.Exceeded(limits.RequestBytes, "the requests of this client in flight have %d bytes, descriptors included, and may have %d", sum-n, limit)
+	if sum := ses.requestBytes.Add(n); sum > limit && sum > n && !ses.own {
+		ses.requestBytes.Add(-n)
+		return engine.Reservation{}, limits.Exceeded(limits.RequestBytes, "the requests of this client in flight have %d bytes, descriptors included, and may have %d", sum-n, limit)
 	}
-	return engine.Load{Of: &ses.carried, Bytes: n, Files: frame.Files.Hold(), Body: frame.Charge}, nil
+	return engine.Reservation{Total: &ses.requestBytes, Bytes: n, Files: frame.Files.Hold(), Body: frame.Charge}, nil
 }

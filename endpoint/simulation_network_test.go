@@ -53,7 +53,7 @@ func (n *simNetwork) dial(ctx context.Context, hello message.Hello, limits wire.
 	if s == nil {
 		return nil, message.Hello{}, fmt.Errorf("%w: the simulation has no server now", status.ErrUnavailable)
 	}
-	far, introduction, err := s.connect(ctx, hello, limits)
+	far, serverHello, err := s.connect(ctx, hello, limits)
 	if err != nil {
 		return nil, message.Hello{}, err
 	}
@@ -64,7 +64,7 @@ func (n *simNetwork) dial(ctx context.Context, hello message.Hello, limits wire.
 	n.mu.Unlock()
 	n.relays.Go(func() { n.relay(c, near, far, rand.New(rand.NewPCG(n.seed, 2*number))) })
 	n.relays.Go(func() { n.relay(c, far, near, rand.New(rand.NewPCG(n.seed, 2*number+1))) })
-	return client, introduction, nil
+	return client, serverHello, nil
 }
 
 // relay passes frames on in one direction until one side has ended.

@@ -24,7 +24,7 @@ type versions struct {
 	log     *slog.Logger
 	frame   wire.Limits
 	names   *transfer.MemoryNames // of what the server shares
-	books   *catalog.Catalog
+	catalog *catalog.Catalog
 	exports exports
 	quotas  quotas
 	loads   loads
@@ -76,7 +76,7 @@ func (v *versions) publish(ctx context.Context, p publication) (version uint64, 
 	v.exports.put(sd, out) // before the catalog has it: the first reader may come at once
 	p.origin.Source = shortText(p.origin.Source, limits.SourceBytes)
 	undo = []func() error{func() error { v.forget(sd); return nil }} // the catalog closes sd
-	if version, err = v.books.Publish(p.name, sd, p.origin); err != nil {
+	if version, err = v.catalog.Publish(p.name, sd, p.origin); err != nil {
 		return 0, err
 	}
 	v.loads.published(p.name)
@@ -112,7 +112,7 @@ func (v *versions) attachable(name string, out *transfer.Export) error {
 }
 
 func (v *versions) withdraw(name string) error {
-	if err := v.books.Withdraw(name); err != nil {
+	if err := v.catalog.Withdraw(name); err != nil {
 		return err
 	}
 	v.log.Info("withdrawn", "name", name)

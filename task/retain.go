@@ -17,7 +17,7 @@ func (m *Manager[V]) keepLocked(t *Task[V]) {
 		m.dropLocked(m.finished.Front().Value.(*Task[V]))
 	}
 	for at := m.finished.Front(); at != nil && m.opts.Bytes > 0 && m.bytes > m.opts.Bytes; at = at.Next() {
-		at.Value.(*Task[V]).giveUpLocked()
+		at.Value.(*Task[V]).releaseLocked()
 	}
 	m.armLocked()
 }
@@ -25,14 +25,14 @@ func (m *Manager[V]) keepLocked(t *Task[V]) {
 // leastLocked is the finished task that is missed least: one whose result was given up, or the one that finished first.
 func (m *Manager[V]) leastLocked() *Task[V] {
 	for at := m.finished.Front(); at != nil; at = at.Next() {
-		if t := at.Value.(*Task[V]); t.givenUp {
+		if t := at.Value.(*Task[V]); t.released {
 			return t
 		}
 	}
 	return m.finished.Front().Value.(*Task[V])
 }
 
-// dropLocked takes a finished task off the books.
+// dropLocked removes a finished task.
 func (m *Manager[V]) dropLocked(t *Task[V]) {
 	if t.dropped {
 		return
@@ -41,7 +41,7 @@ func (m *Manager[V]) dropLocked(t *Task[V]) {
 	delete(m.tasks, t.status.ID)
 	m.finished.Remove(t.at)
 	t.at = nil
-	t.giveUpLocked()
+	t.releaseLocked()
 }
 
 // armLocked sets the timer for the task that finished first, if it is not set. The TTL is the same for all, so that one

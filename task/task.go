@@ -54,22 +54,22 @@ type Task[V any] struct {
 	done    chan struct{}
 
 	// Guarded by the manager's lock. ID, Name and Owner in status never change.
-	fn      func(context.Context) (V, error) // until it runs
-	ctx     context.Context                  // until the end
-	cancel  context.CancelCauseFunc          // until the end
-	status  Status
-	cause   error         // of the cancellation
-	at      *list.Element // in Manager.pending or Manager.finished
-	dropped bool
-	result  V
-	held    bool          // result is there
-	cost    int64         // of result, in Manager.bytes until it is given up
-	givenUp bool          // nobody can fetch the result any more
-	pins    int           // fetches that look at result
-	slot    bool          // has a worker
-	parks   int           // goroutines of the task in Blocking
-	coming  *resume[V]    // in Manager.resuming
-	changed chan struct{} // closed by the next change, if anybody watches
+	fn       func(context.Context) (V, error) // until it runs
+	ctx      context.Context                  // until the end
+	cancel   context.CancelCauseFunc          // until the end
+	status   Status
+	cause    error         // of the cancellation
+	at       *list.Element // in Manager.pending or Manager.finished
+	dropped  bool
+	result   V
+	held     bool          // result is there
+	cost     int64         // of result, in Manager.bytes until the result is released
+	released bool          // nobody can fetch the result any more
+	pins     int           // fetches that look at result
+	slot     bool          // has a worker
+	parks    int           // goroutines of the task in Blocking
+	coming   *resume[V]    // in Manager.resuming
+	changed  chan struct{} // closed by the next change, if anybody watches
 }
 
 // ID returns the task's id.
@@ -152,7 +152,7 @@ func (t *Task[V]) Result() (V, error) {
 	case err != nil:
 	case t.dropped:
 		err = fmt.Errorf("result of %q (%s): %w: it is no longer kept", t.status.Name, t.status.ID, ErrNotFound)
-	case t.givenUp:
+	case t.released:
 		err = fmt.Errorf("result of %q (%s): %w", t.status.Name, t.status.ID, ErrDiscarded)
 	}
 	if err != nil {
@@ -177,10 +177,10 @@ func (t *Task[V]) unpin() {
 	t.discardLocked()
 }
 
-// giveUpLocked releases the result, which cannot be fetched any more.
-func (t *Task[V]) giveUpLocked() {
-	if t.held && !t.givenUp {
-		t.givenUp = true
+// releaseLocked releases the result, which cannot be fetched any more.
+func (t *Task[V]) releaseLocked() {
+	if t.held && !t.released {
+		t.released = true
 		t.m.bytes -= t.cost
 		t.discardLocked()
 	}
@@ -188,7 +188,7 @@ func (t *Task[V]) giveUpLocked() {
 
 // discardLocked releases the result if nobody can or does look at it.
 func (t *Task[V]) discardLocked() {
-	if !t.held || !t.givenUp || t.pins > 0 {
+	if !t.held || !t.released || t.pins > 0 {
 		return
 	}
 	t.m.garbage = append(t.m.garbage, t.result)
@@ -237,7 +237,7 @@ func (t *Task[V]) Discard() error {
 	if !t.status.State.Terminal() {
 		return t.errLocked()
 	}
-	t.giveUpLocked()
+	t.releaseLocked()
 	return nil
 }
 

@@ -14,13 +14,13 @@ import (
 // few microseconds.
 //
 // It must cost little where it does not help. It lasts about as long as the sleep that it saves would have cost, so at
-// worst it doubles that; after looking in vain it is left out of the next reads, of twice as many after each time in a
-// row; and few goroutines of a process do it at a time, none where there is one processor, which the peer needs.
+// worst it doubles that; after a miss it is skipped for the next reads, for twice as many after each miss in a row; and
+// few goroutines of a process do it at a time, none where there is one processor, which the peer needs.
 type busyPoll struct {
-	limit  time.Duration
-	vain   uint8 // how often in a row nothing came, as one less than a power of two
-	passed uint8 // reads that are still left out
-	crowd  bool  // the last read brought several frames: the next one gets more of them if it is late
+	limit   time.Duration
+	misses  uint8 // polls in a row that found nothing, as one less than a power of two
+	skips   uint8 // reads that are still to be skipped
+	batched bool  // the last read brought several frames: the next one gets more of them if it is late
 }
 
 // How often a goroutine looks before it lets others have the processor: the peer may be waiting for that very one, where
@@ -36,7 +36,7 @@ var (
 type looking struct{ batch, yield int }
 
 // maxVain bounds how many reads are left out, and so how late it is noticed that a peer has become quick.
-const maxVain = 63
+const maxMisses = 63
 
 // polling is how many goroutines of this process are looking.
 var polling atomic.Int32
@@ -53,11 +53,11 @@ var pollers = sync.OnceValue(func() int32 {
 // until looks again and again until look is true, as long as that seems worth while, and returns what look said last.
 // It began with false. The call to yield tells the scheduler nothing, like those in recvmsg_unsafe_linux.go.
 func (p *busyPoll) until(look func() bool, how looking) bool {
-	if p.passed > 0 {
-		p.passed--
+	if p.skips > 0 {
+		p.skips--
 		return false
 	}
-	if p.crowd || p.limit <= 0 || polling.Load() >= pollers() {
+	if p.batched || p.limit <= 0 || polling.Load() >= pollers() {
 		return false
 	}
 	polling.Add(1)
@@ -66,7 +66,7 @@ func (p *busyPoll) until(look func() bool, how looking) bool {
 	for n := 1; time.Since(start) < p.limit; n++ {
 		for range how.batch {
 			if look() {
-				p.vain = 0
+				p.misses = 0
 				return true
 			}
 		}
@@ -74,7 +74,7 @@ func (p *busyPoll) until(look func() bool, how looking) bool {
 			_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 		}
 	}
-	p.vain = min(2*p.vain+1, maxVain)
-	p.passed = p.vain
+	p.misses = min(2*p.misses+1, maxMisses)
+	p.skips = p.misses
 	return false
 }

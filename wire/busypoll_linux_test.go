@@ -18,11 +18,11 @@ func requirePollers(t *testing.T) {
 
 func TestBusyPollFindsWhatComesSoon(t *testing.T) {
 	requirePollers(t)
-	p := busyPoll{limit: time.Minute, vain: 7}
+	p := busyPoll{limit: time.Minute, misses: 7}
 	n := 0
 	require.True(t, p.until(func() bool { n++; return n == 3*lookAtSocket.yield }, lookAtSocket))
 	require.Equal(t, 3*lookAtSocket.yield, n)
-	require.Zero(t, p.vain)
+	require.Zero(t, p.misses)
 	require.Zero(t, polling.Load())
 }
 
@@ -36,10 +36,10 @@ func TestBusyPollIsRareWhereItIsInVain(t *testing.T) {
 		require.False(t, p.until(func() bool { looked++; time.Sleep(time.Millisecond); return false }, lookAtSocket))
 		require.LessOrEqual(t, looked-before, 1)
 	}
-	require.LessOrEqual(t, looked, 7+reads/maxVain)
-	require.GreaterOrEqual(t, p.vain, uint8(maxVain))
+	require.LessOrEqual(t, looked, 7+reads/maxMisses)
+	require.GreaterOrEqual(t, p.misses, uint8(maxMisses))
 	require.Zero(t, polling.Load())
-	for p.passed > 0 {
+	for p.skips > 0 {
 		p.until(func() bool { return false }, lookAtSocket)
 	}
 	require.True(t, (&busyPoll{limit: time.Minute}).until(func() bool { return true }, lookAtSocket))
@@ -48,7 +48,7 @@ func TestBusyPollIsRareWhereItIsInVain(t *testing.T) {
 func TestBusyPollIsLeftOut(t *testing.T) {
 	never := func() bool { t.Error("it looked"); return true }
 	require.False(t, (&busyPoll{limit: -1}).until(never, lookAtSocket), "by the limit")
-	require.False(t, (&busyPoll{limit: time.Minute, crowd: true}).until(never, lookAtSocket), "where frames come together")
+	require.False(t, (&busyPoll{limit: time.Minute, batched: true}).until(never, lookAtSocket), "where frames come together")
 	polling.Add(pollers())
 	defer polling.Add(-pollers())
 	require.False(t, (&busyPoll{limit: time.Minute}).until(never, lookAtSocket), "where others do it")
@@ -67,7 +67,7 @@ func TestReceiveLooksAgainBeforeItSleeps(t *testing.T) {
 	}()
 	_, err := a.Receive()
 	require.NoError(t, err)
-	require.Zero(t, a.reader.src.poll.vain)
+	require.Zero(t, a.reader.src.poll.misses)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 }
@@ -84,7 +84,7 @@ func TestReceiveSleepsAtOnceAfterACrowd(t *testing.T) {
 	require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Millisecond)))
 	_, err := a.Receive()
 	require.Error(t, err)
-	require.True(t, a.reader.src.poll.crowd)
+	require.True(t, a.reader.src.poll.batched)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 }

@@ -394,9 +394,9 @@ func (r *reader) read(dst []byte) (int, error) {
 	if err := r.flush(); err != nil {
 		return 0, err
 	}
-	crowd := r.frames > 1
+	batched := r.frames > 1
 	r.frames = 0
-	n, fds, err := r.src.read(dst, !r.idle(), crowd)
+	n, fds, err := r.src.read(dst, !r.idle(), batched)
 	b := batch{start: r.pos, end: r.pos + uint64(n), fds: fds, count: len(fds)}
 	if r.files != nil && errors.Is(err, ErrBudget) { // the process has no descriptor left
 		r.limits.FileBudget.Refuse()

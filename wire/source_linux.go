@@ -60,10 +60,10 @@ func (s *source) init(conn *net.UnixConn, raw syscall.RawConn, limits *Limits) {
 }
 
 // read waits until there are bytes and returns how many went to dst, or to buf.data if dst is nil, and the descriptors,
-// owned, that came with them. within tells that a frame has begun, crowd that the last read brought several frames. The
-// end of the stream is io.EOF. Descriptors are returned also with an error.
-func (s *source) read(dst []byte, within, crowd bool) (n int, fds []int, err error) {
-	s.dst, s.within, s.poll.crowd, s.inRing = dst, within, crowd, false
+// owned, that came with them. within says that a frame has begun, batched that the last read brought several frames.
+// The end of the stream is io.EOF. Descriptors are returned also with an error.
+func (s *source) read(dst []byte, within, batched bool) (n int, fds []int, err error) {
+	s.dst, s.within, s.poll.batched, s.inRing = dst, within, batched, false
 	if s.ring != nil && s.poll.until(s.ring.Ready, lookAtRing) {
 		s.dst = nil
 		return 0, nil, nil

@@ -30,7 +30,7 @@ type writer struct {
 	sink    sink
 	queue   *[]byte // whole frames; nil where none wait
 	queued  int     // how many
-	crowded bool    // lately frames came together
+	batched bool    // the last sends found frames of others queued
 	broken  error   // the peer cannot find the next frame any more
 	ring    ringWriter
 
@@ -124,19 +124,19 @@ func (w *writer) sendQueued(ctx context.Context, h header, body []byte, now bool
 	full := w.full(len(body))
 	w.enqueue(h, body)
 	if w.writing {
-		w.crowded = true
+		w.batched = true
 		return false, nil
 	}
 	if !now && !full {
 		return false, nil
 	}
 	w.writing = true
-	if w.crowded && now {
+	if w.batched && now {
 		// Others are likely to send at this moment too: let those that can run put their frames into the queue first.
 		w.mu.Unlock()
 		runtime.Gosched()
 		w.mu.Lock()
-		w.crowded = w.queued > 1
+		w.batched = w.queued > 1
 	}
 	return w.endTurnLocked(ctx)
 }

@@ -49,7 +49,7 @@ func (e *NameError) Error() string {
 // Unwrap returns the cause.
 func (e *NameError) Unwrap() error { return e.Err }
 
-// Options say how a catalog keeps its books. The zero value is useful.
+// Options say how long a catalog keeps versions. The zero value is useful.
 type Options struct {
 	// Retain is how many old versions of a name are kept although nobody holds them, the newest first. A held version
 	// does not count. 0 frees an old version as soon as nobody holds it. Withdrawn versions are never retained.
@@ -137,7 +137,7 @@ func (c *Catalog) Publish(name string, sd *module.StateDict, origin Origin) (uin
 	return v.number, nil
 }
 
-// publish puts v on the books.
+// publish enters v.
 func (c *Catalog) publish(v *version) (freed []*version, wake []func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -225,8 +225,8 @@ func (c *Catalog) Close() error {
 	return c.free(freed)
 }
 
-// free closes state dicts that are off the books. The lock must not be held: closing unmaps memory, and the hook may
-// call back.
+// free closes state dicts that were removed. The lock must not be held: closing unmaps memory, and the hook may call
+// back.
 func (c *Catalog) free(versions []*version) error {
 	var errs []error
 	for _, v := range versions {

@@ -1,4 +1,4 @@
-// Package catalog keeps the books of an owner: named, versioned state dicts, and their holders.
+// Package catalog keeps what an owner has published: named, versioned state dicts, and their holders.
 //
 // Publishing a name that exists makes the next version beside the old one. Readers of the old version stay on it, new
 // readers get the new one, watchers are told, and the old version is freed when its last reader has gone. Nobody waits
@@ -14,7 +14,7 @@
 //	                           └──────── Withdraw ────────────┴──> withdrawn ── last lease ─────┘
 //
 // The catalog is a data structure and no more: one mutex, no goroutines, no clock but the one it is given. It closes a
-// state dict outside its lock, exactly once, at the moment the books say that nobody can reach it any more.
+// state dict outside its lock, exactly once, at the moment when no holder and no name refers to it any more.
 //
 // What surprises: a version number is never given twice for a name, also not after the name was withdrawn, so "name and
 // version" names the same bytes for the life of the owner. The state dict of a lease is borrowed: it is closed when

@@ -137,7 +137,7 @@ func (c *Catalog) ReleaseHolder(holder uint64) int {
 	return n
 }
 
-// dropLocked takes l off the books and returns the versions that this frees.
+// dropLocked removes l and returns the versions that this frees.
 func (c *Catalog) dropLocked(l *Lease) []*version {
 	delete(c.leases, l.ID)
 	delete(l.version.leases, l.ID)

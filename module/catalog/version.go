@@ -30,9 +30,9 @@ type version struct {
 	leases    map[uint64]*Lease
 }
 
-// settleLocked takes the versions of e that nobody can reach any more off the books and returns them: unheld ones that
-// are withdrawn, and unheld old ones beyond the retention. It is called after every change, and the caller frees what
-// it returns outside the lock.
+// settleLocked removes the versions of e that nobody can reach any more and returns them: unheld ones that are
+// withdrawn, and unheld old ones beyond the retention. It is called after every change, and the caller frees what it
+// returns outside the lock.
 func (c *Catalog) settleLocked(name string, e *entry) []*version {
 	retain := c.opts.Retain
 	var freed []*version

@@ -159,8 +159,8 @@ func versionKey(server, name string, version uint64) string {
 	return fmt.Sprintf("%s %s %d", server, name, version)
 }
 
-// rest takes everything off the books, and sees whether all is back where it was. Clients have given back what they
-// had.
+// rest withdraws and releases everything, and checks that all counts are back where they were. Clients have given back
+// what they had.
 func (o *owner) rest() error {
 	ctx := context.Background()
 	models, err := o.s.List(ctx)

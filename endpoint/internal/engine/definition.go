@@ -36,7 +36,7 @@ type Definition struct {
 	Failures   atomic.Uint64 // calls that ended with an error
 	Latency    latency       // of runs
 	Uncached   atomic.Uint64 // calls that were not cached because of the memory of their arguments
-	RecentTime pace          // what calls took of late
+	RecentTime peakEWMA      // duration of recent calls
 }
 
 // Workers is how many clients run the function; 0 where the server does.

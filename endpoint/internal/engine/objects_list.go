@@ -31,7 +31,7 @@ func (o *objects) Info(id string, session uint64) (message.ObjectInfo, error) {
 	return obj.describeLocked(session), nil
 }
 
-// describeLocked is what the books know of an object. The holders have numbers only: see complete.
+// describeLocked describes an object. The holders have numbers only: see complete.
 func (obj *Object) describeLocked(session uint64) message.ObjectInfo {
 	info := message.ObjectInfo{
 		ID: obj.ID, Endpoint: obj.Endpoint, Refs: uint64(obj.total), Mine: uint64(len(obj.Refs[session].Tokens)),

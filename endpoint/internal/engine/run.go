@@ -73,7 +73,7 @@ func (e *Engine) Run(ctx context.Context, d *Definition, a *Arguments) (r *Resul
 	if d.Options.Timeout > 0 {
 		limited, cancel := withTimeout(ctx, d.Options.Timeout)
 		defer cancel()
-		defer func() { err = limited.over(err) }()
+		defer func() { err = limited.timeoutError(err) }()
 		ctx = limited
 	}
 	if err := e.takeTurn(ctx, d, a); err != nil {

@@ -18,8 +18,8 @@ import (
 
 // Listener is a server of this process, as its clients reach it.
 type Listener struct {
-	// Dial begins a session with a client that introduces itself, and returns the client's end and the server's hello.
-	// The caller closes the pipe.
+	// Dial begins a session with a client, given its hello, and returns the client's end and the server's hello. The
+	// caller closes the pipe.
 	Dial func(ctx context.Context, hello message.Hello, limits wire.Limits) (*Pipe, message.Hello, error)
 }
 

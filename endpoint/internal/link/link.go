@@ -41,7 +41,7 @@ type Link struct {
 	Done chan struct{} // closed when the reading goroutine has ended
 }
 
-// Handshake introduces the client on a fresh connection. It takes conn. The caller starts read.
+// Handshake exchanges hellos on a fresh connection. It takes conn. The caller starts read.
 func Handshake(ctx context.Context, conn *wire.Conn, hello message.Hello) (*Link, error) {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	agreed, err := message.ClientHandshake(conn, hello)
@@ -163,7 +163,7 @@ func asItem(event func(message.Event)) func(wire.Frame) error {
 	}
 }
 
-// NewPipe is a link to a server of this process, which has introduced itself. It takes conn. The caller starts read.
+// NewPipe is a link to a server of this process, whose hello has come. It takes conn. The caller starts read.
 func NewPipe(conn *inproc.Pipe, server message.Hello) *Link {
 	l := makeLink(conn, server)
 	l.Receiver = inproc.NewReceiver(conn, l.dispatch)

@@ -16,7 +16,7 @@ import (
 
 // How links end, and what that means to whoever uses them.
 
-// handshakeError says what became of an introduction.
+// handshakeError explains why a handshake failed.
 func handshakeError(err error) error {
 	var refused *message.Error
 	if errors.As(err, &refused) {

@@ -177,14 +177,13 @@ func (e *endpoint) place(ctx context.Context) (*offer, error) {
 		}
 		return o, nil
 	case <-ctx.Done():
-		e.giveUp(w)
+		e.leaveQueue(w)
 		return nil, context.Cause(ctx)
 	}
 }
 
-// giveUp takes a call off the queue that does not wait any more. A place that it was given at the same moment goes to
-// the next one.
-func (e *endpoint) giveUp(w *waiter) {
+// leaveQueue removes a call that stopped waiting. A place that it got at the same moment goes to the next call.
+func (e *endpoint) leaveQueue(w *waiter) {
 	t := e.table
 	t.mu.Lock()
 	defer t.mu.Unlock()

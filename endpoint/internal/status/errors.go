@@ -85,17 +85,17 @@ type class struct {
 func (c *class) Error() string        { return c.text }
 func (c *class) Is(target error) bool { return target == c.code }
 
-// classed is an error of a class, of which its text says nothing.
-type classed struct {
+// codedError is an error with a class that its text does not show.
+type codedError struct {
 	class error
 	err   error
 }
 
-func (c *classed) Error() string   { return c.err.Error() }
-func (c *classed) Unwrap() []error { return []error{c.class, c.err} }
+func (c *codedError) Error() string   { return c.err.Error() }
+func (c *codedError) Unwrap() []error { return []error{c.class, c.err} }
 
 // WithClass makes err, whose text stays as it is, an error of a class.
-func WithClass(class, err error) error { return &classed{class, err} }
+func WithClass(class, err error) error { return &codedError{class, err} }
 
 // Configuration makes err, if it is ErrInvalid, one of ErrConfiguration.
 func Configuration(err error) error {

@@ -14,10 +14,11 @@ import (
 // has the same name has the same memory, and its bytes are the same as long as the name is. There are three kinds.
 //
 // Memory that this server lent and that nobody writes any more, which are published versions and the results of
-// endpoints that are cached, has a name that the server gave it (loans). A client that passes it back sends the name
-// along. It need not be believed: the name cannot be guessed, so a client that has it was given the memory, and what
-// the function gets is the server's own memory of that name, not what came with the claim. So a false claim gives the
-// true result of another call, to its caller and to all others alike. Of such names all sessions get the same results.
+// endpoints that are cached, has a name that the server gave it (MemoryNames). A client that passes it back sends the
+// name along. It need not be believed: the name cannot be guessed, so a client that has it was given the memory, and
+// what the function gets is the server's own memory of that name, not what came with the claim. So a false claim gives
+// the true result of another call, to its caller and to all others alike. Of such names all sessions get the same
+// results.
 //
 // Memory that a client writes and counts the versions of (tensor.Storage.Touch) is named by the session, the client's
 // number for the storage and the version. All of that is the client's word and nobody could check it, so it counts for
@@ -31,14 +32,14 @@ import (
 // MemoryNames are the storages that a server lent and that nobody writes any more.
 type MemoryNames struct {
 	mu     sync.RWMutex
-	byName map[string]*loan
-	of     map[*tensor.Storage]*loan
+	byName map[string]*namedStorage
+	of     map[*tensor.Storage]*namedStorage
 }
 
-// loan is one of them.
-type loan struct {
+// namedStorage is one of them.
+type namedStorage struct {
 	name    string
-	storage *tensor.Storage // alive while the loan is there
+	storage *tensor.Storage // alive while it is listed
 	uses    int             // versions and results that it is part of
 	written bool            // somebody was allowed to write it after all
 }
@@ -48,12 +49,12 @@ func (l *MemoryNames) Add(s *tensor.Storage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of == nil {
-		l.byName, l.of = map[string]*loan{}, map[*tensor.Storage]*loan{}
+		l.byName, l.of = map[string]*namedStorage{}, map[*tensor.Storage]*namedStorage{}
 	}
 	s = s.Origin()
 	n := l.of[s]
 	if n == nil {
-		n = &loan{name: NewID(), storage: s}
+		n = &namedStorage{name: NewID(), storage: s}
 		l.byName[n.name], l.of[s] = n, n
 	}
 	n.uses++

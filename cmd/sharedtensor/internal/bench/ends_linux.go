@@ -54,8 +54,8 @@ func Shutdown(ctx context.Context, o Options) ([]Result, error) {
 	return []Result{figure(fmt.Sprintf("shutdown-%d-idle", count), ms(took.median()), "ms").within(Value, 100)}, nil
 }
 
-// Kill measures how long after a client's SIGKILL the owner's books are rid of it, as another client sees them. The
-// floor is how long until the far end of a bare socket of the same process sees its end.
+// Kill measures how long after a client's SIGKILL the owner has released all that it held, as another client sees it.
+// The floor is how long until the far end of a bare socket of the same process sees its end.
 func Kill(ctx context.Context, o Options) ([]Result, error) {
 	o.stage("kill")
 	s, err := newStage(ctx, o)

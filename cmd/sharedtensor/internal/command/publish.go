@@ -150,7 +150,7 @@ its memory is given back when the last holder has gone.`,
 	return c
 }
 
-// withdraw takes every name off the books that is there, and fails where one is not.
+// withdraw removes every name that is there, and fails where one is not.
 func withdraw(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client *endpoint.Client, names []string) error {
 	ctx, cancel := o.Bounded(ctx)
 	defer cancel()

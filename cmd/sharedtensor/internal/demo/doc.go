@@ -6,6 +6,6 @@
 // that holds them: when it ends before a request to quit, the director is gone, and the process cleans up and ends by
 // itself.
 //
-// The director maps nothing of the model. It asks the owner's books over a connection of its own, and the kernel, in
+// The director maps nothing of the model. It asks the owner over its own connection, and the kernel, in
 // /proc/PID/smaps, for what each process takes.
 package demo

@@ -90,9 +90,9 @@ type Memory struct {
 type ClientKilled struct {
 	// PID is the reader.
 	PID int `json:"pid"`
-	// Returned is the time from the signal until the owner's books had its references back.
+	// Returned is the time from the signal until the owner had its references back.
 	Returned time.Duration `json:"references_back_ns"`
-	// Holders is how many readers the books still had.
+	// Holders is how many readers the owner still counted.
 	Holders int `json:"holders_left"`
 }
 

@@ -71,7 +71,7 @@ func (d *director) startOwner(ctx context.Context) (err error) {
 	return err
 }
 
-// serve has the owner load the model, and connects to its books.
+// serve has the owner load the model, and connects to it.
 func (d *director) serve(ctx context.Context) error {
 	got, err := d.owner.ask(ctx, request{Op: opServe, Path: d.path}, d.progress("loading"))
 	if err != nil {

@@ -33,8 +33,8 @@ func socketPath(dir string) string { return filepath.Join(dir, "owner.sock") }
 var errOrphaned = errors.New("the process that directs the demo is gone")
 
 // Work is a process of the demo other than the one that directs: it does what requests on stdin say and answers on
-// stdout, until it is told to quit. role is what it is called in the owner's books; dir is the demo's directory. When
-// stdin ends before that, or ctx does, it closes everything that it has and removes dir, whatever it was doing.
+// stdout, until it is told to quit. role is its label at the owner; dir is the demo's directory. When stdin ends before
+// that, or ctx does, it closes everything that it has and removes dir, whatever it was doing.
 func Work(ctx context.Context, stdin io.Reader, stdout io.Writer, role, dir string) (err error) {
 	// A director that is gone must be an error of the write, not the signal that ends a process on the spot.
 	signal.Ignore(syscall.SIGPIPE)

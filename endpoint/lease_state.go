@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// attachment is what a client knows of a [Handle]. It keeps neither the handle nor its memory from being collected.
-type attachment struct {
+// leaseState is what a client knows of the lease of a [Handle]. It keeps neither the handle nor its memory reachable.
+type leaseState struct {
 	held    *holdings
 	name    string
 	version uint64
@@ -30,29 +30,29 @@ type attachment struct {
 	closed  bool
 }
 
-// stateNow is the state.
-func (h *attachment) stateNow() HandleState {
+// current is the state.
+func (h *leaseState) current() HandleState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state
 }
 
-// newestNow is the newest version that was heard of.
-func (h *attachment) newestNow() uint64 {
+// newestVersion is the newest version of the name that the owner has announced.
+func (h *leaseState) newestVersion() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.newest
 }
 
 // changes is closed at the next change.
-func (h *attachment) changes() <-chan struct{} {
+func (h *leaseState) changes() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.changed
 }
 
-// giveUp gives the lease back without waiting for the owner. It is false the second time.
-func (h *attachment) giveUp() bool {
+// release ends the lease without waiting for the owner's answer. It is false the second time.
+func (h *leaseState) release() bool {
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()
@@ -70,52 +70,52 @@ func (h *attachment) giveUp() bool {
 	return true
 }
 
-// forgotten is called when nothing of the handle is used any more and nobody has closed it. The lease goes back, unless
-// memory of the version may be in use: then that is a leak.
-func (h *attachment) forgotten(leak *driver.Leak) {
+// collected is called when the handle and its tensors are unreachable and it was not closed. The lease is released,
+// unless memory of the version may be in use: then that is a leak.
+func (h *leaseState) collected(leak *driver.Leak) {
 	h.held.conn.start(func() {
 		log := h.held.log.With("name", h.name, "version", h.version, "server", h.server)
 		switch {
 		case leak != nil:
 			driver.ReportLeak(*leak)
 			log.Warn("a handle was not closed; its lease is kept, because a slice or address of its memory may be in use")
-		case h.giveUp():
+		case h.release():
 			log.Warn("a handle was not closed")
 		}
 	})
 }
 
-// changeLocked sets the state and wakes those that wait for a change.
-func (h *attachment) changeLocked(state HandleState, newest uint64) {
+// changeLocked sets the state and notifies.
+func (h *leaseState) changeLocked(state HandleState, newest uint64) {
 	if h.closed || (h.state == state && h.newest == newest) {
 		return
 	}
 	h.state, h.newest = state, newest
-	h.newsLocked()
+	h.notifyLocked()
 }
 
-// newsLocked wakes those that wait for a change.
-func (h *attachment) newsLocked() {
+// notifyLocked closes the channel that waiters for a change have.
+func (h *leaseState) notifyLocked() {
 	if !h.closed {
 		close(h.changed)
 		h.changed = make(chan struct{})
 	}
 }
 
-// attached fills in what was acquired, and catches up with events that came before.
-func (h *attachment) attached(server string, version uint64) {
+// acquired fills in what was acquired, and applies the events that came before.
+func (h *leaseState) acquired(server string, version uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.server, h.version = server, version
 	h.newest, h.ready = version, true
 	for _, e := range h.early {
-		h.heardLocked(e)
+		h.applyLocked(e)
 	}
 }
 
 // eventsOf makes the events of a connection those that count, and returns what takes them: what another owner, or the
 // same one on a connection that broke, says of the name is not about this version.
-func (h *attachment) eventsOf(l *link.Link) func(message.Event) {
+func (h *leaseState) eventsOf(l *link.Link) func(message.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if l.Reason() == nil { // else there may be another one already
@@ -124,14 +124,14 @@ func (h *attachment) eventsOf(l *link.Link) func(message.Event) {
 	return func(e message.Event) { h.event(l, e) }
 }
 
-// event is called by whoever reads the connection with news of the handle's name.
-func (h *attachment) event(l *link.Link, e message.Event) {
+// event is called by the goroutine that reads the connection, with an event of the handle's name.
+func (h *leaseState) event(l *link.Link, e message.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.asked != l:
 	case h.ready:
-		h.heardLocked(e)
+		h.applyLocked(e)
 	case e.Kind == message.EventWithdrawn:
 		h.early[0] = e
 	case e.Kind == message.EventPublished:
@@ -139,8 +139,8 @@ func (h *attachment) event(l *link.Link, e message.Event) {
 	}
 }
 
-// heardLocked notes an event of the owner about the handle's name.
-func (h *attachment) heardLocked(e message.Event) {
+// applyLocked applies an event of the owner about the handle's name.
+func (h *leaseState) applyLocked(e message.Event) {
 	switch {
 	case h.state == Orphaned:
 	case e.Kind == message.EventWithdrawn && e.Version >= h.version:
@@ -156,7 +156,7 @@ func (h *attachment) heardLocked(e message.Event) {
 }
 
 // orphan notes that no owner knows the version any more.
-func (h *attachment) orphan() {
+func (h *leaseState) orphan() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.link = nil
@@ -164,40 +164,40 @@ func (h *attachment) orphan() {
 }
 
 // detach notes that the link is gone and the lease with it.
-func (h *attachment) detach(l *link.Link) {
+func (h *leaseState) detach(l *link.Link) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.link == l {
 		h.link, h.lost = nil, true
-		h.newsLocked()
+		h.notifyLocked()
 	}
 }
 
 // leased notes a lease that was taken. It is false when the handle was closed meanwhile, or has a lease on that link:
-// the caller gives this one back.
-func (h *attachment) leased(l *link.Link, lease, request uint64) bool {
+// the caller releases this one.
+func (h *leaseState) leased(l *link.Link, lease, request uint64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || h.link == l {
 		return false
 	}
 	if h.lost {
-		h.newsLocked()
+		h.notifyLocked()
 	}
 	h.link, h.lease, h.request, h.lost = l, lease, request, false
 	return true
 }
 
 // leasedOn reports whether the lease is held on that link; nil for none.
-func (h *attachment) leasedOn(l *link.Link) bool {
+func (h *leaseState) leasedOn(l *link.Link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.link == l
 }
 
-// settledOn reports whether there is nothing to take up on a link: the lease is held there, or no owner knows the
+// settledOn reports whether there is nothing to resume on a link: the lease is held there, or no owner knows the
 // version any more.
-func (h *attachment) settledOn(l *link.Link) bool {
+func (h *leaseState) settledOn(l *link.Link) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.link == l || h.state == Orphaned

@@ -12,12 +12,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// memoryUsages are they in their order.
+// memoryUsages are the values of MemoryUsage in the order in which they are reported.
 var memoryUsages = []MemoryUsage{MemoryModels, MemoryObjects, MemoryResults, MemoryTasks}
 
-// inventory is what a server has at one moment: lists of storages, borrowed, of which only names, sizes and devices are
-// used, as they may be closed meanwhile.
-type inventory struct {
+// memorySnapshot lists the storages that a server has at one moment. They are borrowed and may be closed meanwhile:
+// only their names, sizes and devices are used.
+type memorySnapshot struct {
 	of       map[MemoryUsage][][]*tensor.Storage
 	sessions map[uint64]*heldObjects // what sessions refer to
 	cached   uint64                  // objects that the cache has
@@ -31,9 +31,9 @@ type heldObjects struct {
 	storages [][]*tensor.Storage
 }
 
-// takeInventory asks all parts of the server, one after the other.
-func takeInventory(s *Server) *inventory {
-	v := &inventory{
+// takeMemorySnapshot asks all parts of the server, one after the other.
+func takeMemorySnapshot(s *Server) *memorySnapshot {
+	v := &memorySnapshot{
 		of: map[MemoryUsage][][]*tensor.Storage{}, sessions: map[uint64]*heldObjects{}, names: map[*tensor.Storage]string{},
 	}
 	for _, storages := range s.exports.storages() {
@@ -66,14 +66,14 @@ func takeInventory(s *Server) *inventory {
 	return v
 }
 
-func (v *inventory) add(use MemoryUsage, storages []*tensor.Storage) {
+func (v *memorySnapshot) add(use MemoryUsage, storages []*tensor.Storage) {
 	if len(storages) > 0 {
 		v.of[use] = append(v.of[use], storages)
 	}
 }
 
 // name is one that storages over the same memory have in common, where the system can tell.
-func (v *inventory) name(s *tensor.Storage) string {
+func (v *memorySnapshot) name(s *tensor.Storage) string {
 	name, known := v.names[s]
 	if known {
 		return name
@@ -89,7 +89,7 @@ func (v *inventory) name(s *tensor.Storage) string {
 }
 
 // distinct shows visit each memory of the lists once, but those that seen has; it adds them to seen.
-func (v *inventory) distinct(lists [][]*tensor.Storage, seen map[string]struct{}, visit func(*tensor.Storage)) {
+func (v *memorySnapshot) distinct(lists [][]*tensor.Storage, seen map[string]struct{}, visit func(*tensor.Storage)) {
 	for _, list := range lists {
 		for _, s := range list {
 			name := v.name(s)
@@ -102,7 +102,7 @@ func (v *inventory) distinct(lists [][]*tensor.Storage, seen map[string]struct{}
 }
 
 // uses sums up what there is by device and purpose, and all of it.
-func (v *inventory) uses() (list []message.MemoryUse, total uint64) {
+func (v *memorySnapshot) uses() (list []message.MemoryUse, total uint64) {
 	type key struct {
 		device driver.UUID
 		use    MemoryUsage
@@ -129,7 +129,7 @@ func (v *inventory) uses() (list []message.MemoryUse, total uint64) {
 }
 
 // mapped is the size of what lists of storages have together.
-func (v *inventory) mapped(lists [][]*tensor.Storage) (bytes uint64) {
+func (v *memorySnapshot) mapped(lists [][]*tensor.Storage) (bytes uint64) {
 	v.distinct(lists, map[string]struct{}{}, func(s *tensor.Storage) { bytes += uint64(s.Bytes()) })
 	return bytes
 }

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// A call that takes a few microseconds costs several times as much if it gets a goroutine of its own: starting that
-// wakes another processor, which then competes with the one that reads. So the reader runs such a call itself. What an
-// endpoint took of late says which calls are such; what it takes this time nobody knows. A call that does not end soon
-// loses the reading to another goroutine: it goes on by itself, and whoever waits behind it, the request to cancel it
-// included, is held up no longer than twice overdueAfter.
+// A call that takes a few microseconds costs several times as much in another goroutine: starting one wakes another
+// processor, which then competes with the one that reads. So the reader runs such a call itself. Recent calls of the
+// endpoint say which calls are short, but not how long this one will take. A call that does not end soon loses the
+// reading to another goroutine and goes on by itself. Frames behind it, the one that cancels it included, wait no
+// longer than twice overdueAfter.
 
 const (
-	// trivialPace is what calls may take to be run by the reader while others wait behind them: about what it costs to
-	// hand them over.
-	trivialPace = 20 * time.Microsecond
-	// briefPace is what they may take if nothing waits.
-	briefPace = 50 * time.Microsecond
+	// inlineTime is what calls may take to be run by the reader while others wait behind them: about what it costs to
+	// hand them to another goroutine.
+	inlineTime = 20 * time.Microsecond
+	// briefTime is what they may take if nothing waits.
+	briefTime = 50 * time.Microsecond
 	// overdueAfter is how often the clock looks after a call that the reader runs. It does not tick while there are no
 	// such calls.
 	overdueAfter = 2 * time.Millisecond
@@ -24,10 +24,10 @@ const (
 
 // brief reports whether the reader should run the call itself.
 func (w *work) brief() bool {
-	switch pace := w.r.callee.RecentTime.Get(); {
-	case pace <= trivialPace:
+	switch recent := w.r.callee.RecentTime.Get(); {
+	case recent <= inlineTime:
 		return true
-	case pace <= briefPace:
+	case recent <= briefTime:
 		return !w.session.conn.Buffered()
 	}
 	return false
@@ -60,8 +60,8 @@ func (t *reading) begin(ses *session) uint64 {
 	return n
 }
 
-// handReadingOver has another goroutine read, where the reader runs a call.
-func (ses *session) handReadingOver() {
+// handOffReading has another goroutine read, where the reader runs a call.
+func (ses *session) handOffReading() {
 	t := &ses.reading
 	if n := t.call.Load(); n != 0 && t.call.CompareAndSwap(n, 0) {
 		go ses.read()
