@@ -91,8 +91,7 @@ func (c *Client) acquirePublished(ctx context.Context, name string, version uint
 		return nil, err
 	}
 	defer w.Close()
-	for {
-		e, err := w.Next(ctx)
+	for e, err := range w.Events(ctx) {
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil, fmt.Errorf("wait for it: %w; the owner said: %w", err, missing)
@@ -108,6 +107,7 @@ func (c *Client) acquirePublished(ctx context.Context, name string, version uint
 		}
 		missing = err
 	}
+	return nil, missing // not reached: an error is the last pair
 }
 
 // attach asks for the lease, maps the memory and fills in the lease state. The caller owns the state dict.

@@ -51,6 +51,14 @@ func (c *Client) State() ClientState {
 	return state
 }
 
+// Changed returns a channel that is closed when State next changes; after Close it is closed. Ask for the channel first
+// and for the state afterwards: then no change goes unseen.
+func (c *Client) Changed() <-chan struct{} {
+	c.connector.mu.Lock()
+	defer c.connector.mu.Unlock()
+	return c.connector.changed.channel()
+}
+
 // Connect waits until the client is connected, or ctx ends. Errors are those of [Dial].
 func (c *Client) Connect(ctx context.Context) error {
 	_, err := c.connected(ctx)

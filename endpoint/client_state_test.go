@@ -166,3 +166,42 @@ func TestClientMetrics(t *testing.T) {
 		require.Contains(t, b.String(), line+"\n")
 	}
 }
+
+// TestClientTellsOfItsState waits for each change by the channel alone: one that is missed hangs the test.
+func TestClientTellsOfItsState(t *testing.T) {
+	drivertest.Leaks(t)
+	socket := socketPath(t)
+	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Logger: discard()})
+	require.NoError(t, err)
+	defer c.Close()
+	until := func(want endpoint.ClientState) {
+		t.Helper()
+		limit := timeout()
+		for {
+			changed := c.Changed()
+			if c.State() == want {
+				return
+			}
+			select {
+			case <-changed:
+			case <-limit:
+				require.FailNow(t, "not told", want.String())
+			}
+		}
+	}
+	until(endpoint.StateConnecting)
+	one := start(t)
+	one.must(command{Do: "serve", Socket: socket})
+	until(endpoint.StateConnected)
+	one.kill()
+	until(endpoint.StateIdle) // nothing needs a connection
+	two := start(t)
+	two.must(command{Do: "serve", Socket: socket})
+	require.NoError(t, c.Connect(t.Context()))
+	until(endpoint.StateConnected)
+	before := c.Changed()
+	require.NoError(t, c.Close())
+	<-before
+	<-c.Changed()
+	require.Equal(t, endpoint.StateClosed, c.State())
+}

@@ -64,6 +64,8 @@ type connector struct {
 	eager   bool // dials though nobody needs a connection, until it has had one
 	dials   dials
 	closed  bool
+	told    ClientState // the state of which changed told last
+	changed signal
 }
 
 // dials are what came of a client's attempts to connect.
@@ -138,6 +140,7 @@ func (c *connector) linkOrAttempt(now bool) (*link.Link, *attempt, error) {
 	if a == nil {
 		a = &attempt{now: make(chan struct{}), done: make(chan struct{})}
 		c.attempt = a
+		c.noteLocked()
 		c.work.Add(1)
 		go c.try(a, c.failed)
 	}
@@ -191,6 +194,7 @@ func (c *connector) settle(a *attempt) {
 	if a.err != nil {
 		c.failed++
 		c.dials.failed(a.err)
+		c.noteLocked()
 		if c.closed { // which is why it failed, whatever it says
 			a.err = fmt.Errorf("client of %s: %w", c.opts.Socket, status.ErrClosed)
 		}
@@ -210,6 +214,7 @@ func (c *connector) settle(a *attempt) {
 	c.dials.succeeded()
 	c.link = a.link
 	c.links[a.link] = struct{}{}
+	c.noteLocked()
 	c.work.Add(1)
 	c.mu.Unlock()
 	go c.tend(a.link, before)
@@ -226,6 +231,7 @@ func (c *connector) tend(l *link.Link, failed int) {
 	c.mu.Lock()
 	if c.link == l {
 		c.link = nil
+		c.noteLocked()
 	}
 	if time.Since(start) < lastBackoff {
 		c.failed = max(c.failed, failed+1)
@@ -414,6 +420,7 @@ func (c *connector) end() (links []*link.Link, first bool) {
 	}
 	links = slices.Collect(maps.Keys(c.links))
 	c.closed, c.link, c.links = true, nil, nil
+	c.changed.end()
 	c.stop()
 	return links, true
 }
@@ -427,6 +434,14 @@ func (c *connector) standing() (state ClientState, server string, d dials) {
 		server = c.link.Server.Server
 	}
 	return state, server, c.dials
+}
+
+// noteLocked tells of the state, if it is another than before.
+func (c *connector) noteLocked() {
+	if state := c.stateLocked(); state != c.told {
+		c.told = state
+		c.changed.change()
+	}
 }
 
 func (c *connector) stateLocked() ClientState {

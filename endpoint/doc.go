@@ -27,6 +27,14 @@
 // takes its leases again from the same owner; a handle whose owner was replaced by another becomes [Orphaned] and stays
 // readable.
 //
+// # States and events
+//
+// A state can be read at any time without asking anybody, and Changed returns a channel that is closed at its next
+// change: [Client.State], [Handle.State], [Follower.Status]. Ask for the channel first and for the state afterwards;
+// what changes twice meanwhile is seen once. What ends once has Done and Err, as a context has: [Ref], [Offer]. Events
+// and results that come one after the other are an iterator, which ends with its context or the first error:
+// [Watcher.Events], [Client.WatchTask], [Client.WatchTasks], [Client.Stream].
+//
 // # Calls
 //
 // A [Registry] has Go functions under names ([Register], [RegisterStream]); a server with one runs them for its clients

@@ -30,19 +30,12 @@ func ExampleClient_Follow() {
 		log.Fatal(err)
 	}
 	defer client.Close()
-	took := make(chan struct{}, 1)
 	model, err := client.Follow(ctx, "model", endpoint.FollowOptions{
 		Validate: func(_ context.Context, version uint64, sd *module.StateDict) error {
 			if _, ok := sd.Get("bias"); !ok {
 				return fmt.Errorf("version %d has no bias", version)
 			}
 			return nil
-		},
-		Notify: func(e endpoint.FollowEvent) {
-			if e.Version > 1 {
-				fmt.Println(e.Kind, e.Version, e.Err)
-				took <- struct{}{}
-			}
 		},
 	})
 	if err != nil {
@@ -66,17 +59,19 @@ func ExampleClient_Follow() {
 	}
 
 	ask()
+	changed := model.Changed()
 	publish("weight", 2)
-	<-took
+	<-changed
+	fmt.Println("version", model.Status().Version, "stays:", model.Status().Refused)
 	ask()
+	changed = model.Changed()
 	publish("bias", 3)
-	<-took
+	<-changed
 	ask()
 	// Output:
 	// tensor([1., 1.])
-	// refused 2 version 2 has no bias
+	// version 1 stays: version 2 has no bias
 	// tensor([1., 1.])
-	// took 3 <nil>
 	// tensor([3., 3.])
 }
 

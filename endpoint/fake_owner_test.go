@@ -143,9 +143,17 @@ func next(t testing.TB, w *endpoint.Watcher) endpoint.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
-	e, err := w.Next(ctx)
+	e, err := nextEvent(ctx, w)
 	require.NoError(t, err)
 	return e
+}
+
+// nextEvent is one step of a loop over a watcher's events.
+func nextEvent(ctx context.Context, w *endpoint.Watcher) (e endpoint.Event, err error) {
+	for e, err = range w.Events(ctx) {
+		break
+	}
+	return e, err
 }
 
 // timeout is how long a test waits for what must come.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // FollowOptions say how a [Follower] takes new versions. The zero value takes each.
@@ -18,12 +20,27 @@ type FollowOptions struct {
 	// version before meanwhile. What it returns an error for is refused: the follower stays where it is until a newer
 	// version is published. ctx ends when the follower is closed. Nil takes every version.
 	Validate func(ctx context.Context, version uint64, sd *module.StateDict) error
-	// Notify is told what happens, one event after the other, on a goroutine of the follower: it holds up the next
-	// version, and never a request. It must not close the follower. Nil for nobody.
-	Notify func(FollowEvent)
 }
 
-// Follower holds the newest version of a name for the requests of a service. Its methods are safe for concurrent use.
+// FollowStatus is how a [Follower] stands at one moment.
+type FollowStatus struct {
+	// Version is the version that requests get, and Server the id of the owner that it came from; 0 and empty when the
+	// follower was closed.
+	Version uint64
+	Server  string
+	// Refused is why the newest version that came is not in use: Validate refused it, or it could not be attached, which
+	// is tried again. Nil where it is in use.
+	Refused error
+	// Withdrawn reports whether the name was withdrawn. The version that was taken before stays in use.
+	Withdrawn bool
+	// OwnerLost reports whether there is no connection to an owner: then no newer version can come. The client dials
+	// again.
+	OwnerLost bool
+}
+
+// Follower holds the newest version of a name for the requests of a service. What becomes of it is logged by the
+// client's logger: versions that are taken, withdrawn and unmapped at level info, refused ones and the loss of the owner
+// as warnings. Its methods are safe for concurrent use.
 type Follower struct {
 	client *Client
 	name   string
@@ -35,13 +52,13 @@ type Follower struct {
 	ready chan struct{} // closed when the first version was taken
 
 	current atomic.Pointer[followed] // nil before the first version, and after Close
-	events  chan FollowEvent         // of versions that were unmapped, for the following goroutine
 	unmaps  sync.WaitGroup           // versions that are being unmapped; added to under mu while not over
+	log     *slog.Logger
 
 	mu      sync.Mutex
-	refused error // why the newest version that came is not in use
-	lost    bool  // there is no owner
-	over    bool  // the following has ended
+	status  FollowStatus
+	changed signal
+	over    bool // the following has ended
 }
 
 // Follow takes the newest version of a name, and each newer one as it is published, until the follower is closed. It
@@ -63,7 +80,8 @@ func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*
 		return nil, fmt.Errorf("follow %s: %w", status.Shown(name), err)
 	}
 	f := &Follower{
-		client: c, name: name, opts: opts, ended: make(chan struct{}), ready: make(chan struct{}), events: make(chan FollowEvent, 1),
+		client: c, name: name, opts: opts, ended: make(chan struct{}), ready: make(chan struct{}),
+		log: c.opts.Logger.With("name", message.CutText(name, status.MaxShown)),
 	}
 	f.ctx, f.stop = context.WithCancelCause(context.Background())
 	go f.run(w)
@@ -74,7 +92,7 @@ func (c *Client) Follow(ctx context.Context, name string, opts FollowOptions) (*
 		err = context.Cause(f.ctx)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
-		if refused := f.Refused(); refused != nil {
+		if refused := f.Status().Refused; refused != nil {
 			err = fmt.Errorf("%w; the last that came was refused: %w", err, refused)
 		}
 	}
@@ -117,30 +135,23 @@ func (f *Follower) Use(fn func(sd *module.StateDict) error) error {
 	return fn(v.handle.StateDict())
 }
 
-// Version is the version that is in use; 0 when the follower was closed.
-func (f *Follower) Version() uint64 {
-	if v := f.current.Load(); v != nil {
-		return v.handle.Version()
-	}
-	return 0
-}
-
-// Refused is why the newest version that came is not in use; nil where it is.
-func (f *Follower) Refused() error {
+// Status is how the follower stands at this moment.
+func (f *Follower) Status() FollowStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.refused
+	return f.status
 }
 
-// OwnerLost reports whether the client has no connection to an owner: then no newer version can come.
-func (f *Follower) OwnerLost() bool {
+// Changed returns a channel that is closed when Status next changes; after Close it is closed. Ask for the channel first
+// and for the status afterwards: then no change goes unseen. What changes several times meanwhile is seen once.
+func (f *Follower) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.lost
+	return f.changed.channel()
 }
 
 // Close ends the following and gives the version that is in use back. Requests that have a version keep it until they
-// end. It waits for Validate and Notify to return. A second Close is nil.
+// end. It waits for Validate to return. A second Close is nil.
 func (f *Follower) Close() error {
 	f.stop(status.ErrClosed)
 	<-f.ended
@@ -163,8 +174,6 @@ func (f *Follower) run(w *Watcher) {
 			f.heard(e, &tries)
 		case <-tries.due():
 			f.take(&tries)
-		case e := <-f.events:
-			f.tell(e)
 		case <-f.ctx.Done():
 			return
 		}
@@ -178,6 +187,8 @@ func (f *Follower) end(w *Watcher, news <-chan Event) {
 	}
 	f.mu.Lock()
 	f.over = true
+	f.status = FollowStatus{}
+	f.changed.end()
 	f.mu.Unlock()
 	f.unmaps.Wait()
 	if v := f.current.Swap(nil); v != nil {
@@ -188,8 +199,7 @@ func (f *Follower) end(w *Watcher, news <-chan Event) {
 // watch passes the watcher's events on.
 func (f *Follower) watch(w *Watcher, news chan<- Event) {
 	defer close(news)
-	for {
-		e, err := w.Next(f.ctx)
+	for e, err := range w.Events(f.ctx) {
 		if err != nil {
 			f.stop(err)
 			return
@@ -205,20 +215,21 @@ func (f *Follower) watch(w *Watcher, news chan<- Event) {
 // heard deals with an event of the name or its owner.
 func (f *Follower) heard(e Event, tries *retries) {
 	switch e.Kind {
-	case EventOwnerLost, EventOwnerBack:
-		kind := FollowOwnerLost
-		if e.Kind == EventOwnerBack {
-			kind = FollowOwnerBack
-		}
-		f.mu.Lock()
-		f.lost = e.Kind == EventOwnerLost
-		f.mu.Unlock()
-		f.tell(FollowEvent{Kind: kind, Server: e.Server})
+	case EventOwnerLost:
+		f.log.Warn("the owner of a model that is followed is gone; its version stays in use", "server", e.Server)
+		f.set(func(s *FollowStatus) { s.OwnerLost = true })
+	case EventOwnerBack:
+		f.log.Info("the owner of a model that is followed is back", "server", e.Server)
+		f.set(func(s *FollowStatus) { s.OwnerLost = false })
 	case EventWithdrawn:
 		tries.stop()
-		f.tell(FollowEvent{Kind: FollowWithdrawn, Version: e.Version, Server: e.Server})
+		f.log.Info("a model that is followed was withdrawn; its version stays in use", "version", e.Version, "server", e.Server)
+		f.set(func(s *FollowStatus) { s.Withdrawn = true })
 	case EventPublished:
 		tries.begin()
+		if f.Status().Withdrawn {
+			f.set(func(s *FollowStatus) { s.Withdrawn = false })
+		}
 		f.take(tries)
 	}
 }
@@ -239,7 +250,8 @@ func (f *Follower) take(tries *retries) {
 		tries.again()
 	default:
 		tries.again()
-		f.refuse(FollowEvent{Kind: FollowRefused, Server: f.client.ServerID(), Err: err})
+		f.log.Warn("a version cannot be attached; it is tried again", "error", err)
+		f.set(func(s *FollowStatus) { s.Refused = err })
 	}
 }
 
@@ -262,7 +274,8 @@ func (f *Follower) offer(h *Handle, tries *retries) {
 	default:
 		h.Close()
 		tries.refused = at
-		f.refuse(FollowEvent{Kind: FollowRefused, Version: at.version, Server: at.server, Err: err})
+		f.log.Warn("a version was refused", "version", at.version, "server", at.server, "error", err)
+		f.set(func(s *FollowStatus) { s.Refused = err })
 	}
 }
 
@@ -291,31 +304,20 @@ func (f *Follower) validate(h *Handle) (err error) {
 func (f *Follower) put(h *Handle) {
 	v := &followed{follower: f, handle: h}
 	v.pins.Store(1) // the follower's own
-	f.mu.Lock()
-	f.refused = nil
-	f.mu.Unlock()
 	before := f.current.Swap(v)
+	f.log.Info("a version was taken", "version", h.Version(), "server", h.ServerID())
+	f.set(func(s *FollowStatus) { s.Version, s.Server, s.Refused = h.Version(), h.ServerID(), nil })
 	if before == nil {
 		close(f.ready)
-	}
-	f.tell(FollowEvent{Kind: FollowTook, Version: h.Version(), Server: h.ServerID()})
-	if before != nil {
+	} else {
 		before.unpin()
 	}
 }
 
-// refuse notes a refusal.
-func (f *Follower) refuse(e FollowEvent) {
+// set changes the status and tells those that wait for it.
+func (f *Follower) set(change func(*FollowStatus)) {
 	f.mu.Lock()
-	f.refused = e.Err
-	f.mu.Unlock()
-	f.tell(e)
-}
-
-// tell passes an event on.
-func (f *Follower) tell(e FollowEvent) {
-	e.Name = f.name
-	if f.opts.Notify != nil {
-		f.opts.Notify(e)
-	}
+	defer f.mu.Unlock()
+	change(&f.status)
+	f.changed.change()
 }

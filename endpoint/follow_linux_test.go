@@ -20,30 +20,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// told collects what a follower tells.
-type told struct {
-	mu     sync.Mutex
-	events []endpoint.FollowEvent
-}
-
-func (l *told) note(e endpoint.FollowEvent) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.events = append(l.events, e)
-}
-
-// has reports whether an event of the kind came, about the version where that is not 0.
-func (l *told) has(kind endpoint.FollowEventKind, version uint64) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, e := range l.events {
-		if e.Kind == kind && (version == 0 || e.Version == version) {
-			return true
-		}
-	}
-	return false
-}
-
 // mapped counts the mappings of shared memory that this process has.
 func mapped(t *testing.T) int {
 	t.Helper()
@@ -53,10 +29,8 @@ func mapped(t *testing.T) int {
 }
 
 // following is a client of this process that follows a name at an owner of another one.
-func following(t *testing.T, socket string, opts endpoint.FollowOptions) (*endpoint.Client, *endpoint.Follower, *told) {
+func following(t *testing.T, socket string, opts endpoint.FollowOptions) (*endpoint.Client, *endpoint.Follower) {
 	t.Helper()
-	log := new(told)
-	opts.Notify = log.note
 	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
 	defer cancel()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
@@ -65,7 +39,7 @@ func following(t *testing.T, socket string, opts endpoint.FollowOptions) (*endpo
 	f, err := c.Follow(ctx, "m", opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, f.Close()) })
-	return c, f, log
+	return c, f
 }
 
 // contents are what models of seeds have in them.
@@ -122,7 +96,7 @@ func TestFollowPinsVersionsOfRequests(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
-	_, f, log := following(t, socket, endpoint.FollowOptions{})
+	_, f := following(t, socket, endpoint.FollowOptions{})
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 1) }))
 	one := mapped(t)
@@ -130,21 +104,20 @@ func TestFollowPinsVersionsOfRequests(t *testing.T) {
 	require.NoError(t, err)
 
 	o.must(command{Do: "publish", Name: "m", Seed: 2})
-	eventually(t, waitLimit, "version 2 is taken", func() bool { return f.Version() == 2 })
+	eventually(t, waitLimit, "version 2 is taken", func() bool { return f.Status().Version == 2 })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
 	require.EqualValues(t, 1, request.Version())
 	require.NoError(t, all.check(request.StateDict(), 1), "a request keeps the version that it began with")
 	require.Len(t, o.must(command{Do: "books"}).Models[0].Versions, 2)
-	require.False(t, log.has(endpoint.FollowUnmapped, 1))
 
 	require.NoError(t, request.Close())
 	require.NoError(t, request.Close(), "a second time is nothing")
-	eventually(t, waitLimit, "version 1 is unmapped", func() bool { return log.has(endpoint.FollowUnmapped, 1) && mapped(t) == one })
+	eventually(t, waitLimit, "version 1 is unmapped", func() bool { return mapped(t) == one })
 	eventually(t, waitLimit, "the owner frees it", func() bool { return len(o.must(command{Do: "books"}).Models[0].Versions) == 1 })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
 
 	o.must(command{Do: "withdraw", Name: "m"})
-	eventually(t, waitLimit, "the withdrawal is told", func() bool { return log.has(endpoint.FollowWithdrawn, 2) })
+	eventually(t, waitLimit, "the withdrawal is told", func() bool { return f.Status().Withdrawn })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
 	last, err := f.Current()
 	require.NoError(t, err)
@@ -152,7 +125,7 @@ func TestFollowPinsVersionsOfRequests(t *testing.T) {
 	require.NoError(t, all.check(last.StateDict(), 2), "a request ends later than the follower")
 	require.NoError(t, last.Close())
 	require.ErrorIs(t, f.Use(func(*module.StateDict) error { return nil }), endpoint.ErrClosed)
-	require.Zero(t, f.Version())
+	require.Zero(t, f.Status().Version)
 }
 
 func TestFollowWaitsForTheFirstVersion(t *testing.T) {
@@ -198,22 +171,20 @@ func TestFollowValidates(t *testing.T) {
 		}
 		return nil
 	}
-	_, f, log := following(t, socket, endpoint.FollowOptions{Validate: validate})
-	require.NoError(t, f.Refused())
+	_, f := following(t, socket, endpoint.FollowOptions{Validate: validate})
+	require.NoError(t, f.Status().Refused)
 	one := mapped(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 2})
-	eventually(t, waitLimit, "version 2 is refused", func() bool { return log.has(endpoint.FollowRefused, 2) })
-	require.ErrorIs(t, f.Refused(), errBad)
-	require.EqualValues(t, 1, f.Version())
+	eventually(t, waitLimit, "version 2 is refused", func() bool { return errors.Is(f.Status().Refused, errBad) })
+	require.EqualValues(t, 1, f.Status().Version)
 	o.must(command{Do: "publish", Name: "m", Seed: 3})
-	eventually(t, waitLimit, "version 3 is refused", func() bool { return log.has(endpoint.FollowRefused, 3) })
-	require.ErrorIs(t, f.Refused(), endpoint.ErrPanic)
+	eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
 	require.Equal(t, one, mapped(t), "what was refused is unmapped")
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 1) }))
 	o.must(command{Do: "publish", Name: "m", Seed: 4})
-	eventually(t, waitLimit, "version 4 is taken", func() bool { return f.Version() == 4 && log.has(endpoint.FollowTook, 4) })
-	require.NoError(t, f.Refused())
+	eventually(t, waitLimit, "version 4 is taken", func() bool { return f.Status().Version == 4 })
+	require.NoError(t, f.Status().Refused)
 
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
@@ -233,21 +204,66 @@ func TestFollowOverOwners(t *testing.T) {
 	for seed := range uint64(3) {
 		o.must(command{Do: "publish", Name: "m", Seed: seed + 1})
 	}
-	_, f, log := following(t, socket, endpoint.FollowOptions{})
-	require.EqualValues(t, 3, f.Version())
+	c, f := following(t, socket, endpoint.FollowOptions{})
+	require.EqualValues(t, 3, f.Status().Version)
 	o.kill()
-	eventually(t, waitLimit, "the loss is told", func() bool { return log.has(endpoint.FollowOwnerLost, 0) && f.OwnerLost() })
+	eventually(t, waitLimit, "the loss is told", func() bool { return f.Status().OwnerLost })
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }))
 
 	next := start(t)
 	next.must(command{Do: "serve", Socket: socket})
-	eventually(t, waitLimit, "the successor is told", func() bool { return log.has(endpoint.FollowOwnerBack, 0) && !f.OwnerLost() })
+	eventually(t, waitLimit, "the successor is told", func() bool { return !f.Status().OwnerLost })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }), "it has not published anything yet")
 	next.must(command{Do: "publish", Name: "m", Seed: 9})
-	eventually(t, waitLimit, "its version is taken", func() bool { return f.Version() == 1 })
+	eventually(t, waitLimit, "its version is taken", func() bool { return f.Status().Version == 1 })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 9) }))
-	eventually(t, waitLimit, "the old one is unmapped", func() bool { return log.has(endpoint.FollowUnmapped, 3) })
+	eventually(t, waitLimit, "the old one is unmapped", func() bool { return c.Stats().Handles == 1 })
+}
+
+// TestFollowTellsOfChanges waits for each change by the channel alone: one that is missed hangs the test.
+func TestFollowTellsOfChanges(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	refuseTwo := func(_ context.Context, version uint64, _ *module.StateDict) error {
+		if version == 2 {
+			return errors.New("two is not for us")
+		}
+		return nil
+	}
+	_, f := following(t, socket, endpoint.FollowOptions{Validate: refuseTwo})
+	until := func(what string, holds func(endpoint.FollowStatus) bool) {
+		t.Helper()
+		limit := timeout()
+		for {
+			changed := f.Changed()
+			if holds(f.Status()) {
+				return
+			}
+			select {
+			case <-changed:
+			case <-limit:
+				require.FailNow(t, "not told", what)
+			}
+		}
+	}
+	until("version 1", func(s endpoint.FollowStatus) bool { return s.Version == 1 && s.Server != "" })
+	o.must(command{Do: "publish", Name: "m", Seed: 2})
+	until("the refusal", func(s endpoint.FollowStatus) bool { return s.Version == 1 && s.Refused != nil })
+	o.must(command{Do: "publish", Name: "m", Seed: 3})
+	until("version 3", func(s endpoint.FollowStatus) bool { return s.Version == 3 && s.Refused == nil })
+	o.must(command{Do: "withdraw", Name: "m"})
+	until("the withdrawal", func(s endpoint.FollowStatus) bool { return s.Version == 3 && s.Withdrawn })
+	o.must(command{Do: "publish", Name: "m", Seed: 4})
+	until("version 4", func(s endpoint.FollowStatus) bool { return s.Version == 4 && !s.Withdrawn })
+	o.kill()
+	until("the loss of the owner", func(s endpoint.FollowStatus) bool { return s.Version == 4 && s.OwnerLost })
+	before := f.Changed()
+	require.NoError(t, f.Close())
+	<-before
+	<-f.Changed()
+	require.Equal(t, endpoint.FollowStatus{}, f.Status())
 }
 
 // TestFollowUnderLoad has four workers answer requests while versions change and owners are killed: each request sees
@@ -256,7 +272,7 @@ func TestFollowUnderLoad(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
-	_, f, log := following(t, socket, endpoint.FollowOptions{})
+	c, f := following(t, socket, endpoint.FollowOptions{})
 	all := contents{t: t}
 	var mu sync.Mutex
 	seeds := map[string]uint64{} // what version n of a server was made of, beside n
@@ -306,7 +322,7 @@ func TestFollowUnderLoad(t *testing.T) {
 			}
 			o.must(command{Do: "publish", Name: "m", Seed: base + n})
 			if n == 1 {
-				eventually(t, waitLimit, "the successor's version is taken", func() bool { return f.Version() == 1 })
+				eventually(t, waitLimit, "the successor's version is taken", func() bool { return f.Status().Version == 1 })
 				p, err := f.Current()
 				require.NoError(t, err)
 				mu.Lock()
@@ -316,7 +332,7 @@ func TestFollowUnderLoad(t *testing.T) {
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
-		eventually(t, waitLimit, "the newest version is taken", func() bool { return f.Version() == 12 })
+		eventually(t, waitLimit, "the newest version is taken", func() bool { return f.Status().Version == 12 })
 		if owners < 3 {
 			o.kill()
 			o = start(t)
@@ -326,6 +342,6 @@ func TestFollowUnderLoad(t *testing.T) {
 	close(done)
 	workers.Wait()
 	require.Positive(t, requests.Load())
-	require.True(t, log.has(endpoint.FollowOwnerLost, 0))
+	require.GreaterOrEqual(t, c.Stats().Connections, uint64(4), "three owners were killed")
 	eventually(t, waitLimit, "one version is mapped", func() bool { return len(o.must(command{Do: "books"}).Models[0].Versions) == 1 })
 }

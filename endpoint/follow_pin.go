@@ -47,10 +47,7 @@ func (v *followed) unpin() {
 	go func() {
 		defer f.unmaps.Done()
 		v.handle.Close()
-		select {
-		case f.events <- FollowEvent{Kind: FollowUnmapped, Version: v.handle.Version(), Server: v.handle.ServerID()}:
-		case <-f.ctx.Done():
-		}
+		f.log.Info("a version was unmapped", "version", v.handle.Version(), "server", v.handle.ServerID())
 	}()
 }
 

@@ -83,7 +83,7 @@ func askForEvents(ctx context.Context, c *endpoint.Client) error {
 	}
 	defer w.Close()
 	for {
-		e, err := w.Next(ctx)
+		e, err := nextEvent(ctx, w)
 		if err != nil {
 			return err
 		}

@@ -198,7 +198,7 @@ func awaitVersion(t *testing.T, w *endpoint.Watcher, version uint64) {
 	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	for {
-		e, err := w.Next(ctx)
+		e, err := nextEvent(ctx, w)
 		require.NoError(t, err, "the watcher does not hear of version %d", version)
 		if e.Version == version {
 			return

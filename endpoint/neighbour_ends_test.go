@@ -35,7 +35,7 @@ func TestANeighbourOutlivesItsServer(t *testing.T) {
 	next := func(kind endpoint.EventKind) {
 		t.Helper()
 		for {
-			e, err := w.Next(ctx)
+			e, err := nextEvent(ctx, w)
 			require.NoError(t, err)
 			if e.Kind == kind {
 				return

@@ -52,7 +52,7 @@ func TestANeighbourHasASessionOfItsOwn(t *testing.T) {
 	require.EqualValues(t, 1, version)
 	w, err := c.Watch(ctx)
 	require.NoError(t, err)
-	event, err := w.Next(ctx)
+	event, err := nextEvent(ctx, w)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventPublished, Name: "m", Version: 1, Server: s.ID()}, event)
 
@@ -81,7 +81,7 @@ func TestANeighbourHasASessionOfItsOwn(t *testing.T) {
 	require.NoError(t, mine.Close())
 	<-changed
 	require.Equal(t, endpoint.Superseded, h.State())
-	event, err = w.Next(ctx)
+	event, err = nextEvent(ctx, w)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, event.Version)
 	next, err := c.Acquire(ctx, "m")
@@ -98,7 +98,7 @@ func TestANeighbourHasASessionOfItsOwn(t *testing.T) {
 	eventually(t, waitLimit, "the lease is back", func() bool { return len(listOf(s)[0].Versions[0].Holders) == 0 })
 	require.NoError(t, (&worker{dev: dev}).check(held, command{Seed: 2}))
 	require.NoError(t, held.Close())
-	_, err = w.Next(ctx)
+	_, err = nextEvent(ctx, w)
 	require.ErrorIs(t, err, endpoint.ErrClosed)
 	_, err = c.Ping(ctx)
 	require.ErrorIs(t, err, endpoint.ErrClosed)

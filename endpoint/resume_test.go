@@ -125,7 +125,7 @@ func TestWhatTheOwnerRefusesToGiveAgainIsNoReasonToHangUp(t *testing.T) {
 	<-ref.Done()
 	require.ErrorIs(t, ref.Err(), endpoint.ErrStale)
 	for {
-		e, err := w.Next(context.Background())
+		e, err := nextEvent(context.Background(), w)
 		if err != nil {
 			require.ErrorIs(t, err, endpoint.ErrLimit)
 			break

@@ -342,7 +342,7 @@ func (c *simClient) unwatch() {
 // hear checks that what a watcher is told of a name at one owner never goes back.
 func (c *simClient) hear(w *Watcher) {
 	for {
-		e, err := w.Next(context.Background())
+		e, err := w.next(context.Background())
 		if err != nil {
 			return
 		}

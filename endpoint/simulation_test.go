@@ -398,7 +398,7 @@ func TestWatcherHearsOfAWithdrawalWhileAway(t *testing.T) {
 		next := func() Event {
 			ctx, cancel := context.WithTimeout(ctx, time.Minute)
 			defer cancel()
-			e, err := w.Next(ctx)
+			e, err := w.next(ctx)
 			require.NoError(t, err)
 			e.Server = ""
 			return e
@@ -424,7 +424,7 @@ func TestWatcherHearsOfAWithdrawalWhileAway(t *testing.T) {
 		require.Contains(t, events, Event{Kind: EventPublished, Name: "comes back", Version: 2})
 		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		_, err = w.Next(ctx)
+		_, err = w.next(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded, "nothing else has happened")
 		s.finish()
 		require.Empty(t, s.model.failures())

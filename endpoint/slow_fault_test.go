@@ -132,8 +132,11 @@ func TestAClientThatReadsNoEventsIsCutOff(t *testing.T) {
 		return info.Stats.Clients == 2
 	})
 	t.Logf("%d publications took %v", version, time.Since(start))
-	for e, err := w.Next(context.Background()); e.Version != version; e, err = w.Next(context.Background()) {
+	for e, err := range w.Events(context.Background()) {
 		require.NoError(t, err, "who reads hears of the newest")
+		if e.Version == version {
+			break
+		}
 	}
 	stop()
 }

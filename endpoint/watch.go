@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -27,7 +28,7 @@ const (
 	EventOwnerLost
 	// EventOwnerBack is the connection to an owner, the same or another, that was made again.
 	EventOwnerBack
-	// EventOverflow is told where so many names changed since the last Next that what was known of them was dropped:
+	// EventOverflow is told where so many names changed since the last event that what was known of them was dropped:
 	// ask for the list.
 	EventOverflow
 )
@@ -61,7 +62,7 @@ type Event struct {
 	Server string
 }
 
-// Watcher is told what happens to names, across reconnections. It keeps the newest event of each name until Next takes
+// Watcher is told what happens to names, across reconnections. It keeps the newest event of each name until a loop takes
 // it, so a slow reader misses versions in between, never the newest, and holds up nobody. Of more than 16384 names it
 // keeps nothing, and says so by [EventOverflow].
 type Watcher struct {
@@ -81,7 +82,12 @@ type Watcher struct {
 }
 
 // Watch tells what happens to the names, or to all of them if none is given. The names need not be published yet. What
-// is published now is told first. The caller closes the watcher.
+// is published now is told first. When Watch returns, the owner has begun to tell. The caller closes the watcher.
+//
+//	w, err := client.Watch(ctx, "llm")
+//	…
+//	defer w.Close()
+//	for e, err := range w.Events(ctx) {
 func (c *Client) Watch(ctx context.Context, names ...string) (*Watcher, error) {
 	w := &Watcher{
 		held: &c.holdings, names: slices.Clone(names), wake: make(chan struct{}, 1),
@@ -268,7 +274,7 @@ func (w *Watcher) event(l *link.Link, e message.Event) {
 	}
 }
 
-// putLocked keeps an event until Next takes it, in the place of an older one of the same name.
+// putLocked keeps an event until a loop takes it, in the place of an older one of the same name.
 func (w *Watcher) putLocked(key string, e Event) {
 	if w.err != nil {
 		return
@@ -297,8 +303,22 @@ func (w *Watcher) overflowLocked() {
 	w.pending[overflowKey], w.queue = Event{Kind: EventOverflow, Server: w.server}, append(w.queue, overflowKey)
 }
 
-// Next waits for the next event. Errors: [ErrClosed] when the watcher or its client was closed, the cause of ctx.
-func (w *Watcher) Next(ctx context.Context) (Event, error) {
+// Events are the events that no loop has taken yet, and those to come. An error is the last pair: [ErrClosed] when the
+// watcher or its client was closed, the owner's refusal to go on with the watch after a reconnection, the cause of ctx.
+// Leaving the loop does not close the watcher: the next loop goes on behind the last event of this one.
+func (w *Watcher) Events(ctx context.Context) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for {
+			e, err := w.next(ctx)
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// next waits for the next event.
+func (w *Watcher) next(ctx context.Context) (Event, error) {
 	for {
 		e, ok, err := w.take()
 		if ok || err != nil {

@@ -36,7 +36,7 @@ func BenchmarkSwitch(b *testing.B) {
 				ended.Go(func() {
 					defer w.Close()
 					for {
-						e, err := w.Next(ctx)
+						e, err := nextEvent(ctx, w)
 						if err != nil {
 							return
 						}

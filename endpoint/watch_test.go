@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -26,7 +27,7 @@ func TestAWatcherKeepsNothingOfNamesThatAreGone(t *testing.T) {
 		w.hear(message.EventPublished, name, 1)
 		w.hear(message.EventPublished, name, 1)
 		w.hear(message.EventWithdrawn, name, 1)
-		e, err := w.Next(context.Background())
+		e, err := w.next(context.Background())
 		require.NoError(t, err)
 		require.Equal(t, Event{Kind: EventWithdrawn, Name: name, Version: 1, Server: "one"}, e)
 	}
@@ -47,7 +48,7 @@ func TestAWatcherThatNobodyReadsKeepsNoMoreThanItMay(t *testing.T) {
 	kinds := map[EventKind]int{}
 	var order []EventKind
 	for len(w.queue) > 0 {
-		e, err := w.Next(context.Background())
+		e, err := w.next(context.Background())
 		require.NoError(t, err)
 		if kinds[e.Kind]++; kinds[e.Kind] == 1 {
 			order = append(order, e.Kind)
@@ -56,7 +57,34 @@ func TestAWatcherThatNobodyReadsKeepsNoMoreThanItMay(t *testing.T) {
 	require.Equal(t, []EventKind{EventOwnerBack, EventOverflow, EventPublished}, order)
 	require.Equal(t, 1, kinds[EventOverflow])
 	w.hear(message.EventPublished, "one more", 1)
-	e, err := w.Next(context.Background())
+	e, err := w.next(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, "one more", e.Name)
 }
+
+func TestEventsGoOnWhereALoopStopped(t *testing.T) {
+	w := aloneWatcher()
+	for _, name := range []string{"a", "b", "c"} {
+		w.hear(message.EventPublished, name, 1)
+	}
+	var names []string
+	for range 2 {
+		for e, err := range w.Events(t.Context()) {
+			require.NoError(t, err)
+			names = append(names, e.Name)
+			break
+		}
+	}
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errEnough)
+	for e, err := range w.Events(ended) {
+		if err != nil {
+			require.ErrorIs(t, err, errEnough)
+			break
+		}
+		names = append(names, e.Name)
+	}
+	require.Equal(t, []string{"a", "b", "c"}, names, "each once, what has come before the end of the context included")
+}
+
+var errEnough = errors.New("enough")

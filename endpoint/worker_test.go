@@ -173,7 +173,7 @@ func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
 		w.watchers[do.Key], err = w.client.Watch(ctx, do.Names...)
 	case "next":
 		var e endpoint.Event
-		e, err = w.watchers[do.Key].Next(ctx)
+		e, err = nextEvent(ctx, w.watchers[do.Key])
 		a.Kind, a.Name, a.Version, a.ID = e.Kind.String(), e.Name, e.Version, e.Server
 	case "unwatch":
 		err = w.watchers[do.Key].Close()

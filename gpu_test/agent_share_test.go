@@ -105,9 +105,10 @@ func (a *agent) attach(ctx context.Context, q request) (r response, err error) {
 	case "watch":
 		s.watcher, err = s.client.Watch(ctx)
 	case "next":
-		var e endpoint.Event
-		e, err = s.watcher.Next(ctx)
-		r.Text, r.Version = e.Kind.String()+" "+e.Name, e.Version
+		for e, problem := range s.watcher.Events(ctx) {
+			r.Text, r.Version, err = e.Kind.String()+" "+e.Name, e.Version, problem
+			break
+		}
 	case "call":
 		err = a.callOwner(ctx)
 	default:

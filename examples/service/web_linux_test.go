@@ -164,14 +164,17 @@ func (tr trainer) refused() uint64 {
 	return version
 }
 
+// taken is what a worker logs when it has taken a version.
+func taken(version uint64) string { return fmt.Sprintf("a version was taken name=base version=%d ", version) }
+
 func TestWebSwitchesVersionsWhileRequestsRun(t *testing.T) {
 	socket := socketPath(t)
 	startOwner(t, socket)
 	w := startWeb(t, socket)
-	w.eventually(4, "took version 1")
+	w.eventually(4, taken(1))
 	train := newTrainer(t, socket)
 	require.EqualValues(t, 2, train.publish(2, 8))
-	w.eventually(4, "took version 2")
+	w.eventually(4, taken(2))
 
 	// Requests go on all the time. Each is answered, and by one version from the first layer to the last.
 	var group sync.WaitGroup
@@ -204,10 +207,10 @@ func TestWebSwitchesVersionsWhileRequestsRun(t *testing.T) {
 	}
 	for version := uint64(3); version <= 6; version++ {
 		require.Equal(t, version, train.publish(float32(version), 8))
-		w.eventually(4, fmt.Sprintf("took version %d", version))
+		w.eventually(4, taken(version))
 	}
 	bad := train.refused()
-	w.eventually(4, fmt.Sprintf("refused version %d", bad))
+	w.eventually(4, fmt.Sprintf("a version was refused name=base version=%d ", bad))
 	answered := func(n int) bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -232,22 +235,22 @@ func TestWebOutlivesItsOwnerAndWorkers(t *testing.T) {
 	socket := socketPath(t)
 	owner := startOwner(t, socket)
 	w := startWeb(t, socket)
-	w.eventually(4, "took version 1")
+	w.eventually(4, taken(1))
 	require.NoError(t, owner.Process.Kill())
 	_ = owner.Wait()
-	w.eventually(4, "owner lost")
+	w.eventually(4, "the owner of a model that is followed is gone")
 	a, err := w.ask(`{"x": [1]}`)
 	require.NoError(t, err, "the version that was taken is in use without an owner")
 	require.Len(t, a.Y, 64)
 
 	startOwner(t, socket)
 	w.eventually(4, "owner back")
-	w.eventually(8, "took version 1")
+	w.eventually(8, taken(1))
 	a, err = w.ask(`{"x": [1]}`)
 	require.NoError(t, err)
 	require.NoError(t, syscall.Kill(a.Worker, syscall.SIGKILL))
 	w.eventually(1, "is started again")
-	w.eventually(9, "took version 1")
+	w.eventually(9, taken(1))
 	_, err = w.ask(`{"x": [1]}`)
 	require.NoError(t, err)
 }
@@ -256,7 +259,7 @@ func TestWebDrains(t *testing.T) {
 	socket := socketPath(t)
 	startOwner(t, socket)
 	w := startWeb(t, socket)
-	w.eventually(4, "took version 1")
+	w.eventually(4, taken(1))
 	type outcome struct {
 		answer answer
 		err    error
@@ -288,7 +291,7 @@ func TestWebWorkersEndWithTheirSupervisor(t *testing.T) {
 	socket := socketPath(t)
 	startOwner(t, socket)
 	w := startWeb(t, socket)
-	w.eventually(4, "took version 1")
+	w.eventually(4, taken(1))
 	a, err := w.ask(`{}`)
 	require.NoError(t, err)
 	require.NoError(t, w.process.Process.Kill())

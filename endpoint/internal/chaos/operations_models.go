@@ -226,10 +226,17 @@ func (w *worker) nextEvent(ctx context.Context, _ *endpoint.Client) error {
 
 // next notes the next event.
 func (w *watched) next(ctx context.Context) error {
-	e, err := w.Next(ctx)
-	if err != nil {
-		return err
+	for e, err := range w.Events(ctx) {
+		if err != nil {
+			return err
+		}
+		return w.note(e)
 	}
+	return nil
+}
+
+// note checks an event.
+func (w *watched) note(e endpoint.Event) error {
 	switch e.Kind {
 	case endpoint.EventPublished, endpoint.EventWithdrawn:
 		if len(w.names) > 0 && !slices.Contains(w.names, e.Name) {

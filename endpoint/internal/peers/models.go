@@ -183,8 +183,7 @@ func (b *bench) allSwitches(ctx context.Context, progress func(string)) error {
 
 // follow acquires and reads each version that it is told of, until ctx ends or something fails.
 func (c oursClient) follow(ctx context.Context, w *endpoint.Watcher, arrivals chan<- arrival) {
-	for {
-		e, err := w.Next(ctx)
+	for e, err := range w.Events(ctx) {
 		if ctx.Err() != nil {
 			return
 		}

@@ -110,8 +110,7 @@ func (o *ownerLink) follow(ctx context.Context, client *endpoint.Client) {
 			continue
 		}
 		o.set(client, true)
-		for {
-			event, err := watcher.Next(ctx)
+		for event, err := range watcher.Events(ctx) {
 			if err != nil {
 				break
 			}

@@ -54,13 +54,10 @@ func nextVersion(ctx context.Context, client *endpoint.Client, name, server stri
 		return endpoint.Event{}, err
 	}
 	defer watcher.Close()
-	for {
-		event, err := watcher.Next(ctx)
-		if err != nil {
+	for event, err := range watcher.Events(ctx) {
+		if err != nil || event.Kind == endpoint.EventPublished && (event.Version != known || event.Server != server) {
 			return event, err
 		}
-		if event.Kind == endpoint.EventPublished && (event.Version != known || event.Server != server) {
-			return event, nil
-		}
 	}
+	return endpoint.Event{}, endpoint.ErrClosed // not reached: an error is the last pair
 }

@@ -109,17 +109,24 @@ func (m *Mirror) awaitPlace(ctx context.Context) {
 // awaitOwner waits until the owner of this host was replaced by another, or ctx ends.
 func (m *Mirror) awaitOwner(ctx context.Context) {
 	for ctx.Err() == nil {
-		watcher, err := m.options.Owner.Watch(ctx, m.options.Name)
-		for err == nil {
-			var event endpoint.Event
-			if event, err = watcher.Next(ctx); err == nil && event.Kind == endpoint.EventOwnerBack && event.Server != m.base.server {
-				_ = watcher.Close() // it is not asked any more
-				return
-			}
-		}
-		if watcher != nil {
-			_ = watcher.Close() // as above
+		if m.sawAnotherOwner(ctx) {
+			return
 		}
 		_ = sleep(ctx, time.Second) // the loop's condition tells
 	}
+}
+
+// sawAnotherOwner waits for another owner as long as one watch lasts, and reports whether one came.
+func (m *Mirror) sawAnotherOwner(ctx context.Context) bool {
+	watcher, err := m.options.Owner.Watch(ctx, m.options.Name)
+	if err != nil {
+		return false
+	}
+	defer watcher.Close()
+	for event, err := range watcher.Events(ctx) {
+		if err == nil && event.Kind == endpoint.EventOwnerBack && event.Server != m.base.server {
+			return true
+		}
+	}
+	return false
 }

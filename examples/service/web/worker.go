@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -39,12 +39,12 @@ func work(ctx context.Context, socket string, drain time.Duration) error {
 		return err
 	}
 	defer dev.Close()
-	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Wait: true})
+	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Wait: true, Logger: slog.Default()})
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	model, err := client.Follow(ctx, "base", endpoint.FollowOptions{Validate: validate, Notify: report})
+	model, err := client.Follow(ctx, "base", endpoint.FollowOptions{Validate: validate})
 	if err != nil {
 		return err
 	}
@@ -58,20 +58,13 @@ func validate(_ context.Context, _ uint64, sd *module.StateDict) error {
 	return err
 }
 
-func report(e endpoint.FollowEvent) {
-	if e.Err != nil {
-		log.Printf("%v version %d: %v", e.Kind, e.Version, e.Err)
-		return
-	}
-	log.Printf("%v version %d", e.Kind, e.Version)
-}
-
 // serve answers requests until ctx ends, and returns when those that run have ended.
 func serve(ctx context.Context, listener net.Listener, model *endpoint.Follower, drain time.Duration) error {
 	routes := http.NewServeMux()
 	routes.Handle("POST /forward", forwardHandler(model))
 	routes.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, "version %d, owner lost: %v\n", model.Version(), model.OwnerLost())
+		status := model.Status()
+		fmt.Fprintf(w, "version %d, owner lost: %v, refused: %v\n", status.Version, status.OwnerLost, status.Refused)
 	})
 	server := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
 	failed := make(chan error, 1)

@@ -110,8 +110,7 @@ func whileOwnerLives(ctx context.Context, o *cli.OwnerFlags, client *endpoint.Cl
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		for {
-			e, err := w.Next(ctx)
+		for e, err := range w.Events(ctx) {
 			if err != nil {
 				return
 			}

@@ -65,8 +65,8 @@ func watch(ctx context.Context, out io.Writer, o watchFlags, client *endpoint.Cl
 		return err
 	}
 	defer w.Close()
-	for n := 0; o.count == 0 || n < o.count; n++ {
-		e, err := w.Next(ctx)
+	told := 0
+	for e, err := range w.Events(ctx) {
 		if errors.Is(err, context.Canceled) {
 			return nil
 		}
@@ -75,6 +75,9 @@ func watch(ctx context.Context, out io.Writer, o watchFlags, client *endpoint.Cl
 		}
 		if err := printEvent(out, e, time.Now(), o.json); err != nil {
 			return err
+		}
+		if told++; told == o.count {
+			return nil
 		}
 	}
 	return nil
