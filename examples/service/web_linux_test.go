@@ -244,7 +244,7 @@ func TestWebOutlivesItsOwnerAndWorkers(t *testing.T) {
 	require.Len(t, a.Y, 64)
 
 	startOwner(t, socket)
-	w.eventually(4, "owner back")
+	w.eventually(4, "the owner of a model that is followed is back")
 	w.eventually(8, taken(1))
 	a, err = w.ask(`{"x": [1]}`)
 	require.NoError(t, err)
