@@ -165,7 +165,9 @@ func (tr trainer) refused() uint64 {
 }
 
 // taken is what a worker logs when it has taken a version.
-func taken(version uint64) string { return fmt.Sprintf("a version was taken name=base version=%d ", version) }
+func taken(version uint64) string {
+	return fmt.Sprintf("a version was taken name=base version=%d ", version)
+}
 
 func TestWebSwitchesVersionsWhileRequestsRun(t *testing.T) {
 	socket := socketPath(t)
@@ -228,7 +230,7 @@ func TestWebSwitchesVersionsWhileRequestsRun(t *testing.T) {
 	require.EqualValues(t, 6, a.Version, "a version that was refused is in use")
 	_, err = w.ask(`{"x": [1, 2, 3, 4, 5, 6, 7, 8, 9]}`)
 	require.ErrorContains(t, err, "400")
-	w.eventually(4, "unmapped version 5")
+	w.eventually(4, "a version was unmapped name=base version=5 ")
 }
 
 func TestWebOutlivesItsOwnerAndWorkers(t *testing.T) {
