@@ -105,6 +105,13 @@ type Freezer interface {
 	Frozen() bool
 }
 
+// Describer is memory that can say how others get it without giving it to anybody.
+type Describer interface {
+	Memory
+	// Describe returns the handle that Export returns, without its descriptor. Errors are those of Export.
+	Describe() (Handle, error)
+}
+
 // Sealer is memory that can be closed against all writers for ever, this process included.
 type Sealer interface {
 	Memory

@@ -31,6 +31,9 @@ type EndpointInfo struct {
 	SingleFlight bool `json:"single_flight"`
 	// Serialized reports whether runs wait for each other.
 	Serialized bool `json:"serialized"`
+	// Writable reports whether its function may write to the tensors of its arguments ([WritableArguments]): memory that
+	// is closed against new writers ([driver.Freezer]) cannot be given to it.
+	Writable bool `json:"writable,omitempty"`
 	// Timeout bounds a run; 0 for no bound.
 	Timeout time.Duration `json:"timeout,omitempty"`
 	// Uncached counts calls that would have been cached, had not an argument been in memory that may still be written.
@@ -277,7 +280,7 @@ func decodeEndpoint(in message.EndpointInfo) EndpointInfo {
 	return EndpointInfo{
 		Workers: workers,
 		Name:    in.Name, In: in.In, Out: in.Out, Task: in.Task, Managed: in.Managed, Stream: in.Stream, Cache: in.Cache, CacheKey: in.CacheKey,
-		SingleFlight: in.SingleFlight, Serialized: in.Serialized, Timeout: time.Duration(in.Timeout), Uncached: in.Uncached,
+		SingleFlight: in.SingleFlight, Serialized: in.Serialized, Writable: in.Writable, Timeout: time.Duration(in.Timeout), Uncached: in.Uncached,
 		InFields: decodeFields(in.InFields), OutFields: decodeFields(in.OutFields),
 	}
 }

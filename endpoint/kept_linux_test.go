@@ -209,3 +209,14 @@ func vector(t testing.TB, dev driver.Device, values ...float32) *tensor.Tensor {
 	require.NoError(t, err)
 	return x
 }
+
+// TestEndpointsThatWriteSaySo asks which endpoints write to their arguments, which need memory that others can map
+// writable.
+func TestEndpointsThatWriteSaySo(t *testing.T) {
+	_, c, _, _ := keptFixture(t, endpoint.Limits{})
+	list := got(c.Endpoints(t.Context()))(t)
+	require.Len(t, list, 2)
+	for _, e := range list {
+		require.Equal(t, e.Name == "fill", e.Writable, e.Name)
+	}
+}

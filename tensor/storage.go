@@ -145,20 +145,32 @@ func (s *Storage) Origin() *Storage {
 func (s *Storage) Writable() bool { return s.origin == nil && s.mem.Writable() }
 
 // Shareable tells how other processes can have the memory: by the handle that it returns, without the descriptor that
-// may belong to it. The memory is exported for the first answer, the others cost nothing. Its errors are those of
-// Export. The handle's Blob is borrowed.
+// may belong to it. Memory that is no [driver.Describer] is exported for the first answer; the others cost nothing. Its
+// errors are those of Export. The handle's Blob is borrowed.
 func (s *Storage) Shareable() (driver.Handle, error) {
 	s = s.Origin()
 	if h := s.handle.Load(); h != nil {
 		return *h, nil
 	}
-	h, err := s.mem.Export()
+	h, err := describe(s.mem)
+	if err != nil {
+		return driver.Handle{}, err
+	}
+	s.handle.Store(&h)
+	return h, nil
+}
+
+// describe is how memory is exported, without its descriptor.
+func describe(mem driver.Memory) (driver.Handle, error) {
+	if d, ok := mem.(driver.Describer); ok {
+		return d.Describe()
+	}
+	h, err := mem.Export()
 	if err != nil {
 		return driver.Handle{}, err
 	}
 	err = h.Close()
 	h.File = nil
-	s.handle.Store(&h)
 	return h, err
 }
 

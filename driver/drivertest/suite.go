@@ -142,6 +142,13 @@ func export(t *testing.T, m memory) driver.Handle {
 	t.Helper()
 	h, err := m.Export()
 	require.NoError(t, err)
+	if d, ok := m.(driver.Describer); ok {
+		described, err := d.Describe()
+		require.NoError(t, err)
+		want := h
+		want.File = nil
+		require.Equal(t, want, described)
+	}
 	t.Cleanup(func() { _ = h.Close() }) // a test may have closed it before
 	return h
 }

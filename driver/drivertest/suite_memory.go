@@ -218,6 +218,10 @@ func testUseAfterClose(t *testing.T, e *env) {
 	if f, ok := m.(driver.Freezer); ok {
 		require.ErrorIs(t, f.Freeze(), os.ErrClosed)
 	}
+	if d, ok := m.(driver.Describer); ok {
+		_, err = d.Describe()
+		require.ErrorIs(t, err, os.ErrClosed)
+	}
 	if l, ok := m.(driver.Loader); ok {
 		require.ErrorIs(t, l.LoadAt(zeros{}, 0, 0, 1, nil), os.ErrClosed)
 	}

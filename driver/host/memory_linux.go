@@ -42,11 +42,12 @@ type memory struct {
 }
 
 var (
-	_ driver.Mapped  = (*memory)(nil)
-	_ driver.Exposer = (*memory)(nil)
-	_ driver.Sparse  = (*memory)(nil)
-	_ driver.Freezer = (*memory)(nil)
-	_ driver.Loader  = (*memory)(nil)
+	_ driver.Mapped    = (*memory)(nil)
+	_ driver.Exposer   = (*memory)(nil)
+	_ driver.Sparse    = (*memory)(nil)
+	_ driver.Freezer   = (*memory)(nil)
+	_ driver.Describer = (*memory)(nil)
+	_ driver.Loader    = (*memory)(nil)
 )
 
 // newMemory takes b.
@@ -214,6 +215,16 @@ func (m *memory) Export() (driver.Handle, error) {
 		return driver.Handle{}, m.device.opError("export", err)
 	}
 	return h, nil
+}
+
+// Describe implements [driver.Describer].
+func (m *memory) Describe() (driver.Handle, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return driver.Handle{}, m.device.opError("describe", os.ErrClosed)
+	}
+	return driver.Handle{Kind: driver.Memfd, Device: m.device.info.UUID, Bytes: m.span.bytes, Offset: m.span.fileOffset}, nil
 }
 
 // Freeze implements [driver.Freezer]. Memory that is itself mapped read-only cannot be frozen: that is its owner's

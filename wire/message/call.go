@@ -99,6 +99,8 @@ type EndpointInfo struct {
 	Uncached uint64 `cbor:"14,keyasint,omitempty"`
 	// Workers are the clients that run its function, by [OpOffer]; none for an endpoint of the server's own.
 	Workers []EndpointWorker `cbor:"15,keyasint,omitempty"`
+	// Writable tells that its function may write to the tensors of its arguments, whose memory has to be writable then.
+	Writable bool `cbor:"16,keyasint,omitempty"`
 }
 
 // EndpointWorker is a client that runs the function of an endpoint.

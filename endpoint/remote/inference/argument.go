@@ -15,6 +15,9 @@ import (
 // tensorAlign is where tensors of a slab begin.
 const tensorAlign = 256
 
+// aligned is the next place at or behind bytes where a tensor may begin.
+func aligned(bytes int64) int64 { return (bytes + tensorAlign - 1) / tensorAlign * tensorAlign }
+
 // maxValueBytes bounds inputs that are no tensors: they are copied to Go values and to a message.
 const maxValueBytes = 16 << 20
 
@@ -113,7 +116,7 @@ func (s *service) argument(m *model, r *request) (*argument, error) {
 			return a, inputError(in.name, err)
 		}
 		place.offset = total
-		total += (place.bytes + tensorAlign - 1) / tensorAlign * tensorAlign
+		total += aligned(place.bytes)
 		if total < 0 {
 			return a, fmt.Errorf("%w: the inputs together", ErrTooLarge)
 		}
@@ -125,7 +128,7 @@ func (s *service) argument(m *model, r *request) (*argument, error) {
 	if err := complete(m, seen); err != nil {
 		return a, err
 	}
-	if err := a.fill(s.device, places, total, fields); err != nil {
+	if err := a.fill(s, m, places, total, fields); err != nil {
 		return a, err
 	}
 	if a.value = any(fields); m.whole {
@@ -272,10 +275,10 @@ func complete(m *model, seen map[string]bool) error {
 }
 
 // fill reads the inputs. It takes one slab for all tensors.
-func (a *argument) fill(dev driver.Device, places []place, total int64, fields map[string]any) error {
+func (a *argument) fill(s *service, m *model, places []place, total int64, fields map[string]any) error {
 	for _, p := range places {
 		if p.port.kind == tensorPort && a.slab == nil {
-			if err := a.takeSlab(dev, total); err != nil {
+			if err := a.takeSlab(s, m, total); err != nil {
 				return err
 			}
 		}
@@ -288,12 +291,12 @@ func (a *argument) fill(dev driver.Device, places []place, total int64, fields m
 	return nil
 }
 
-func (a *argument) takeSlab(dev driver.Device, bytes int64) error {
+func (a *argument) takeSlab(s *service, m *model, bytes int64) error {
 	if err := a.budget.take(bytes); err != nil {
 		return err
 	}
 	a.taken = bytes
-	memory, err := dev.Alloc(bytes)
+	memory, err := s.memory.alloc(m, bytes)
 	if err != nil {
 		return err
 	}
@@ -318,7 +321,8 @@ func (a *argument) read(p place) (any, error) {
 	return t, nil
 }
 
-// store copies the elements of an input to memory.
+// store copies the elements of an input to memory, and zeroes what is left to the next: no function sees what an earlier
+// request left there.
 func store(memory driver.Memory, p place) error {
 	if mapped, ok := memory.(driver.Mapped); ok {
 		whole, unpin, err := mapped.Pin(true)
@@ -326,7 +330,9 @@ func store(memory driver.Memory, p place) error {
 			return err
 		}
 		defer unpin()
-		return p.input.data.read(whole[p.offset : p.offset+p.bytes])
+		end := p.offset + p.bytes
+		clear(whole[end:min(aligned(end), int64(len(whole)))])
+		return p.input.data.read(whole[p.offset:end])
 	}
 	piece := make([]byte, min(p.bytes, 1<<20))
 	for done := int64(0); done < p.bytes; done += int64(len(piece)) {

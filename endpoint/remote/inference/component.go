@@ -33,7 +33,7 @@ func (c *Component) Flags(set *pflag.FlagSet) {
 	set.StringVar(&c.name, "infer-server-name", c.name, "name of the server in the metadata of the Open Inference Protocol")
 	set.BoolVar(&c.allowShm, "allow-client-shm", c.allowShm,
 		"let clients on this host register shared memory: whoever reaches a loopback listener can then read and write the shared memory of this user")
-	set.Var(&c.maxPending, "infer-max-pending", "memory of the inputs of all requests for inference at once")
+	set.Var(&c.maxPending, "infer-max-pending", "memory of the inputs of all requests for inference at once; a quarter as much may be kept for ten seconds for those that follow")
 }
 
 // CheckConfig implements gateway.Configurer.
@@ -54,6 +54,7 @@ func (*Component) GRPCServerOptions() []grpc.ServerOption { return bulk.ServerOp
 // Register implements gateway.Component.
 func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 	c.s = &service{env: env, name: c.name, shm: c.allowShm, device: env.Devices[0]}
+	c.s.memory = newArgumentMemory(c.s.device, int64(c.maxPending)/4)
 	c.s.models.owner = env.Owner
 	c.s.pending.limit = int64(c.maxPending)
 	if env.GRPC != nil {
@@ -67,10 +68,11 @@ func (c *Component) Register(_ context.Context, env *gateway.Env) error {
 
 // Close implements gateway.Component.
 func (c *Component) Close(context.Context) error {
-	if c.s != nil {
-		c.s.regions.close()
+	if c.s == nil {
+		return nil
 	}
-	return nil
+	c.s.regions.close()
+	return c.s.memory.close()
 }
 
 // HealthServices implements gateway.Checker.

@@ -124,7 +124,7 @@ func serveBare(ctx context.Context) error {
 }
 
 // startFigures starts such a process.
-func startFigures(b *testing.B, what string) (grpcAt, httpAt string) {
+func startFigures(b testing.TB, what string) (grpcAt, httpAt string) {
 	b.Helper()
 	exe, err := os.Executable()
 	require.NoError(b, err)

@@ -14,6 +14,7 @@ type model struct {
 	caller endpoint.Caller
 	// owned tells that it is the owner's; others are the embedding program's.
 	owned           bool
+	writes          bool // its function may write to its arguments
 	stream          bool
 	cached          bool
 	inputs, outputs []port
@@ -27,7 +28,7 @@ type model struct {
 // newModel describes an endpoint; nil for one whose argument has no tensors.
 func newModel(caller endpoint.Caller, info endpoint.EndpointInfo) *model {
 	_, owned := caller.(*endpoint.Client)
-	m := &model{name: info.Name, caller: caller, owned: owned, stream: info.Stream, cached: info.Cache, stats: &recorder{}}
+	m := &model{name: info.Name, caller: caller, owned: owned, writes: info.Writable, stream: info.Stream, cached: info.Cache, stats: &recorder{}}
 	var lacks []string
 	m.inputs, lacks = portsOf(wholeInput, info.In, info.InFields)
 	if !hasTensor(m.inputs) {

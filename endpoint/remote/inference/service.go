@@ -18,6 +18,7 @@ type service struct {
 	name    string // what the server says it is
 	shm     bool   // clients may register shared memory
 	device  driver.Device
+	memory  argumentMemory
 	models  catalog
 	regions regions
 	pending budget

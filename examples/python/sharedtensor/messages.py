@@ -96,6 +96,7 @@ class EndpointInfo(Message):
     out_fields: list[FieldInfo] = field(default_factory=list)
     uncached: U64 = 0
     workers: list[EndpointWorker] = field(default_factory=list)
+    writable: bool = False
 
 
 @dataclass(kw_only=True, slots=True)

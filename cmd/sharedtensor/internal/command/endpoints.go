@@ -165,6 +165,7 @@ func endpointOptions(e endpoint.EndpointInfo) string {
 	add(cached && e.CacheKey != "", "cached by "+e.CacheKey)
 	add(cached && !e.SingleFlight, "no single flight")
 	add(e.Serialized, "serialized")
+	add(e.Writable, "writes to its arguments")
 	add(e.Timeout > 0, "timeout "+term.FormatDuration(e.Timeout))
 	return strings.Join(words, ", ")
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
@@ -68,12 +69,27 @@ type RepeatArgs struct {
 //	identity {x} → x                    addsub {INPUT0, INPUT1} of int32 → {OUTPUT0, OUTPUT1}
 //	mixed MixedArgs → MixedResult       repeat {x, times, fail} → x so many times, as a stream, and an error behind it if it shall fail
 //	failing {x} → an error              needy {x, other} → cannot be asked by the Open Inference Protocol
+//	kept {x} → x of the first call      behind {x} → how many bytes behind x in its memory are not 0
+//	twice {x} → x, doubled in place
 func Models(r *endpoint.Registry, dev driver.Device) error {
 	type needy struct {
 		X     *tensor.Tensor `json:"x"`
 		Other map[string]int `json:"other"`
 	}
+	var mu sync.Mutex
+	var first *tensor.Tensor
+	kept := func(_ context.Context, in IdentityArgs) (*tensor.Tensor, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if first == nil {
+			first = in.X.Clone()
+		}
+		return first.Clone(), nil
+	}
 	return errors.Join(
+		endpoint.Register(r, "kept", kept, endpoint.NoCache()),
+		endpoint.Register(r, "behind", behind, endpoint.NoCache()),
+		endpoint.Register(r, "twice", twice, endpoint.NoCache(), endpoint.WritableArguments()),
 		endpoint.Register(r, "identity", func(_ context.Context, in IdentityArgs) (*tensor.Tensor, error) { return in.X.Clone(), nil }, endpoint.NoCache()),
 		endpoint.Register(r, "addsub", func(_ context.Context, in AddSubArgs) (AddSubResult, error) { return addSub(dev, in) }, endpoint.NoCache()),
 		endpoint.Register(r, "mixed", mixed, endpoint.NoCache()),
@@ -83,6 +99,34 @@ func Models(r *endpoint.Registry, dev driver.Device) error {
 		}, endpoint.NoCache()),
 		endpoint.Register(r, "needy", func(_ context.Context, in needy) (*tensor.Tensor, error) { return in.X.Clone(), nil }, endpoint.NoCache()),
 	)
+}
+
+func behind(_ context.Context, in IdentityArgs) (n int64, err error) {
+	raw := make([]byte, in.X.Storage().Bytes())
+	if _, err := in.X.Storage().Memory().ReadAt(raw, 0); err != nil {
+		return 0, err
+	}
+	bytes, err := in.X.Spec().ByteLen()
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range raw[in.X.Spec().ByteOffset+bytes:] {
+		if b != 0 {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func twice(_ context.Context, in IdentityArgs) (*tensor.Tensor, error) {
+	values, err := tensor.Data[float32](in.X)
+	if err != nil {
+		return nil, err
+	}
+	for i := range values {
+		values[i] *= 2
+	}
+	return in.X.Clone(), nil
 }
 
 func addSub(dev driver.Device, in AddSubArgs) (out AddSubResult, err error) {
