@@ -2,7 +2,6 @@ package host
 
 import (
 	"io"
-	"math"
 	"os"
 	"sync/atomic"
 
@@ -21,39 +20,7 @@ type backing struct {
 	exposed atomic.Bool
 	// complete: there is a page behind every byte, and nobody can take one away.
 	complete atomic.Bool
-	// fresh is where the bytes begin that nobody has written by a descriptor. Whether somebody has by the mapping does
-	// not matter.
-	fresh atomic.Int64
-}
-
-// freshPiece is the least that is written to a fresh page by descriptor.
-const freshPiece = 512
-
-// writeFresh writes bytes that lie behind all that were written before by descriptor, and returns how many it has
-// written: 0 where the mapping has to do it. The kernel does not clear a page that it overwrites, and does not map it:
-// that takes a fifth of the time of a copy to pages that are not there yet. Where they are there a copy is faster, so
-// that bytes are written this way once.
-func (b *backing) writeFresh(p []byte, off int64) (written int, err error) {
-	end := off + int64(len(p))
-	if len(p) < freshPiece || off < b.fresh.Load() || fileSizeLimit() < end { // which is answered with SIGXFSZ
-		return 0, nil
-	}
-	for written < len(p) {
-		n, err := unix.Pwrite(b.fd, p[written:], off+int64(written))
-		switch err {
-		case nil:
-			written += n
-		case unix.EINTR:
-		case unix.ENOMEM, unix.ENOSPC:
-			return written, err // where a touch of the mapping would have ended the process
-		default: // sealed meanwhile, or a kernel that does it otherwise
-			b.fresh.Store(math.MaxInt64)
-			return written, nil
-		}
-	}
-	for before := b.fresh.Load(); before < end && !b.fresh.CompareAndSwap(before, end); before = b.fresh.Load() {
-	}
-	return written, nil
+	fresh    freshMarks
 }
 
 // release unmaps and closes. A second call is nil.

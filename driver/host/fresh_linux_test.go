@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -78,6 +79,37 @@ func TestWritesOfFreshMemory(t *testing.T) {
 	}
 }
 
+// TestRangesOfFreshMemory has goroutines fill ranges that meet within pieces and pages, as parts of a file arrive over
+// several connections.
+func TestRangesOfFreshMemory(t *testing.T) {
+	dev, err := host.Open(host.Lazy())
+	require.NoError(t, err)
+	defer dev.Close()
+	const size, step = 5<<20 + 777, 700_001
+	mem, err := dev.Alloc(size)
+	require.NoError(t, err)
+	defer mem.Close()
+	want := make([]byte, size)
+	r := rand.New(rand.NewPCG(3, 4))
+	for i := range want {
+		want[i] = byte(r.Uint32())
+	}
+	var filling sync.WaitGroup
+	for begin := 0; begin < size; begin += step {
+		filling.Go(func() {
+			for off, end := begin, min(begin+step, size); off < end; {
+				n := min(100_003, end-off)
+				if done, err := mem.WriteAt(want[off:off+n], int64(off)); err != nil || done != n {
+					t.Error(done, err)
+				}
+				off += n
+			}
+		})
+	}
+	filling.Wait()
+	require.True(t, bytes.Equal(want, mem.(driver.Mapped).Data()))
+}
+
 // BenchmarkFill writes 64 MiB to new memory, by WriteAt and by its mapping.
 func BenchmarkFill(b *testing.B) {
 	const size = 64 << 20
@@ -91,6 +123,14 @@ func BenchmarkFill(b *testing.B) {
 				w := io.NewOffsetWriter(m, 0)
 				for range size / len(piece) {
 					if _, err := w.Write(piece); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			"WriteAt/backwards": func(m driver.Memory) error { // as ranges that come out of order
+				for off := size - len(piece); off >= 0; off -= len(piece) {
+					if _, err := m.WriteAt(piece, int64(off)); err != nil {
 						return err
 					}
 				}

@@ -117,6 +117,6 @@ func mapRange(fd int, st *unix.Stat_t, seals int, h driver.Handle, writable bool
 		return nil, span{}, refused("mmap", length, err)
 	}
 	b := &backing{mapping: mapping, fd: own, bytes: h.Bytes}
-	b.fresh.Store(math.MaxInt64)
+	b.fresh.off.Store(true)
 	return b, span{bytes: h.Bytes, fileOffset: h.Offset, skip: int(offset - start)}, nil
 }

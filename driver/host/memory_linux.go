@@ -176,11 +176,11 @@ func (m *memory) WriteAt(p []byte, off int64) (int, error) {
 	if err := m.checkWriteLocked(off, int64(len(p))); err != nil {
 		return 0, m.device.opError("write", err)
 	}
-	written, err := m.backing.writeFresh(p, m.span.fileOffset+off)
+	written, err := m.backing.writeAt(p, m.data[off:], m.span.fileOffset+off)
 	if err != nil {
 		return written, m.device.opError("write", refused("pwrite", m.span.bytes, err))
 	}
-	return written + copy(m.data[off+int64(written):], p[written:]), nil
+	return written, nil
 }
 
 func (m *memory) checkWriteLocked(off, n int64) error {

@@ -18,8 +18,8 @@ type base struct {
 	tensors  int
 	bytes    int64
 	metadata map[string]string
-	byDigest map[module.Digest][]byte
-	byName   map[string]module.Digest
+	byDigest map[module.Digest][]byte // of tensors whose digest is known
+	byName   map[string]heldTensor
 	offer    *offer          // of it to other mirrors; nil where there is none
 	lease    *lease          // of the same version at the source; nil where there is none
 	server   string          // of the owner here
@@ -28,11 +28,20 @@ type base struct {
 	files    map[string]bool // identities of the files that it was made of; nil where it was made of none
 }
 
+// heldTensor is a tensor that is here.
+type heldTensor struct {
+	data   []byte
+	digest module.Digest // zero where it is not known
+}
+
 // newBase is a base over the tensors of a state dict, which stays open until closer is called. Tensors whose bytes the
 // processor does not address are left out.
 func newBase(sd *module.StateDict, m *manifest, closer func() error) *base {
 	b := &base{
-		closer: closer, digest: m.digest(), tensors: len(m.tensors), bytes: m.bytes, metadata: m.metadata, byDigest: map[module.Digest][]byte{}, byName: map[string]module.Digest{},
+		closer: closer, tensors: len(m.tensors), bytes: m.bytes, metadata: m.metadata, byDigest: map[module.Digest][]byte{}, byName: map[string]heldTensor{},
+	}
+	if m.digested {
+		b.digest = m.digest()
 	}
 	for i := range m.tensors {
 		one := &m.tensors[i]
@@ -41,11 +50,21 @@ func newBase(sd *module.StateDict, m *manifest, closer func() error) *base {
 			continue
 		}
 		if data, err := tensor.RawData(t); err == nil && one.bytes > 0 {
-			b.byDigest[one.digest] = data[:one.bytes]
-			b.byName[one.Name] = one.digest
+			b.byName[one.Name] = heldTensor{data[:one.bytes], one.digest}
+			if m.digested {
+				b.byDigest[one.digest] = data[:one.bytes]
+			}
 		}
 	}
 	return b
+}
+
+// digestText is the digest in hexadecimal; empty where it is not known.
+func (b *base) digestText() string {
+	if b.digest == (module.Digest{}) {
+		return ""
+	}
+	return b.digest.String()
 }
 
 // is reports whether the base is just what the manifest describes.
@@ -75,9 +94,9 @@ func (b *base) close() error {
 	return b.closer()
 }
 
-// baseOfOwner is the newest version that the owner has under the name; nil where it has none. Its bytes are read once,
-// for their digests.
-func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string) (*base, error) {
+// baseOfOwner is the newest version that the owner has under the name; nil where it has none. Its bytes are read once
+// where their digests are wanted.
+func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string, digested bool) (*base, error) {
 	h, err := owner.Acquire(ctx, name)
 	if errors.Is(err, endpoint.ErrNotFound) {
 		return nil, nil
@@ -86,11 +105,13 @@ func baseOfOwner(ctx context.Context, owner *endpoint.Client, name string) (*bas
 		return nil, err
 	}
 	sd := h.StateDict()
-	digests, err := module.Digests(ctx, sd, 0)
-	if err != nil {
-		return nil, errors.Join(err, h.Close())
+	var digests map[string]module.Digest
+	if digested {
+		if digests, err = module.Digests(ctx, sd, 0); err != nil {
+			return nil, errors.Join(err, h.Close())
+		}
 	}
-	m := &manifest{metadata: sd.Metadata}
+	m := &manifest{metadata: sd.Metadata, digested: digested}
 	for name, t := range sd.All() {
 		m.tensors = append(m.tensors, tensorEntry{module.NamedSpec{Name: name, DType: t.DType(), Shape: t.Shape()}, t.Bytes(), digests[name]})
 		m.bytes += t.Bytes()

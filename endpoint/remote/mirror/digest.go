@@ -9,7 +9,7 @@ import (
 )
 
 // runningDigest is the SHA-256 of bytes that arrive in pieces, out of order, of which several may arrive at once.
-// Pieces are hashed soon after they came, while the processor's cache has them.
+// What comes next in order is hashed from the buffer it came in, and what came ahead of its turn from where it lies.
 type runningDigest struct {
 	size, first, step int64 // of all, of the first piece, and of those behind it but the last
 	write             func(h hash.Hash, begin, end int64)
@@ -17,6 +17,7 @@ type runningDigest struct {
 	mu      sync.Mutex
 	there   []bool
 	next    int
+	upTo    int64 // bytes that are in the hash
 	hashing bool
 	hash    hash.Hash
 }
@@ -45,6 +46,23 @@ func (r *runningDigest) piece(i int) (begin, end int64) {
 	return begin, min(begin+r.step, r.size)
 }
 
+// feed hashes bytes that have come to their place, if they are the next ones and no other goroutine hashes. A goroutine
+// that feeds calls arrived for its piece later.
+func (r *runningDigest) feed(at int64, p []byte) {
+	r.mu.Lock()
+	if r.hashing || at != r.upTo {
+		r.mu.Unlock()
+		return
+	}
+	r.hashing = true
+	r.mu.Unlock()
+	r.hash.Write(p)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.upTo += int64(len(p))
+	r.hashing = false
+}
+
 // arrived notes a piece, and hashes what can be hashed now unless another goroutine does. It reports whether the digest
 // is complete, to one caller.
 func (r *runningDigest) arrived(piece int) bool {
@@ -56,10 +74,13 @@ func (r *runningDigest) arrived(piece int) bool {
 	}
 	r.hashing = true
 	for r.next < len(r.there) && r.there[r.next] {
-		begin, end := r.piece(r.next)
-		r.mu.Unlock()
-		r.write(r.hash, begin, end)
-		r.mu.Lock()
+		_, end := r.piece(r.next)
+		if begin := r.upTo; begin < end {
+			r.mu.Unlock()
+			r.write(r.hash, begin, end)
+			r.mu.Lock()
+			r.upTo = end
+		}
 		r.next++
 	}
 	r.hashing = false

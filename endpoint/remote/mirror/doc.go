@@ -6,8 +6,8 @@
 //	err = m.Follow(ctx)           // and every newest version from then on
 //
 // The bytes go from the connections straight into one new slab of shared memory, in several ranges at once. Each tensor
-// is held to its SHA-256, and only when all are right the slab is published, as the version beside the one before:
-// readers of the owner get the old version or the new one, whole.
+// of a gateway, and each file of a registry or the hub, is held to its SHA-256, and only when all are right the slab is
+// published, as the version beside the one before: readers of the owner get the old version or the new one, whole.
 //
 // # What is trusted
 //

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror/internal/store"
 	"github.com/sharedtensor/sharedtensor/module"
 )
@@ -51,7 +52,8 @@ func passing(err error) bool {
 	case errors.As(err, &status):
 		return status.Status >= 500 && status.Status != http.StatusNotImplemented ||
 			status.Status == http.StatusTooManyRequests || status.Status == http.StatusRequestTimeout
-	case errors.Is(err, ErrSource), errors.Is(err, ErrDigest), errors.Is(err, ErrTooLarge), errors.Is(err, errChanged), errors.Is(err, errNoRanges), refusesFile(err):
+	case errors.Is(err, ErrSource), errors.Is(err, ErrDigest), errors.Is(err, ErrTooLarge), errors.Is(err, errChanged), errors.Is(err, errNoRanges), refusesFile(err),
+		errors.Is(err, driver.ErrOutOfMemory):
 		return false
 	}
 	return err != nil

@@ -5,9 +5,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -15,13 +15,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// readBytes is how much of a connection is read at once.
-const readBytes = 1 << 20
-
 // download is one tensor on its way.
 type download struct {
+	slot
 	entry *tensorEntry
-	data  []byte        // its memory in the slab
 	done  *atomic.Int64 // bytes in place, of all
 	sum   *runningDigest
 	// offered is the tensor as other mirrors have it from here; nil where they do not. fromPeer is set where bytes of it
@@ -59,14 +56,37 @@ func (f *fetcher) fetch(ctx context.Context, list []*download) error {
 }
 
 func (f *fetcher) fetchRanges(ctx context.Context, list []*download) error {
-	var jobs []rangeJob
 	for _, d := range list {
 		d.sum = newRunningDigest(int64(len(d.data)), f.rangeBytes, f.rangeBytes, writeBytes(d.data))
-		for piece := range d.sum.pieces() {
-			jobs = append(jobs, rangeJob{d, piece})
+	}
+	jobs := inTurns(list, f.workers, func(d *download) int { return d.sum.pieces() })
+	return inParallel(ctx, f.workers, len(jobs), func(ctx context.Context, i int) error {
+		return f.run(ctx, rangeJob{jobs[i].of, jobs[i].number})
+	})
+}
+
+// turn is one piece of something.
+type turn[T any] struct {
+	of     T
+	number int
+}
+
+// inTurns puts the pieces of as many as there are workers in turns, and then those of the next ones. So each worker has
+// mostly one of them, whose pieces come in order, and digests are computed at the same time: that of one is computed from
+// its beginning to its end.
+func inTurns[T any](list []T, workers int, pieces func(T) int) (out []turn[T]) {
+	for group := range slices.Chunk(list, max(workers, 1)) {
+		for number, more := 0, true; more; number++ {
+			more = false
+			for _, one := range group {
+				if number < pieces(one) {
+					out = append(out, turn[T]{one, number})
+					more = true
+				}
+			}
 		}
 	}
-	return inParallel(ctx, f.workers, len(jobs), func(ctx context.Context, i int) error { return f.run(ctx, jobs[i]) })
+	return out
 }
 
 // inParallel runs n jobs, some at once, until one fails, whose error it returns.
@@ -174,20 +194,14 @@ func (f *fetcher) readFrom(ctx context.Context, from *source, path string, d *do
 	if tag := a.Header.Get("ETag"); tag != "" && tag != etag(d.entry.digest) {
 		return 0, fmt.Errorf("%w: %w: the bytes are those of %s", errChanged, ErrDigest, store.Shortened(tag))
 	}
-	at := begin
-	for at < end {
-		n, err := a.Read(d.data[at:min(at+readBytes, end)])
-		d.offered.came(at, int64(n))
-		at += int64(n)
-		d.done.Add(int64(n))
-		if err == io.EOF && at < end { //nolint:errorlint // as io.Reader has it
-			err = io.ErrUnexpectedEOF
-		}
-		if err != nil && at < end {
-			return at - begin, err
-		}
+	n, err := d.receive(a, begin, end, func(at int64, p []byte) {
+		d.offered.came(at, int64(len(p)))
+		d.done.Add(int64(len(p)))
+		d.sum.feed(at, p)
+	})
+	if err == nil {
+		// The end of the body is read too, so that the connection is used again; by its length nothing comes behind it.
+		_, _ = a.Read(make([]byte, 1))
 	}
-	// The end of the body is read too, so that the connection is used again; by its length nothing can come behind it.
-	_, _ = a.Read(make([]byte, 1))
-	return at - begin, nil
+	return n, err
 }

@@ -2,6 +2,7 @@ package mirror_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,55 +23,48 @@ import (
 //
 //	go test -run '^$' -bench FiguresPlaces -benchtime 7x ./mirror
 //
-// The servers are in this process, for both sides alike.
+// The servers are in this process, for both sides alike. "first" and "again" are as in BenchmarkFiguresPull. A registry
+// has a digest for the file, which a mirror compares: "ratio-hashed" is to a download that computes it too.
 func BenchmarkFiguresPlaces(b *testing.B) {
 	const size = 128 << 20
 	for name, open := range map[string]func(testing.TB) *place{
 		"s3":  func(t testing.TB) *place { return bucketPlace(t, honest) },
 		"oci": func(t testing.TB) *place { return registryPlace(t, false, honest) },
 	} {
-		b.Run(name, func(b *testing.B) {
-			dir := b.TempDir()
-			require.NoError(b, module.SynthesizeFile(filepath.Join(dir, "model.safetensors"), module.Synthetic{Tensors: 50, Bytes: size, Seed: 1}))
-			p := open(b)
-			p.put(b, dir)
-			data, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
-			require.NoError(b, err)
-			url := os.Getenv("AWS_ENDPOINT_URL_S3") + "/models/org/m/model.safetensors"
-			if name == "oci" {
-				host, _, _ := strings.Cut(strings.TrimPrefix(p.address, "oci://"), "/")
-				url = "http://" + host + "/v2/org/m/blobs/sha256:" + sha256Hex(data)
-			}
-			to := remotetest.StartOwner(b)
-			dev := openHost(b)
-			target := dial(b, to.Socket, dev)
-			var ours, floor, ratios []float64
-			for round := range b.N + 1 {
-				begin := time.Now()
-				require.NoError(b, download(b.Context(), url, int64(len(data))))
-				plain := time.Since(begin).Seconds()
-				begin = time.Now()
-				m, err := mirror.New(mirror.Options{Source: p.address, Owner: target, Device: dev})
-				require.NoError(b, err)
-				_, err = m.Pull(b.Context())
-				require.NoError(b, err)
-				require.NoError(b, m.Close())
-				took := time.Since(begin).Seconds()
-				require.NoError(b, target.Withdraw(b.Context(), "m"))
-				if round > 0 { // the first pays for what is made once
-					ours, floor, ratios = append(ours, size/1e9/took), append(floor, size/1e9/plain), append(ratios, plain/took)
+		dir := b.TempDir()
+		require.NoError(b, module.SynthesizeFile(filepath.Join(dir, "model.safetensors"), module.Synthetic{Tensors: 50, Bytes: size, Seed: 1}))
+		p := open(b)
+		p.put(b, dir)
+		data, err := os.ReadFile(filepath.Join(dir, "model.safetensors"))
+		require.NoError(b, err)
+		url := os.Getenv("AWS_ENDPOINT_URL_S3") + "/models/org/m/model.safetensors"
+		if name == "oci" {
+			host, _, _ := strings.Cut(strings.TrimPrefix(p.address, "oci://"), "/")
+			url = "http://" + host + "/v2/org/m/blobs/sha256:" + sha256Hex(data)
+		}
+		to := remotetest.StartOwner(b)
+		for memory, dev := range figureDevices(b) {
+			b.Run(name+"/"+memory, func(b *testing.B) {
+				target := dial(b, to.Socket, dev)
+				plain := func() ([]byte, error) { return download(b.Context(), url, int64(len(data))) }
+				floors := map[string]func() error{"": func() error { _, err := plain(); return err }}
+				if name == "oci" {
+					floors["-hashed"] = func() error {
+						got, err := plain()
+						sha256.Sum256(got)
+						return err
+					}
 				}
-			}
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(median(ours), "GB/s")
-			b.ReportMetric(median(floor), "floor-GB/s")
-			b.ReportMetric(median(ratios), "ratio")
-		})
+				rounds(b, size, func(int) (func() error, error) {
+					return pullOnce(b, mirror.Options{Source: p.address, Owner: target, Device: dev})
+				}, floors)
+			})
+		}
 	}
 }
 
 // download fetches a file into new memory, several ranges at once.
-func download(ctx context.Context, url string, size int64) error {
+func download(ctx context.Context, url string, size int64) ([]byte, error) {
 	data := make([]byte, size)
 	errs := make(chan error)
 	pieces := (size + mirror.DefaultRangeBytes - 1) / mirror.DefaultRangeBytes
@@ -100,5 +93,5 @@ func download(ctx context.Context, url string, size int64) error {
 			first = err
 		}
 	}
-	return first
+	return data, first
 }

@@ -44,6 +44,7 @@ type manifest struct {
 	tensors  []tensorEntry
 	metadata map[string]string
 	bytes    int64 // of all tensors with elements of their own
+	digested bool  // the digests of the tensors are known
 }
 
 // tensorEntry is one tensor of it.
@@ -66,7 +67,7 @@ func parseManifest(text []byte, limit int64) (*manifest, error) {
 	if raw.Version == 0 {
 		return nil, fmt.Errorf("%w: the manifest has no version", ErrSource)
 	}
-	m := &manifest{version: raw.Version, server: raw.ServerID, tensors: make([]tensorEntry, 0, len(raw.Tensors)), metadata: raw.Metadata}
+	m := &manifest{version: raw.Version, server: raw.ServerID, tensors: make([]tensorEntry, 0, len(raw.Tensors)), metadata: raw.Metadata, digested: true}
 	byName := make(map[string]int, len(raw.Tensors))
 	for i := range raw.Tensors {
 		one, err := m.entry(&raw.Tensors[i], byName)
@@ -131,7 +132,7 @@ func (m *manifest) specs() []module.NamedSpec {
 	return out
 }
 
-// digest is that of the whole, as module.StateDictDigest computes it from the bytes.
+// digest, where the tensors have theirs, is that of the whole, as module.StateDictDigest computes it from the bytes.
 func (m *manifest) digest() module.Digest {
 	order := make([]int, len(m.tensors))
 	for i := range order {

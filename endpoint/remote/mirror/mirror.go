@@ -50,6 +50,10 @@ type Options struct {
 	MaxBytes int64
 	// Digest is what the model has to be (Result.Digest); any will do where it is zero.
 	Digest module.Digest
+	// Digests has the digests of the tensors computed also where the source is no gateway: registries and the hub have
+	// digests of files, which are compared in any case, and buckets and folders often none. It is another pass of
+	// SHA-256 over all bytes, for Result.Digest and for the digests that a version of the owner carries.
+	Digests bool
 	// Stall is how long the source may send nothing before its connection is given up, Patience how long connections
 	// may fail without getting any further before Pull gives up. Follow goes on.
 	Stall, Patience time.Duration
@@ -105,8 +109,9 @@ type Result struct {
 	SourceVersion uint64 `json:"source_version,omitempty"`
 	// Revision is the source with what was found there, where it has no numbers: a commit, a digest.
 	Revision string `json:"revision,omitempty"`
-	// Digest is what module.StateDictDigest is of the model, in hexadecimal.
-	Digest string `json:"digest"`
+	// Digest is what module.StateDictDigest is of the model, in hexadecimal. It is empty where the source is no gateway
+	// and nobody asked for it: see Options.Digests.
+	Digest string `json:"digest,omitempty"`
 	// Tensors is how many names it has, Bytes the size of their elements.
 	Tensors int   `json:"tensors"`
 	Bytes   int64 `json:"bytes"`

@@ -32,9 +32,8 @@ func (b *base) patchFor(d *download) *patch {
 	if b == nil || b.lease == nil {
 		return nil
 	}
-	digest, found := b.byName[d.entry.Name]
-	if old := b.byDigest[digest]; found && len(old) == len(d.data) {
-		return &patch{d, old, digest}
+	if old := b.byName[d.entry.Name]; len(old.data) == len(d.data) {
+		return &patch{d, old.data, old.digest}
 	}
 	return nil
 }
@@ -42,7 +41,9 @@ func (b *base) patchFor(d *download) *patch {
 // run makes one tensor of the one before and compares its digest. Where that does not come to pass, though the source
 // can be reached, the error is errNoPatch, and the tensor has to be fetched.
 func (p *patcher) run(ctx context.Context, one *patch) error {
-	copy(one.data, one.old)
+	if err := one.slot.copyFrom(one.old); err != nil {
+		return fmt.Errorf("tensor %q: %w", one.entry.Name, err)
+	}
 	var segment int64
 	err := p.source.again(ctx, func() (bool, error) {
 		next, err := p.read(ctx, one, segment)

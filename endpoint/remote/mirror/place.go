@@ -53,7 +53,7 @@ func (m *Mirror) pullPlace(ctx context.Context) (result Result, err error) {
 		}
 	}
 	result.Name, result.Version, result.Unchanged = m.options.Name, m.base.version, kind == EventUnchanged
-	result.Source, result.Revision, result.Digest = m.options.Source, at.Source, m.base.digest.String()
+	result.Source, result.Revision, result.Digest = m.options.Source, at.Source, m.base.digestText()
 	result.Tensors, result.Bytes = m.base.tensors, m.base.bytes
 	result.Moved, result.Seconds = m.attempts.moved.Load()-moved, time.Since(begin).Seconds()
 	if want := m.options.Digest; want != (module.Digest{}) && m.base.digest != want {
@@ -61,6 +61,11 @@ func (m *Mirror) pullPlace(ctx context.Context) (result Result, err error) {
 	}
 	m.emit(Event{Kind: kind, Done: result.Bytes, Total: result.Bytes, Moved: result.Moved, Result: &result})
 	return result, nil
+}
+
+// wantsDigests reports whether somebody wants the digests of tensors of a place, which has none or only those of files.
+func (m *Mirror) wantsDigests() bool {
+	return m.options.Digests || m.options.Digest != (module.Digest{})
 }
 
 // buildPlace makes what was found the next version.
@@ -73,8 +78,10 @@ func (m *Mirror) buildPlace(ctx context.Context, at *store.Model, moved int64, r
 		if err := m.fillPlace(ctx, f, sd, moved, result); err != nil {
 			return err
 		}
-		if got, want := f.manifest.digest(), m.options.Digest; want != (module.Digest{}) && got != want {
-			return fmt.Errorf("%w: the model has %v, and %v is wanted", ErrDigest, got, want)
+		if want := m.options.Digest; want != (module.Digest{}) {
+			if got := f.manifest.digest(); got != want {
+				return fmt.Errorf("%w: the model has %v, and %v is wanted", ErrDigest, got, want)
+			}
 		}
 		return nil
 	})

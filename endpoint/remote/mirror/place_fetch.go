@@ -24,14 +24,15 @@ type fileDownload struct {
 	sum     *runningDigest   // of the file; nil where nobody says what it should be
 	step    int64            // length of a range
 	whole   bool             // ranges are ignored: the file comes from its beginning
+	digests bool             // of the tensors are wanted
 }
 
 // tensorDownload is one tensor of a file.
 type tensorDownload struct {
+	slot
 	entry      *tensorEntry
-	data       []byte // its memory in the slab
-	begin, end int64  // in the file
-	sum        *runningDigest
+	begin, end int64          // in the file
+	sum        *runningDigest // nil where nobody wants its digest
 }
 
 // fillPlace puts all bytes into place: those of files that are here already from the base, and the rest from the place.
@@ -40,11 +41,15 @@ func (m *Mirror) fillPlace(ctx context.Context, f *found, sd *module.StateDict, 
 	defer m.watchProgress(0, f.manifest.bytes, moved, &done)()
 	var list []*fileDownload
 	for i, file := range f.model.Files {
-		d := &fileDownload{file: f.Files[i], head: f.heads[i], begin: file.Header.DataOffset, done: &done}
+		d := &fileDownload{file: f.Files[i], head: f.heads[i], begin: file.Header.DataOffset, done: &done, digests: m.wantsDigests()}
 		if err := d.place(f, i, sd); err != nil {
 			return err
 		}
-		if copied := d.copyFrom(m.base); copied > 0 {
+		copied, err := d.copyFrom(m.base)
+		if err != nil {
+			return err
+		}
+		if copied > 0 {
 			result.Copied += copied
 			continue
 		}
@@ -65,7 +70,10 @@ func (m *Mirror) fillPlace(ctx context.Context, f *found, sd *module.StateDict, 
 			}
 		}
 	}
-	f.manifest.tieDigests()
+	if m.wantsDigests() {
+		f.manifest.tieDigests()
+		f.manifest.digested = true
+	}
 	return nil
 }
 
@@ -77,38 +85,40 @@ func (d *fileDownload) place(f *found, number int, sd *module.StateDict) error {
 			continue
 		}
 		if entry.bytes == 0 {
-			entry.digest = sha256.Sum256(nil)
+			entry.digest = sha256.Sum256(nil) // it costs nothing
 			continue
 		}
-		data, err := memoryOf(sd, entry)
+		at, err := slotOf(sd, entry)
 		if err != nil {
 			return err
 		}
-		d.tensors = append(d.tensors, tensorDownload{entry: entry, data: data, begin: d.begin + t.Begin, end: d.begin + t.End})
+		d.tensors = append(d.tensors, tensorDownload{slot: at, entry: entry, begin: d.begin + t.Begin, end: d.begin + t.End})
 	}
 	return nil
 }
 
 // copyFrom copies all tensors from a version that was made of the same file. It returns how many bytes that were; none
 // where it cannot.
-func (d *fileDownload) copyFrom(b *base) (copied int64) {
+func (d *fileDownload) copyFrom(b *base) (copied int64, err error) {
 	if b == nil || !b.files[d.file.Identity] {
-		return 0
+		return 0, nil
 	}
-	here := make([][]byte, len(d.tensors))
 	for i := range d.tensors {
-		t := &d.tensors[i]
-		if here[i] = b.have(b.byName[t.entry.Name]); len(here[i]) != len(t.data) {
-			return 0
+		if t := &d.tensors[i]; len(b.byName[t.entry.Name].data) != len(t.data) {
+			return 0, nil
 		}
 	}
 	for i := range d.tensors {
 		t := &d.tensors[i]
-		t.entry.digest = b.byName[t.entry.Name]
-		copied += int64(copy(t.data, here[i]))
+		here := b.byName[t.entry.Name]
+		if err := t.slot.copyFrom(here.data); err != nil {
+			return copied, err
+		}
+		t.entry.digest = here.digest
+		copied += int64(len(here.data))
 	}
 	d.done.Add(copied)
-	return copied
+	return copied, nil
 }
 
 // tieDigests gives tied names the digest of the tensor that they are tied to.
@@ -132,18 +142,16 @@ type fileJob struct {
 // fetchFiles fetches files, several ranges at once, and returns when the bytes are right as far as the place says what
 // is right. The digests of the tensors are known from then on.
 func (m *Mirror) fetchFiles(ctx context.Context, list []*fileDownload, step int64, whole bool) error {
-	var jobs []fileJob
 	for _, d := range list {
 		if err := d.plan(step, whole); err != nil {
 			return err
 		}
-		for piece := range d.pieces() {
-			jobs = append(jobs, fileJob{d, piece})
-		}
 	}
+	jobs := inTurns(list, m.options.Connections, (*fileDownload).pieces)
 	return inParallel(ctx, m.options.Connections, len(jobs), func(ctx context.Context, i int) error {
-		if err := jobs[i].run(ctx, m.attempts); err != nil {
-			return fmt.Errorf("%s: %w", jobs[i].file.Path, err)
+		one := fileJob{jobs[i].of, jobs[i].number}
+		if err := one.run(ctx, m.attempts); err != nil {
+			return fmt.Errorf("%s: %w", one.file.Path, err)
 		}
 		return nil
 	})
@@ -154,8 +162,10 @@ func (d *fileDownload) plan(step int64, whole bool) error {
 	d.step, d.whole = step, whole
 	for i := range d.tensors {
 		t := &d.tensors[i]
-		first := step - (t.begin-d.begin)%step
-		t.sum = newRunningDigest(int64(len(t.data)), first, step, writeBytes(t.data))
+		if d.digests {
+			first := step - (t.begin-d.begin)%step
+			t.sum = newRunningDigest(int64(len(t.data)), first, step, writeBytes(t.data))
+		}
 	}
 	if d.file.SHA256 == (module.Digest{}) {
 		return nil
@@ -184,12 +194,12 @@ func (d *fileDownload) pieces() int {
 	return int((d.dataBytes()-1)/d.step) + 1
 }
 
-// each calls do with the memory of the bytes from begin to end of the file, in order, until one fails.
-func (d *fileDownload) each(begin, end int64, do func(t *tensorDownload, data []byte) error) error {
+// each calls do with the part of each tensor that lies between begin and end of the file, in order, until one fails.
+func (d *fileDownload) each(begin, end int64, do func(t *tensorDownload, from, to int64) error) error {
 	i := sort.Search(len(d.tensors), func(i int) bool { return d.tensors[i].end > begin })
 	for ; i < len(d.tensors) && d.tensors[i].begin < end; i++ {
 		t := &d.tensors[i]
-		if err := do(t, t.data[max(begin, t.begin)-t.begin:min(end, t.end)-t.begin]); err != nil {
+		if err := do(t, max(begin, t.begin)-t.begin, min(end, t.end)-t.begin); err != nil {
 			return err
 		}
 	}
@@ -198,8 +208,8 @@ func (d *fileDownload) each(begin, end int64, do func(t *tensorDownload, data []
 
 // write hands bytes of the tensors to the hash of the file. Offsets count from the first tensor.
 func (d *fileDownload) write(h hash.Hash, begin, end int64) {
-	_ = d.each(d.begin+begin, d.begin+end, func(_ *tensorDownload, data []byte) error { // a hash takes everything
-		_, err := h.Write(data)
+	_ = d.each(d.begin+begin, d.begin+end, func(t *tensorDownload, from, to int64) error { // a hash takes everything
+		_, err := h.Write(t.data[from:to])
 		return err
 	})
 }
@@ -220,8 +230,8 @@ func (j fileJob) run(ctx context.Context, a *attempts) error {
 	if err != nil {
 		return err
 	}
-	err = j.each(begin, end, func(t *tensorDownload, _ []byte) error {
-		if t.sum.arrived(j.piece - int((t.begin-j.begin)/j.step)) {
+	err = j.each(begin, end, func(t *tensorDownload, _, _ int64) error {
+		if t.sum != nil && t.sum.arrived(j.piece-int((t.begin-j.begin)/j.step)) {
 			t.entry.digest = t.sum.digest()
 		}
 		return nil
@@ -253,16 +263,18 @@ func (d *fileDownload) read(ctx context.Context, a *attempts, begin, end int64) 
 	if _, err := io.CopyN(io.Discard, body, begin-from); err != nil {
 		return 0, unexpected(err)
 	}
-	err = d.each(begin, end, func(_ *tensorDownload, data []byte) error {
-		for len(data) > 0 {
-			got, err := body.Read(data[:min(len(data), readBytes)])
-			n += int64(got)
-			d.done.Add(int64(got))
-			if data = data[got:]; err != nil && len(data) > 0 {
-				return unexpected(err)
+	err = d.each(begin, end, func(t *tensorDownload, from, to int64) error {
+		got, err := t.receive(body, from, to, func(at int64, p []byte) {
+			d.done.Add(int64(len(p)))
+			if t.sum != nil {
+				t.sum.feed(at, p)
 			}
-		}
-		return nil
+			if d.sum != nil {
+				d.sum.feed(t.begin+at-d.begin, p)
+			}
+		})
+		n += got
+		return err
 	})
 	if err == nil {
 		_, _ = body.Read(make([]byte, 1)) // the end of the body, so that the connection is used again

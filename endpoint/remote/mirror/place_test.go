@@ -62,7 +62,7 @@ func TestPullFromPlaces(t *testing.T) {
 			first, second := folderOf(t, 1, c.sharded), folderOf(t, 2, c.sharded)
 			p.put(t, first)
 			told := &events{}
-			options := mirror.Options{Source: p.address, Owner: target, Device: dev, RangeBytes: 300 << 10, Events: told.add}
+			options := mirror.Options{Source: p.address, Owner: target, Device: dev, RangeBytes: 300 << 10, Digests: true, Events: told.add}
 			m := newMirror(t, options)
 			got, err := m.Pull(t.Context())
 			require.NoError(t, err)
@@ -96,7 +96,17 @@ func TestPullFromPlaces(t *testing.T) {
 			require.Equal(t, uint64(2), next.Version)
 			requireModel(t, target, "m", second)
 
-			options.Name, options.Digest = "other", module.Digest{1}
+			options.Name, options.Digests = "plain", false
+			plain, err := newMirror(t, options).Pull(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, plain.Digest, "nobody wants it")
+			require.Equal(t, next.Bytes, plain.Bytes)
+			requireModel(t, target, "plain", second)
+			options.Name, options.Digest = "other", parseDigest(t, next.Digest)
+			_, err = newMirror(t, options).Pull(t.Context())
+			require.NoError(t, err, "the digest that is wanted is computed")
+			require.NoError(t, target.Withdraw(t.Context(), "other"))
+			options.Digest = module.Digest{1}
 			_, err = newMirror(t, options).Pull(t.Context())
 			require.ErrorIs(t, err, mirror.ErrDigest)
 			options.Digest, options.MaxBytes = module.Digest{}, 1<<20
@@ -106,6 +116,13 @@ func TestPullFromPlaces(t *testing.T) {
 			require.ErrorIs(t, err, endpoint.ErrNotFound)
 		})
 	}
+}
+
+func parseDigest(t testing.TB, text string) module.Digest {
+	t.Helper()
+	d, err := module.ParseDigest(text)
+	require.NoError(t, err)
+	return d
 }
 
 // TestFollowAPlace follows shards in a bucket of which one is written again: only that one comes.

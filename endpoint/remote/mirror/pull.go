@@ -9,7 +9,6 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
-	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // maxRestarts is how often a pull begins again because its version has gone from the source.
@@ -105,7 +104,7 @@ func (m *Mirror) refreshBase(ctx context.Context) error {
 		}
 		return nil
 	}
-	b, err := baseOfOwner(ctx, m.options.Owner, m.options.Name)
+	b, err := baseOfOwner(ctx, m.options.Owner, m.options.Name, m.place == nil || m.wantsDigests())
 	if err != nil || b == nil {
 		return err
 	}
@@ -117,7 +116,7 @@ func (m *Mirror) refreshBase(ctx context.Context) error {
 // build makes the version in new memory, has it filled, and publishes it as what comes from an address; it is the base
 // from then on.
 func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, address string, fill func(*module.StateDict) error) (err error) {
-	sd, err := module.New(m.options.Device, mf.specs())
+	sd, err := module.Uninitialized(m.options.Device, mf.specs()) // fill writes all of it
 	if err != nil {
 		return err
 	}
@@ -145,11 +144,13 @@ func (m *Mirror) build(ctx context.Context, mf *manifest, moved int64, address s
 	return old.close()
 }
 
-// publish announces the version, with the digests that its tensors were found to have.
+// publish announces the version, with the digests that its tensors were found to have, where they are known.
 func (m *Mirror) publish(ctx context.Context, mf *manifest, sd *module.StateDict, address string) (version uint64, err error) {
 	described, storages := sd.Manifest()
 	for i := range described.Tensors {
-		described.Tensors[i].Digest = &mf.tensors[i].digest // both have the order of the source's manifest
+		if mf.digested {
+			described.Tensors[i].Digest = &mf.tensors[i].digest // both have the order of the source's manifest
+		}
 	}
 	named, err := module.FromManifest(described, storages)
 	if err != nil {
@@ -172,11 +173,11 @@ func (m *Mirror) fillGateway(ctx context.Context, mf *manifest, sd *module.State
 		if one.TiedTo != "" || one.bytes == 0 {
 			continue
 		}
-		data, err := memoryOf(sd, one)
+		at, err := slotOf(sd, one)
 		if err != nil {
 			return err
 		}
-		offered[one.digest] = &offeredTensor{data, newArrivals(one.bytes, min(m.options.RangeBytes, one.bytes))}
+		offered[one.digest] = &offeredTensor{at.data, newArrivals(one.bytes, min(m.options.RangeBytes, one.bytes))}
 	}
 	m.giving = m.options.Peers.offer(model, mf.bytes, &done, offered)
 	m.picker.Store(m.options.Peers.pick(m, model, &done))
@@ -196,17 +197,20 @@ func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, d
 		if one.TiedTo != "" || one.bytes == 0 {
 			continue
 		}
-		data, err := memoryOf(sd, one)
+		at, err := slotOf(sd, one)
 		if err != nil {
 			return err
 		}
+		d := &download{slot: at, entry: one, done: done, offered: offeredAs(offered, one.digest, at.data)}
 		if here := m.base.have(one.digest); int64(len(here)) == one.bytes {
-			result.Copied += int64(copy(data, here))
+			if err := d.copyFrom(here); err != nil {
+				return err
+			}
+			result.Copied += one.bytes
 			done.Add(one.bytes)
-			offeredAs(offered, one.digest, data).came(0, one.bytes)
+			d.offered.came(0, one.bytes)
 			continue
 		}
-		d := &download{entry: one, data: data, done: done, offered: offeredAs(offered, one.digest, data)}
 		if p := m.base.patchFor(d); p != nil {
 			patches = append(patches, p)
 		} else {
@@ -260,17 +264,4 @@ func (b *base) have(d module.Digest) []byte {
 		return nil
 	}
 	return b.byDigest[d]
-}
-
-// memoryOf is where the bytes of a tensor go.
-func memoryOf(sd *module.StateDict, one *tensorEntry) ([]byte, error) {
-	t, found := sd.Get(one.Name)
-	if !found {
-		return nil, fmt.Errorf("tensor %q is gone", one.Name) // the state dict was made of the manifest
-	}
-	data, err := tensor.RawData(t)
-	if err != nil {
-		return nil, fmt.Errorf("tensor %q: %w", one.Name, err)
-	}
-	return data[:one.bytes], nil
 }

@@ -72,6 +72,7 @@ With --follow it stays, and mirrors each newest version of the source until SIGI
 	f.StringVar(&m.cert, "tls-cert", "", "PEM file of a client certificate")
 	f.StringVar(&m.key, "tls-key", "", "PEM file of its key")
 	f.StringVar(&m.digest, "digest", "", "SHA-256 of the model, as a mirror prints it; another model is refused")
+	f.BoolVar(&m.options.Digests, "digests", false, "compute the digest of the model where the source is no gateway, too; --digest does")
 	f.Var(&m.maxModel, "max-model", "largest model; nothing is allocated for a larger one")
 	f.DurationVar(&m.options.Poll, "poll", mirror.DefaultPoll, "how often --follow looks at a source that is no gateway")
 	f.IntVar(&m.options.Connections, "connections", mirror.DefaultConnections, "ranges that are on their way at once")
@@ -94,6 +95,8 @@ func (m *mirrorCommand) run(ctx context.Context, out, progress io.Writer) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, device.Close()) }()
+	pool := host.NewPool(device, host.PoolOptions{}) // of versions that come one after the other, the next gets the memory of the one before the last
+	defer func() { err = errors.Join(err, pool.Close()) }()
 	attach, cancel := context.WithTimeout(ctx, m.options.Patience)
 	defer cancel()
 	if m.follow {
@@ -106,7 +109,7 @@ func (m *mirrorCommand) run(ctx context.Context, out, progress io.Writer) (err e
 		return fmt.Errorf("the owner on this host: %w", err)
 	}
 	defer func() { err = errors.Join(err, owner.Close()) }()
-	m.options.Owner, m.options.Device = owner, device
+	m.options.Owner, m.options.Device = owner, pool
 	defer m.peers.close()
 	if err := m.peers.open(m.options.Token, m.options.TLS); err != nil {
 		return err
@@ -188,6 +191,10 @@ func printMirrored(w io.Writer, r *mirror.Result) {
 	if r.Revision != "" {
 		from = r.Revision
 	}
-	fmt.Fprintf(w, "%s %s version %d: %s, %d tensors, %d bytes, of which %d came over the network in %v (sha256 %s)\n",
-		verb, r.Name, r.Version, from, r.Tensors, r.Bytes, r.Moved, time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), r.Digest)
+	digest := ""
+	if r.Digest != "" {
+		digest = " (sha256 " + r.Digest + ")"
+	}
+	fmt.Fprintf(w, "%s %s version %d: %s, %d tensors, %d bytes, of which %d came over the network in %v%s\n",
+		verb, r.Name, r.Version, from, r.Tensors, r.Bytes, r.Moved, time.Duration(r.Seconds*float64(time.Second)).Round(time.Millisecond), digest)
 }
