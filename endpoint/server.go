@@ -52,6 +52,7 @@ type Server struct {
 	offers    *offering.Table // endpoints whose functions clients run
 	intercept Invoke          // the interceptors; nil for none
 	engine    *engine.Engine
+	runners   runners
 
 	requests atomic.Uint64
 	failures atomic.Uint64
@@ -284,6 +285,7 @@ func (s *Server) finishIfIdleLocked() {
 	case <-s.done:
 	default:
 		close(s.done)
+		s.runners.close() // the sessions ended after their requests
 	}
 }
 

@@ -79,7 +79,7 @@ func (ses *session) request(frame wire.Frame) (reading bool, err error) {
 	if req.Op == message.OpCall && w.find() && w.brief() {
 		return w.here()
 	}
-	go w.apart()
+	ses.server.runners.run(w)
 	return true, nil
 }
 

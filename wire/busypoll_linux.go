@@ -41,6 +41,13 @@ const maxMisses = 63
 // polling is how many goroutines of this process are looking.
 var polling atomic.Int32
 
+// missesInARow counts polls of this process, on any connection, that found nothing since one found something. A process
+// with many connections, on each of which little happens, would else poll each of them several times before it knows.
+var missesInARow atomic.Int32
+
+// fewMisses is how many misses in a row say nothing about other connections yet.
+const fewMisses = 8
+
 // pollers is how many may. Where they could keep the peers, or this process's other work, from running there are none.
 var pollers = sync.OnceValue(func() int32 {
 	n := min(runtime.GOMAXPROCS(0), runtime.NumCPU())
@@ -67,6 +74,9 @@ func (p *busyPoll) until(look func() bool, how looking) bool {
 		for range how.batch {
 			if look() {
 				p.misses = 0
+				if missesInARow.Load() > 0 {
+					missesInARow.Store(0)
+				}
 				return true
 			}
 		}
@@ -75,6 +85,9 @@ func (p *busyPoll) until(look func() bool, how looking) bool {
 		}
 	}
 	p.misses = min(2*p.misses+1, maxMisses)
+	if missesInARow.Add(1) > fewMisses {
+		p.misses = maxMisses
+	}
 	p.skips = p.misses
 	return false
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
@@ -17,8 +18,10 @@ type ringReader struct {
 
 	writer  *writer // the other direction; nil where no ring is allowed
 	offers  bool    // this side makes the memory
-	frames  int     // that came before it was offered
-	next    int     // how many must have come before it is tried
+	frames  int     // that came since began
+	began   time.Time
+	within  time.Duration // in which next frames must come before it is offered
+	next    int
 	account *Account
 	charged int64
 	end     error // why the socket has ended, while the ring still has frames
@@ -29,6 +32,7 @@ func (r *reader) allowRing(w *writer, offers bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ring.writer, r.ring.offers = w, offers
+	r.ring.began, r.ring.within, r.ring.next = time.Now(), ringWithin, ringAfter
 	if offers && r.limits.RingBudget != nil {
 		r.ring.account = r.limits.RingBudget.Account()
 	}
@@ -45,17 +49,22 @@ func (r *reader) closeRing() {
 	r.src.ring = nil
 }
 
-// offerRing offers a ring to a peer that has sent enough frames. Where that fails, or would have to wait, it is tried
+// offerRing offers a ring to a peer that has sent enough frames in a short time. Where that fails, or would have to wait, it is tried
 // again later: the connection is as good as it was.
 func (r *reader) offerRing() {
 	g := &r.ring
 	if !g.offers || g.memory != nil {
 		return
 	}
-	if g.frames++; g.frames < max(g.next, ringAfter) {
+	if g.frames++; g.frames < g.next {
 		return
 	}
-	g.next = 2 * g.frames
+	now := time.Now()
+	took := now.Sub(g.began)
+	if g.frames, g.began = 0, now; took > g.within {
+		return
+	}
+	g.next, g.within = 2*g.next, 2*g.within // for the next time
 	bytes := int64(ring.Bytes(r.limits.Ring))
 	if g.account.Take(bytes) != nil {
 		return

@@ -4,6 +4,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/sharedtensor/sharedtensor/wire/internal/ring"
 )
@@ -17,6 +18,10 @@ const ringFrameBytes = copyBytes
 // ringAfter is how many frames a connection must have brought before rings are offered: those that ask one thing and
 // leave are better off without.
 const ringAfter = 16
+
+// ringWithin is the time in which they must have come. Of frames that come one at a time, with a while between them, each
+// finds a peer that sleeps: to wake it costs as much as the frame itself would, and the memory is better spent on others.
+const ringWithin = 160 * time.Millisecond
 
 // maxDue is how many bells may be on their way before the socket is read though the ring has something.
 const maxDue = 8

@@ -42,7 +42,7 @@ func hostileClient(t testing.TB, limits Limits) *ringPeer {
 		limits.Ring = 4096
 	}
 	conn, raw := rawPair(t, limits)
-	conn.OfferRing()
+	offerRing(conn)
 	for range ringAfter {
 		sendRaw(t, raw, frameBytes(KindRequest, 0, 1, item(20)))
 		_, err := conn.Receive()

@@ -49,7 +49,7 @@ func ringPipe(t testing.TB, limits Limits) (server, client *Conn) {
 	requireRings(t)
 	requireNoRings(t)
 	server, client = pipe(t, limits)
-	server.OfferRing()
+	offerRing(server)
 	client.AcceptRing()
 	for range ringAfter + 2 {
 		exchange(t, client, server)
@@ -58,6 +58,12 @@ func ringPipe(t testing.TB, limits Limits) (server, client *Conn) {
 	exchange(t, client, server)
 	require.True(t, onRing(server) && onRing(client))
 	return server, client
+}
+
+// offerRing has c offer a ring however slowly the frames come.
+func offerRing(c *Conn) {
+	c.OfferRing()
+	c.reader.ring.within = time.Hour
 }
 
 // exchange sends one frame from a to b.
@@ -80,7 +86,7 @@ func TestRingIsOfferedToThoseThatStay(t *testing.T) {
 	requireRings(t)
 	requireNoRings(t)
 	server, client := pipe(t, Limits{})
-	server.OfferRing()
+	offerRing(server)
 	client.AcceptRing()
 	for range ringAfter - 1 {
 		exchange(t, client, server)
@@ -98,6 +104,28 @@ func TestRingIsOfferedToThoseThatStay(t *testing.T) {
 	require.True(t, onRing(server))
 }
 
+// TestRingIsNotOfferedToThoseThatSeldomAsk: frames that come with a while between them have no use for a ring, however
+// many there are.
+func TestRingIsNotOfferedToThoseThatSeldomAsk(t *testing.T) {
+	requireRings(t)
+	requireNoRings(t)
+	server, client := pipe(t, Limits{})
+	server.OfferRing()
+	client.AcceptRing()
+	for range 4 {
+		server.reader.ring.began = time.Now().Add(-ringWithin)
+		for range ringAfter {
+			exchange(t, client, server)
+		}
+		require.Zero(t, ringMappings(t))
+	}
+	server.reader.ring.within = time.Hour
+	for range ringAfter {
+		exchange(t, client, server)
+	}
+	require.Equal(t, 1, ringMappings(t), "those that hurry then get one")
+}
+
 func TestRingIsNotOffered(t *testing.T) {
 	requireRings(t)
 	for name, limits := range map[string]Limits{
@@ -107,7 +135,7 @@ func TestRingIsNotOffered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			requireNoRings(t)
 			server, client := pipe(t, limits)
-			server.OfferRing()
+			offerRing(server)
 			client.AcceptRing()
 			for range 4 * ringAfter {
 				exchange(t, client, server)
