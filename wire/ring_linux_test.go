@@ -338,6 +338,42 @@ func TestSleeperIsWoken(t *testing.T) {
 	}
 }
 
+// TestFrameThatComesAsTheReaderGoesToSleep sends at the two moments at which a wake-up could be lost: after the reader
+// has looked into the ring for the last time and before it says that it sleeps, and after it has said so and before it
+// waits in the poller.
+func TestFrameThatComesAsTheReaderGoesToSleep(t *testing.T) {
+	for name, asleep := range map[string]bool{"before it says so": false, "after it has said so": true} {
+		t.Run(name, func(t *testing.T) {
+			server, client := ringPipe(t, Limits{BusyPoll: -1})
+			src := &server.reader.src
+			ready, sent := src.ready, 0
+			defer func() { src.ready = ready }()
+			src.ready = func(fd uintptr) bool {
+				send := func() {
+					sent++
+					require.NoError(t, client.Send(KindRequest, 1, item(30)))
+				}
+				if sent == 0 && !asleep {
+					send()
+				}
+				done := ready(fd)
+				if sent == 0 && !done { // else it has read bells, and will look again
+					send()
+				}
+				return done
+			}
+			require.NoError(t, server.SetReadDeadline(time.Now().Add(time.Minute)))
+			for range 20 {
+				sent = 0
+				f, err := server.Receive()
+				require.NoError(t, err, "it sleeps, and nobody wakes it")
+				require.Equal(t, item(30), f.Body)
+				require.Equal(t, 1, sent)
+			}
+		})
+	}
+}
+
 func TestSendLaterWithARing(t *testing.T) {
 	server, client := ringPipe(t, Limits{BusyPoll: -1})
 	require.NoError(t, server.SetReadDeadline(time.Now().Add(20*time.Millisecond)))

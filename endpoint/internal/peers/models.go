@@ -152,11 +152,15 @@ func (b *bench) allSwitches(ctx context.Context, progress func(string)) error {
 	wait := func(from time.Time) (samples, error) {
 		var turn samples
 		for range p.watchers {
-			a := <-arrivals
-			if a.err != nil {
-				return nil, a.err
+			select {
+			case a := <-arrivals:
+				if a.err != nil {
+					return nil, a.err
+				}
+				turn = append(turn, a.at.Sub(from))
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
 			}
-			turn = append(turn, a.at.Sub(from))
 		}
 		return turn, nil
 	}
@@ -190,7 +194,11 @@ func (c oursClient) follow(ctx context.Context, w *endpoint.Watcher, arrivals ch
 		if err == nil && e.Kind == endpoint.EventPublished {
 			err = c.readOnce(ctx, e.Name)
 		}
-		arrivals <- arrival{time.Now(), err}
+		select {
+		case arrivals <- arrival{time.Now(), err}:
+		case <-ctx.Done():
+			return
+		}
 		if err != nil {
 			return
 		}

@@ -182,6 +182,45 @@ func TestWakeIsNeverLost(t *testing.T) {
 	t.Logf("slept %d times, rung %d times", slept.Load(), rung.Load())
 }
 
+// TestSleepAndPutAtTheSameTime goes through the orders in which a consumer that goes to sleep and a producer can take
+// their steps: the consumer looks, says that it sleeps and looks again, the producer puts and asks whether to wake.
+func TestSleepAndPutAtTheSameTime(t *testing.T) {
+	put := func(p *Producer) {
+		done, err := p.Put([]byte{1}, nil, 0)
+		require.NoError(t, err)
+		require.True(t, done)
+	}
+	for name, one := range map[string]struct {
+		steps func(p *Producer, c *Consumer) (woken bool)
+		slept bool
+	}{
+		"put and asked before it says that it sleeps": {steps: func(p *Producer, _ *Consumer) bool { put(p); return p.MustWake() }},
+		"put before, asked after": {steps: func(p *Producer, c *Consumer) bool {
+			put(p)
+			c.asleep.Store(1) // as Sleep does, which then looks again
+			return p.MustWake()
+		}},
+		"put and asked when it has looked again": {slept: true, steps: func(p *Producer, c *Consumer) bool {
+			require.True(t, c.Sleep())
+			put(p)
+			return p.MustWake()
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			maker, taker := memory(t, MinBytes)
+			p, c := taker.Producer(First), maker.Consumer(First)
+			require.False(t, c.Ready())
+			woken := one.steps(p, c)
+			if one.slept {
+				require.True(t, woken, "it sleeps, and nobody wakes it")
+				return
+			}
+			require.False(t, c.Sleep(), "it would sleep, and something is there")
+			require.False(t, p.MustWake())
+		})
+	}
+}
+
 func TestSignalsAreOneForEachSleep(t *testing.T) {
 	maker, taker := memory(t, MinBytes)
 	p, c := taker.Producer(First), maker.Consumer(First)
