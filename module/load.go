@@ -83,12 +83,17 @@ func LoadModel(ctx context.Context, dev driver.Device, model *safetensors.Model,
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
+	c := &copier{model: model, progress: opts.Progress}
+	if opts.Device == nil { // to take the memory takes time too, in which the disk has work already
+		c.ahead = startReadAhead(model.Files, s.extents(model.Files))
+		defer c.ahead.stop()
+	}
 	sd, err := New(dev, s.specs)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", model.Path, err)
 	}
 	sd.Metadata = s.metadata
-	if err := s.fill(ctx, sd, &copier{model: model, progress: opts.Progress}); err != nil {
+	if err := s.fill(ctx, sd, c); err != nil {
 		return nil, errors.Join(err, sd.Close())
 	}
 	return sd, nil
@@ -100,7 +105,7 @@ type copier struct {
 	mem         driver.Memory // where it is at work
 	progress    func(done, total int64)
 	done, total int64
-	ahead       *readAhead // of the extents at work; nil where there is none
+	ahead       *readAhead // of the load, or of the extents at work; nil where there is none
 }
 
 // advance reports n more bytes.
@@ -114,11 +119,13 @@ func (c *copier) advance(n int64) {
 
 // copy copies the extents, the memory's own way if it has one.
 func (c *copier) copy(ctx context.Context, extents []extent) error {
-	c.ahead = startReadAhead(c.model.Files, extents)
-	defer func() {
-		c.ahead.stop()
-		c.ahead = nil
-	}()
+	if c.ahead == nil {
+		c.ahead = startReadAhead(c.model.Files, extents)
+		defer func() {
+			c.ahead.stop()
+			c.ahead = nil
+		}()
+	}
 	loader, ok := c.mem.(driver.Loader)
 	if !ok {
 		return c.copyWindows(ctx, extents)

@@ -12,6 +12,8 @@ const (
 	// readAheadLead is how far a load's files are read into the page cache before their bytes are copied: enough
 	// requests for a disk to work on at the same time, and little beside a model.
 	readAheadLead = 64 << 20
+	// readAheadHead is how far they are read before the first byte is copied, while the memory is taken.
+	readAheadHead = 512 << 20
 	// readAheadPiece is what is asked for at a time.
 	readAheadPiece = 4 << 20
 	// readAheadFrom is the size of a load from which it pays: below it the kernel's own read-ahead is enough.
@@ -79,9 +81,18 @@ func (r *readAhead) run() {
 	}
 }
 
+// leads reports whether so much was asked for that the copying has to come first.
+func (r *readAhead) leads(asked int64) bool {
+	copied := r.copied.Load()
+	if copied == 0 {
+		return asked >= readAheadHead
+	}
+	return asked-copied >= readAheadLead
+}
+
 // wait returns when the lead over the copying allows for more, or false after stop.
 func (r *readAhead) wait(asked int64) bool {
-	for asked-r.copied.Load() >= readAheadLead {
+	for r.leads(asked) {
 		select {
 		case <-r.moved:
 		case <-r.stopped:

@@ -115,6 +115,19 @@ func (s *selection) recordTies() {
 	}
 }
 
+// extents are the parts of the files that are copied as they are, in the order in which they are, where all of them go
+// to one slab. Where in that is not known yet.
+func (s *selection) extents(files []*safetensors.File) (all []extent) {
+	for i, t := range s.from {
+		if t.DType == s.specs[i].DType {
+			// In the slab tensors have gaps between them that there are not in the file; for what is read it makes no difference.
+			src := files[t.File].Header.DataOffset + t.Begin
+			all = appendExtent(all, extent{file: t.File, src: src, dst: src, bytes: t.Bytes()})
+		}
+	}
+	return all
+}
+
 // fill reads the tensors into the state dict that was made for them.
 func (s *selection) fill(ctx context.Context, sd *StateDict, c *copier) error {
 	extents, storages := map[*tensor.Storage][]extent{}, sd.Storages()
