@@ -31,20 +31,34 @@ type AcquireOptions struct {
 	// computed from the tensors after they were mapped, whose bytes are all read for it. The zero digest stands for
 	// any.
 	Digest module.Digest
+	// OwnerDigest compares Digest with what the owner has computed of the version, where that was asked for when it was
+	// published ([PublishOptions]): it waits for that, and no byte is read here. It is for who trusts the owner with the
+	// bytes as with the digest. A version of which the owner computes none is read here.
+	OwnerDigest bool
 	// Compatibility is what [module.StateDict.Compatibility] has to be of the version; another one is
 	// [module.ErrIncompatible]. Empty stands for any.
 	Compatibility string
 }
 
 // check compares what was attached with what was asked for.
-func (o *AcquireOptions) check(ctx context.Context, sd *module.StateDict) error {
+func (c *Client) check(ctx context.Context, h *Handle, o *AcquireOptions) error {
+	sd := h.StateDict()
 	if got := sd.Compatibility(); o.Compatibility != "" && got != o.Compatibility {
 		return fmt.Errorf("%w: its key is %s, not %s", module.ErrIncompatible, status.Shown(got), status.Shown(o.Compatibility))
 	}
-	if o.Digest != (module.Digest{}) {
-		return module.Verify(ctx, sd, o.Digest)
+	if o.Digest == (module.Digest{}) {
+		return nil
 	}
-	return nil
+	if o.OwnerDigest {
+		got, err := c.digested(ctx, h.Name(), h.Version())
+		switch {
+		case err == nil && [len(o.Digest)]byte(got.Whole) != o.Digest:
+			return fmt.Errorf("%w: their digest is %x, not %v", module.ErrDigest, got.Whole, o.Digest)
+		case !errors.Is(err, status.ErrNotFound) && !errors.Is(err, errors.ErrUnsupported):
+			return err
+		}
+	}
+	return module.Verify(ctx, sd, o.Digest)
 }
 
 // AcquireWith is [Client.Acquire] with options.
@@ -54,7 +68,7 @@ func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptio
 		h, err = c.acquirePublished(ctx, name, opts.Version, err)
 	}
 	if err == nil {
-		if err = opts.check(ctx, h.StateDict()); err != nil {
+		if err = c.check(ctx, h, &opts); err != nil {
 			err = errors.Join(fmt.Errorf("version %d: %w", h.Version(), err), h.Close())
 		}
 	}

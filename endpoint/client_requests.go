@@ -74,14 +74,19 @@ func (c *Client) Publish(ctx context.Context, name string, sd *module.StateDict)
 
 // PublishWith is Publish with options.
 func (c *Client) PublishWith(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
-	version, err := c.publish(ctx, name, sd, opts.Source)
+	version, err := c.publish(ctx, name, sd, opts)
 	if err != nil {
 		return 0, fmt.Errorf("publish %s: %w", status.Shown(name), err)
 	}
 	return version, nil
 }
 
-func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict, source string) (uint64, error) {
+func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
+	if opts.Digests {
+		if err := c.knowsDigests(ctx); err != nil {
+			return 0, err
+		}
+	}
 	if err := module.Freeze(sd); err != nil {
 		return 0, status.Unshareable(err)
 	}
@@ -92,7 +97,7 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 	defer out.Close()
 	ask := link.Request{
 		Op:    message.OpPublish,
-		Body:  message.Publish{Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: source},
+		Body:  message.Publish{Name: name, Manifest: *out.Columns, Handles: out.Handles, Source: opts.Source, Digests: opts.Digests},
 		Files: out.Files, Storages: out.Storages,
 	}
 	var done message.Published

@@ -15,7 +15,7 @@ import (
 
 // features are the optional parts of the protocol that this package has, on connections with these limits.
 func features(l wire.Limits) []string {
-	list := []string{message.FeatureKeep, message.FeaturePool, message.FeatureOffer}
+	list := []string{message.FeatureKeep, message.FeaturePool, message.FeatureOffer, message.FeatureDigests}
 	if l.Rings() {
 		list = append(list, message.FeatureRing)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -45,7 +46,23 @@ type VersionInfo struct {
 	// left off.
 	Holders  []Holder `json:"holders"`
 	Sessions int      `json:"sessions"`
+	// DigestState says how the digests stand that the owner computes of it ([PublishOptions]), and Digest is that of the
+	// whole where they are computed.
+	DigestState DigestState    `json:"digest_state,omitempty"`
+	Digest      *module.Digest `json:"digest,omitempty"`
 }
+
+// DigestState says how the digests stand that an owner computes of a version; it is empty where the owner computes none.
+type DigestState string
+
+const (
+	// DigestPending are digests that are not computed yet.
+	DigestPending DigestState = "pending"
+	// DigestComputed are digests that the owner has computed.
+	DigestComputed DigestState = "computed"
+	// DigestFailed are digests that could not be computed: [Client.Digests] has the reason.
+	DigestFailed DigestState = "failed"
+)
 
 // Process is a process as the kernel told it to the owner.
 type Process struct {
@@ -113,6 +130,10 @@ func decodeInfo(in message.ModelInfo) ModelInfo {
 				Process: Process{PID: h.PID, UID: h.UID, Label: h.Label},
 				Session: h.Session, Leases: int(h.Leases), Since: time.Unix(0, h.Since),
 			})
+		}
+		version.DigestState = DigestState(v.DigestState.String())
+		if len(v.Digest) == len(module.Digest{}) {
+			version.Digest = (*module.Digest)(v.Digest)
 		}
 		version.Sessions = max(len(version.Holders), int(min(v.Sessions, math.MaxInt32)))
 		out.Versions = append(out.Versions, version)

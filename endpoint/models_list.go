@@ -11,7 +11,7 @@ const (
 	// pageBytes is how large an answer that lists versions becomes at most, whatever a frame may have.
 	pageBytes = 4 << 20
 	// What a version and a holder have beside their texts, at most.
-	versionBytes, modelHolderBytes = 192, 64
+	versionBytes, modelHolderBytes = 240, 64
 )
 
 // pageRoom is how many bytes an answer that lists versions may have.
@@ -61,12 +61,16 @@ func listModels(s *Server, in message.List) message.Listed {
 		out.Models[n-1].Versions = append(out.Models[n-1].Versions, v)
 		return true
 	})
+	for _, m := range out.Models {
+		s.digests.describe(m.Name, m.Versions)
+	}
 	return out
 }
 
 // fitInfo is what is told of one name, as much as an answer has room for.
 func fitInfo(s *Server, info catalog.Info) message.ModelInfo {
 	out := encodeInfo(info)
+	s.digests.describe(out.Name, out.Versions)
 	room := pageRoom(s)
 	left := room
 	for i := range out.Versions {

@@ -143,6 +143,7 @@ func init() { // not in the declaration: the operations lead back to the session
 		message.OpInfo:     {call: doInfo},
 		message.OpWatch:    {call: doWatch},
 		message.OpUnwatch:  {call: doUnwatch},
+		message.OpDigests:  {call: doDigests, long: true},
 
 		message.OpCall:               {call: doCall, long: true, files: true},
 		message.OpEndpoints:          {call: doEndpoints},
@@ -258,7 +259,7 @@ func doPublish(ctx context.Context, r request) (reply, error) {
 		return reply{}, err
 	}
 	origin := catalog.Origin{Source: in.Source, Publisher: r.session.holder()}
-	version, err := s.versions.publish(ctx, publication{name: in.Name, sd: sd, origin: origin, charge: &c})
+	version, err := s.versions.publish(ctx, publication{name: in.Name, sd: sd, origin: origin, charge: &c, digests: in.Digests})
 	if err != nil {
 		return reply{}, status.Absent(err)
 	}

@@ -47,6 +47,7 @@ type command struct {
 	Wait    bool     `json:"wait,omitempty"`
 	Millis  int64    `json:"millis,omitempty"`
 	UIDs    []uint32 `json:"uids,omitempty"`
+	Digests bool     `json:"digests,omitempty"`
 }
 
 // answer is what a child says.

@@ -71,6 +71,9 @@ type charge struct {
 // speak of.
 func newCharge(session uint64, in *message.Publish, files *wire.Files) (charge, error) {
 	c := charge{session: session, usage: usage{versions: 1, storages: len(in.Handles), manifests: ManifestCost(&in.Manifest)}}
+	if in.Digests {
+		c.manifests += int64(digestCost * in.Manifest.Len())
+	}
 	for _, h := range in.Handles {
 		n := max(h.Bytes, uint64(files.Size(int(h.File))))
 		if n > math.MaxInt64-uint64(c.bytes) {
@@ -85,6 +88,7 @@ func newCharge(session uint64, in *message.Publish, files *wire.Files) (charge, 
 // entry, and the rest.
 const (
 	tensorCost   = 320
+	digestCost   = 128 // where the owner computes them
 	metadataCost = 128
 	manifestCost = 4096
 )

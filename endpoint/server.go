@@ -131,6 +131,7 @@ func newOwner(opts ServerOptions) (*Server, error) {
 		},
 	})
 	s.offers = newOffers(s)
+	s.digests.log = s.log
 	s.versions.log, s.versions.frame, s.versions.names = s.log, s.opts.Limits.Wire, &s.engine.Names
 	s.catalog = catalog.New(catalog.Options{Retain: opts.Retain, Freed: s.freed})
 	s.nextID = 1
@@ -301,6 +302,7 @@ func (s *Server) isClosing() bool {
 // context is given back when it does. Memory that clients have attached stays theirs.
 func (s *Server) Shutdown(ctx context.Context) error {
 	sessions := s.beginClose()
+	s.digests.close() // nobody is made to wait for them
 	for _, ses := range sessions {
 		if !ses.own { // this process may watch its tasks end
 			ses.goodbyeWorker(ctx)
@@ -330,6 +332,7 @@ func (s *Server) close(grace time.Duration) error {
 		ses.cancel(status.ErrServerClosing)
 		ses.cut()
 	}
+	s.digests.close()
 	for _, remove := range s.reclaims {
 		remove()
 	}
@@ -343,6 +346,7 @@ func (s *Server) close(grace time.Duration) error {
 		s.log.Warn("functions of endpoints go on after the server has closed", "socket", s.opts.Socket)
 	}
 	s.own.serverClosed()
+	s.digests.work.Wait()
 	return s.catalog.Close()
 }
 

@@ -27,6 +27,12 @@ func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict)
 type PublishOptions struct {
 	// Source is where the tensors come from, usually a file, shown to people. What is beyond 1 KiB is cut off.
 	Source string
+	// Digests has the owner compute the digest of each tensor and of the whole, in the background: the version is
+	// published at once, [Client.Digests] waits for them, and [VersionInfo] says how they stand. The owner computes those
+	// of one version at a time, on one processor, and stops when the version goes; it reads the bytes itself, whatever
+	// [module.AddDigests] has put into the state dict. An owner that cannot is errors.ErrUnsupported, and nothing is
+	// published.
+	Digests bool
 }
 
 // PublishWith is Publish with options.
@@ -35,7 +41,7 @@ func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateD
 	if sd == nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: there is no state dict", status.ErrInvalid)}
 	}
-	version, err := s.versions.publish(ctx, publication{name: name, sd: sd.Clone(), origin: catalog.Origin{Source: opts.Source, Publisher: self}})
+	version, err := s.versions.publish(ctx, publication{name: name, sd: sd.Clone(), origin: catalog.Origin{Source: opts.Source, Publisher: self}, digests: opts.Digests})
 	if err != nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}
 	}
@@ -72,7 +78,9 @@ func (s *Server) List(ctx context.Context) ([]ModelInfo, error) {
 // listAll is the answer to a list request.
 func listAll(s *Server) (out message.Listed) {
 	for _, info := range s.catalog.List() {
-		out.Models = append(out.Models, encodeInfo(info))
+		m := encodeInfo(info)
+		s.digests.describe(m.Name, m.Versions)
+		out.Models = append(out.Models, m)
 	}
 	out.Loading = s.loads.list()
 	return out

@@ -28,6 +28,7 @@ type versions struct {
 	exports exports
 	quotas  quotas
 	loads   loads
+	digests digester
 }
 
 // publication is a state dict that is to become a version.
@@ -36,6 +37,8 @@ type publication struct {
 	sd     *module.StateDict
 	origin catalog.Origin
 	charge *charge // of a client; nil for what the server's own process publishes
+	// digests asks for the digests of the version.
+	digests bool
 }
 
 // publish makes a state dict, which it takes, also when it fails, the next version of a name. On failure what was done
@@ -74,11 +77,15 @@ func (v *versions) publish(ctx context.Context, p publication) (version uint64, 
 		return 0, err
 	}
 	v.exports.put(sd, out) // before the catalog has it: the first reader may come at once
+	if p.digests {
+		v.digests.add(sd)
+	}
 	p.origin.Source = shortText(p.origin.Source, limits.SourceBytes)
 	undo = []func() error{func() error { v.forget(sd); return nil }} // the catalog closes sd
 	if version, err = v.catalog.Publish(p.name, sd, p.origin); err != nil {
 		return 0, err
 	}
+	v.digests.published(sd, p.name, version)
 	v.loads.published(p.name)
 	v.log.Info("published", "name", p.name, "version", version, "tensors", sd.Len(), "source", p.origin.Source)
 	return version, nil
@@ -131,6 +138,7 @@ func (v *versions) freed(name string, version uint64, sd *module.StateDict, err 
 
 // forget drops what is kept of a state dict that the catalog does not have any more.
 func (v *versions) forget(sd *module.StateDict) {
+	v.digests.drop(sd)
 	if out := v.exports.take(sd); out != nil {
 		v.closeExport(out)
 	}

@@ -156,7 +156,7 @@ func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
 	case "offer":
 		var sd *module.StateDict
 		if sd, err = synthetic(w.dev, do); err == nil {
-			a.Version, err = w.client.Publish(ctx, do.Name, sd)
+			a.Version, err = w.client.PublishWith(ctx, do.Name, sd, endpoint.PublishOptions{Digests: do.Digests})
 			sd.Close()
 		}
 	case "draft":

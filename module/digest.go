@@ -21,6 +21,15 @@ type Digest [sha256.Size]byte
 // String is the digest in hexadecimal.
 func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 
+// MarshalText is the digest in hexadecimal.
+func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText is [ParseDigest].
+func (d *Digest) UnmarshalText(text []byte) (err error) {
+	*d, err = ParseDigest(string(text))
+	return err
+}
+
 // TensorDigest computes the digest of one tensor, whatever its strides and device. It borrows t.
 func TensorDigest(ctx context.Context, t *tensor.Tensor) (Digest, error) {
 	h := sha256.New()

@@ -32,6 +32,7 @@ TYPES = {
     "task-event-kind": "U8",
     "offer-event-kind": "U8",
     "load-state": "U8",
+    "digest-state": "U8",
     "-1 / uint31": "File",
     "{ * tstr => tstr }": "dict[str, str]",
 }

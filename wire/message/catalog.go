@@ -58,6 +58,9 @@ type Publish struct {
 	Handles []Handle `cbor:"3,keyasint"`
 	// Source says where the tensors come from, for people; it may be empty.
 	Source string `cbor:"4,keyasint,omitempty"`
+	// Digests asks the server to compute the digests of the version when it is published, where [FeatureDigests] was
+	// agreed. [OpDigests] waits for them.
+	Digests bool `cbor:"5,keyasint,omitempty"`
 }
 
 // Published answers a [Publish].
@@ -195,6 +198,10 @@ type VersionInfo struct {
 	Sessions uint64 `cbor:"9,keyasint,omitempty"`
 	// Withdrawn tells that new readers are refused, for its name was withdrawn since. The name may have newer versions.
 	Withdrawn bool `cbor:"10,keyasint,omitempty"`
+	// DigestState says how the digests stand that the server computes of it; 0 where it computes none.
+	DigestState DigestState `cbor:"11,keyasint,omitempty"`
+	// Digest is the digest of the whole, 32 bytes, where they are computed.
+	Digest []byte `cbor:"12,keyasint,omitempty"`
 }
 
 // Origin is the session that published a version.

@@ -49,7 +49,7 @@ var eventsOf = map[Op]string{
 var (
 	mapRule      = regexp.MustCompile(`(?ms)^([a-z0-9-]+) = \{\n(.*?)^\}`)
 	fieldLine    = regexp.MustCompile(`(?m)^  (\? )?(\d+): (.*),\s*; ([a-z0-9-]+)$`)
-	numberLine   = regexp.MustCompile(`(?m)^(op|code|event|task-event|offer-event|load)-([a-z-]+) = (\d+)$`)
+	numberLine   = regexp.MustCompile(`(?m)^(op|code|event|task-event|offer-event|load|digest)-([a-z-]+) = (\d+)$`)
 	operationRow = regexp.MustCompile(`(?m)^\| (\d+) \| ([a-z ]+) \|([a-z -]*)\|([a-z, -]*)\|[^|]*\|$`)
 )
 

@@ -1,6 +1,7 @@
 package message
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"os"
@@ -70,6 +71,7 @@ func samples() []sample {
 	ping, _ := Marshal(Ping{Timestamp: 123456789})
 	data, _ := Marshal(map[string]int{"limit": 4096})
 	least, _ := Marshal(Call{Endpoint: "load"})
+	digest := bytes.Repeat([]byte{0xd1}, 32)
 	return append([]sample{
 		{"hello", wire.KindHello, 0, 0, &Hello{Protocol: 1, Oldest: 1, Features: []string{"cuda-fd", "watch"}, Server: "8c1f", Version: "0.1.0",
 			PID: 4242, Devices: []DeviceInfo{{UUID: uuid(0x10), Type: 1, Name: "host"}, device}, Label: "owner"}},
@@ -104,6 +106,12 @@ func samples() []sample {
 		{"watching", wire.KindResponse, OpWatch, 0, &Watching{}},
 		{"unwatch", wire.KindRequest, OpUnwatch, 0, &Unwatch{Watch: 5}},
 		{"unwatched", wire.KindResponse, OpUnwatch, 0, &Unwatched{}},
+		{"publish-digests", wire.KindRequest, OpPublish, 1, &Publish{Name: "llama", Manifest: manifest, Handles: handles, Digests: true}},
+		{"info-result-digests", wire.KindResponse, OpInfo, 0, &InfoResult{Model: ModelInfo{Name: "m", Versions: []VersionInfo{
+			{Version: 2, Current: true, DigestState: DigestPending}, {Version: 1, DigestState: DigestComputed, Digest: digest},
+		}}}},
+		{"digests", wire.KindRequest, OpDigests, 0, &Digests{Name: "llama", Version: 17}},
+		{"digested", wire.KindResponse, OpDigests, 0, &Digested{Version: 17, Whole: digest, Tensors: make([]byte, 64)}},
 		{"event", wire.KindEvent, OpWatch, 0, &Event{Seq: 77, Kind: EventPublished, Name: "llama", Version: 18}},
 	}, append(callSamples(),
 		sample{"request-metadata", wire.KindRequest, OpCall, 0, &Request{Op: OpCall, Timeout: time.Second, Body: least, Metadata: Metadata{

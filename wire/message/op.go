@@ -27,6 +27,9 @@ const (
 	OpWatch Op = 8
 	// OpUnwatch ends a watch: [Unwatch], [Unwatched].
 	OpUnwatch Op = 9
+	// OpDigests answers when the server has computed the digests of a version, where [FeatureDigests] was agreed:
+	// [Digests], [Digested].
+	OpDigests Op = 10
 
 	// OpCall calls an endpoint: [Call], [Returned].
 	OpCall Op = 32
@@ -87,7 +90,7 @@ const (
 
 var opNames = [...]string{
 	OpPing: "ping", OpAcquire: "acquire", OpRelease: "release", OpPublish: "publish", OpWithdraw: "withdraw",
-	OpList: "list", OpInfo: "info", OpWatch: "watch", OpUnwatch: "unwatch",
+	OpList: "list", OpInfo: "info", OpWatch: "watch", OpUnwatch: "unwatch", OpDigests: "digests",
 	OpCall: "call", OpEndpoints: "endpoints", OpServerInfo: "server info", OpReturnSlabs: "return slabs", OpOffer: "offer", OpAnswer: "answer",
 	OpSubmit: "submit", OpTask: "task", OpTaskWait: "wait for task", OpTaskResult: "task result", OpTaskCancel: "cancel task",
 	OpTasks: "tasks", OpTaskWatch: "watch tasks", OpInvalidateCall: "invalidate call", OpInvalidateEndpoint: "invalidate endpoint",

@@ -30,7 +30,9 @@ type Link struct {
 	Known transfer.Known
 	// Offers: the owner takes offers of endpoints.
 	Offers bool
-	pools  bool // the owner uses memory of results again
+	// Digests: the owner computes digests of what is published.
+	Digests bool
+	pools   bool // the owner uses memory of results again
 
 	// Slabs are those of the owner's results that are mapped here.
 	Slabs transfer.SlabMappings
@@ -55,6 +57,7 @@ func Handshake(ctx context.Context, conn *wire.Conn, hello message.Hello) (*Link
 	l := makeLink(conn, agreed.Peer)
 	l.Keeps = agreed.Has(message.FeatureKeep)
 	l.Offers = agreed.Has(message.FeatureOffer)
+	l.Digests = agreed.Has(message.FeatureDigests)
 	if agreed.Has(message.FeaturePool) {
 		l.pools = true
 		l.Slabs.Allow(func() { l.returnSlabs(l.Slabs.Back()) })
@@ -166,6 +169,7 @@ func asItem(event func(message.Event)) func(wire.Frame) error {
 // NewPipe is a link to a server of this process, whose hello has come. It takes conn. The caller starts read.
 func NewPipe(conn *inproc.Pipe, server message.Hello) *Link {
 	l := makeLink(conn, server)
+	l.Digests = true
 	l.Receiver = inproc.NewReceiver(conn, l.dispatch)
 	return l
 }

@@ -1,0 +1,83 @@
+package endpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// VersionDigests are the digests that an owner has computed of a version.
+type VersionDigests struct {
+	// Version is the version.
+	Version uint64
+	// Whole is what [module.StateDictDigest] is of it.
+	Whole module.Digest
+	// Tensors are the digests of the tensors by name, as [module.Digests] computes them.
+	Tensors map[string]module.Digest
+}
+
+// Digests are those that the owner computes of a version, 0 for the newest, because that was asked for when it was
+// published ([PublishOptions]). It waits until they are computed, and keeps the version from nothing meanwhile. Errors:
+// [ErrNotFound] for a version that is not there, that goes meanwhile, or of which no digests were asked for;
+// [errors.ErrUnsupported] for an owner that computes none; the cause of ctx.
+func (c *Client) Digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
+	got, err := c.digests(ctx, name, version)
+	if err != nil {
+		err = &catalog.NameError{Op: "digests of", Name: message.CutText(name, status.MaxShown), Version: version, Err: err}
+	}
+	return got, err
+}
+
+func (c *Client) digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
+	got, err := c.digested(ctx, name, version)
+	if err != nil {
+		return VersionDigests{}, err
+	}
+	m, err := c.Manifest(ctx, name, got.Version)
+	if err != nil {
+		return VersionDigests{}, err
+	}
+	const size = len(module.Digest{})
+	if len(got.Tensors) != size*len(m.Tensors) {
+		return VersionDigests{}, fmt.Errorf("%w: answer: digests of %d bytes for %d tensors", status.ErrProtocol, len(got.Tensors), len(m.Tensors))
+	}
+	out := VersionDigests{Version: got.Version, Whole: module.Digest(got.Whole), Tensors: make(map[string]module.Digest, len(m.Tensors))}
+	for i := range m.Tensors {
+		out.Tensors[m.Tensors[i].Name] = module.Digest(got.Tensors[i*size:])
+	}
+	return out, nil
+}
+
+// digested waits for the digests of a version as they cross.
+func (c *Client) digested(ctx context.Context, name string, version uint64) (got message.Digested, err error) {
+	if err := c.knowsDigests(ctx); err != nil {
+		return got, err
+	}
+	if err := c.request(ctx, link.Request{Op: message.OpDigests, Body: message.Digests{Name: name, Version: version}}, &got); err != nil {
+		return got, err
+	}
+	if len(got.Whole) != len(module.Digest{}) || version != 0 && got.Version != version {
+		return got, fmt.Errorf("%w: answer: the digest of version %d has %d bytes", status.ErrProtocol, got.Version, len(got.Whole))
+	}
+	return got, nil
+}
+
+// knowsDigests fails where the owner computes no digests.
+func (c *Client) knowsDigests(ctx context.Context) error {
+	l, err := c.connected(ctx)
+	if err == nil && !l.Digests {
+		err = fmt.Errorf("%w: the owner is of a version that computes no digests", errors.ErrUnsupported)
+	}
+	return err
+}
+
+// Digests are those that the server computes of a version, as [Client.Digests] has them.
+func (s *Server) Digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
+	return s.own.Digests(ctx, name, version)
+}

@@ -1,0 +1,226 @@
+package endpoint_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// digestOwner is an owner of this process whose digests are held, and a client over its socket.
+func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, release func()) {
+	t.Helper()
+	dev = testDevice(t)
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Devices: driversOf(dev), Logger: discard()})
+	require.NoError(t, err)
+	t.Cleanup(func() { s.Close() })
+	go s.Serve(context.Background())
+	c, err = endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: true, Logger: discard()})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return s, c, dev, endpoint.HoldDigests(s)
+}
+
+// publishDigested publishes the model of a seed, whose digests it returns.
+func publishDigested(t *testing.T, c *endpoint.Client, dev driver.Device, seed uint64) (whole module.Digest, each map[string]module.Digest) {
+	t.Helper()
+	sd, err := synthetic(dev, command{Seed: seed})
+	require.NoError(t, err)
+	defer sd.Close()
+	each, err = module.Digests(t.Context(), sd, 1)
+	require.NoError(t, err)
+	whole, err = module.StateDictDigest(t.Context(), sd, 1)
+	require.NoError(t, err)
+	_, err = c.PublishWith(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
+	require.NoError(t, err)
+	return whole, each
+}
+
+// later is what a call returns that is made on a goroutine of its own.
+func later[T any](f func() (T, error)) func() (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		v, err := f()
+		got <- result{v, err}
+	}()
+	return func() (T, error) {
+		select {
+		case r := <-got:
+			return r.v, r.err
+		case <-time.After(waitLimit):
+			return *new(T), errors.New("it still waits")
+		}
+	}
+}
+
+// TestDigestsInTheBackground publishes a version whose digests come later.
+func TestDigestsInTheBackground(t *testing.T) {
+	drivertest.Leaks(t)
+	s, c, dev, release := digestOwner(t)
+	ctx := t.Context()
+	whole, each := publishDigested(t, c, dev, 1)
+	version := func() endpoint.VersionInfo {
+		info, err := c.Info(ctx, "m")
+		require.NoError(t, err)
+		list, err := c.List(ctx)
+		require.NoError(t, err)
+		require.Equal(t, info.Versions[0].DigestState, list[0].Versions[0].DigestState)
+		require.Equal(t, info.Versions[0].DigestState, listOf(s)[0].Versions[0].DigestState)
+		return info.Versions[0]
+	}
+	require.Equal(t, endpoint.DigestPending, version().DigestState, "it is published before they are computed")
+	require.Nil(t, version().Digest)
+	h, err := c.Acquire(ctx, "m")
+	require.NoError(t, err, "nobody waits for digests who does not ask for them")
+	require.NoError(t, h.Close())
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	_, err = c.Digests(short, "m", 0)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+
+	asked := later(func() (endpoint.VersionDigests, error) { return c.Digests(ctx, "m", 0) })
+	here := later(func() (endpoint.VersionDigests, error) { return s.Digests(ctx, "m", 1) })
+	expected := later(func() (*endpoint.Handle, error) {
+		return c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Digest: whole, OwnerDigest: true})
+	})
+	refused := later(func() (*endpoint.Handle, error) {
+		return c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Digest: module.Digest{1}, OwnerDigest: true})
+	})
+	release()
+	want := endpoint.VersionDigests{Version: 1, Whole: whole, Tensors: each}
+	got, err := asked()
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	got, err = here()
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	h, err = expected()
+	require.NoError(t, err)
+	require.NoError(t, h.Close())
+	_, err = refused()
+	require.ErrorIs(t, err, module.ErrDigest)
+	eventually(t, waitLimit, "the handle of what was refused is closed", func() bool { return c.Stats().Handles == 0 })
+	require.Equal(t, endpoint.DigestComputed, version().DigestState)
+	require.Equal(t, &whole, version().Digest)
+	text, err := json.Marshal(version())
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"digest":"`+whole.String()+`"`)
+
+	sd, err := synthetic(dev, command{Seed: 2})
+	require.NoError(t, err)
+	publishOn(t, s, "m", sd)
+	_, err = c.Digests(ctx, "m", 2)
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+	require.ErrorContains(t, err, "not asked for")
+	require.Empty(t, version().DigestState)
+	second, err := synthetic(dev, command{Seed: 2})
+	require.NoError(t, err)
+	defer second.Close()
+	whole, err = module.StateDictDigest(ctx, second, 1)
+	require.NoError(t, err)
+	h, err = c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Digest: whole, OwnerDigest: true})
+	require.NoError(t, err, "what the owner does not compute is computed here")
+	require.NoError(t, h.Close())
+	_, err = c.AcquireWith(ctx, "m", endpoint.AcquireOptions{Digest: module.Digest{1}, OwnerDigest: true})
+	require.ErrorIs(t, err, module.ErrDigest)
+}
+
+// TestDigestsOfVersionsThatGo ends versions and owners while digests are waited for.
+func TestDigestsOfVersionsThatGo(t *testing.T) {
+	for name, end := range map[string]struct {
+		how  func(t *testing.T, s *endpoint.Server, c *endpoint.Client, dev driver.Device)
+		want error
+	}{
+		"withdrawn": {func(t *testing.T, _ *endpoint.Server, c *endpoint.Client, _ driver.Device) {
+			require.NoError(t, c.Withdraw(t.Context(), "m"))
+		}, endpoint.ErrNotFound},
+		"superseded": {func(t *testing.T, _ *endpoint.Server, c *endpoint.Client, dev driver.Device) {
+			publishDigested(t, c, dev, 2)
+		}, endpoint.ErrNotFound},
+		"owner closed": {func(t *testing.T, s *endpoint.Server, _ *endpoint.Client, _ driver.Device) {
+			require.NoError(t, s.Close())
+		}, endpoint.ErrUnavailable},
+		"owner shut down": {func(t *testing.T, s *endpoint.Server, _ *endpoint.Client, _ driver.Device) {
+			require.NoError(t, s.Shutdown(t.Context()))
+		}, endpoint.ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			drivertest.Leaks(t)
+			s, c, dev, release := digestOwner(t)
+			publishDigested(t, c, dev, 1)
+			asked := later(func() (endpoint.VersionDigests, error) { return c.Digests(t.Context(), "m", 1) })
+			eventually(t, waitLimit, "the request is in flight", func() bool {
+				info, err := s.ServerInfo(t.Context())
+				require.NoError(t, err)
+				return slices.ContainsFunc(info.Sessions, func(s endpoint.SessionInfo) bool { return !s.Self && s.Requests > 0 })
+			})
+			end.how(t, s, c, dev)
+			_, err := asked()
+			require.ErrorIs(t, err, end.want)
+			release()
+		})
+	}
+	t.Run("while they are computed", func(t *testing.T) {
+		drivertest.Leaks(t)
+		s, c, dev, release := digestOwner(t)
+		publishDigested(t, c, dev, 1)
+		require.ErrorIs(t, endpoint.DropWhileComputing(s), endpoint.ErrNotFound)
+		release()
+	})
+}
+
+// TestDigestsOutliveTheirPublisher kills the process that published.
+func TestDigestsOutliveTheirPublisher(t *testing.T) {
+	drivertest.Leaks(t)
+	o, socket := owner(t)
+	before := o.must(command{Do: "count"})
+	publisher := client(t, socket)
+	publisher.must(command{Do: "offer", Name: "m", Seed: 5, Bytes: 8 << 20, Digests: true})
+	publisher.kill()
+	dev := testDevice(t)
+	sd, err := synthetic(dev, command{Seed: 5, Bytes: 8 << 20})
+	require.NoError(t, err)
+	defer sd.Close()
+	whole, err := module.StateDictDigest(t.Context(), sd, 1)
+	require.NoError(t, err)
+	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev)})
+	require.NoError(t, err)
+	defer c.Close()
+	got, err := c.Digests(t.Context(), "m", 0)
+	require.NoError(t, err)
+	require.Equal(t, whole, got.Whole)
+	require.NoError(t, c.Withdraw(t.Context(), "m"))
+	_, err = c.Digests(t.Context(), "m", 1)
+	require.ErrorIs(t, err, endpoint.ErrNotFound)
+	require.NoError(t, c.Close())
+	eventually(t, waitLimit, "the owner has nothing of it any more", func() bool {
+		now := o.must(command{Do: "count"})
+		return now.Threads <= before.Threads && now.Maps <= before.Maps && now.Files <= before.Files
+	})
+}
+
+// TestDigestsOfAnOwnerThatComputesNone asks one of an older version.
+func TestDigestsOfAnOwnerThatComputesNone(t *testing.T) {
+	o := newFakeOwner(t)
+	c, _ := o.connected("one")
+	_, err := c.Digests(t.Context(), "m", 0)
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	sd, err := synthetic(testDevice(t), command{Seed: 1})
+	require.NoError(t, err)
+	defer sd.Close()
+	_, err = c.PublishWith(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+}

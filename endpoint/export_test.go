@@ -1,0 +1,28 @@
+package endpoint
+
+// HoldDigests keeps a server from computing digests until release is called.
+func HoldDigests(s *Server) (release func()) {
+	d := &s.digests
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.running {
+		panic("digests are being computed")
+	}
+	d.running = true
+	return func() { d.work.Go(d.run) }
+}
+
+// DropWhileComputing has the digests of a server's only version that has any computed when that has just gone. It
+// returns what came of them. The server's digests are held.
+func DropWhileComputing(s *Server) error {
+	d := &s.digests
+	d.mu.Lock()
+	j := d.queue[0]
+	d.queue, j.begun = nil, true
+	d.mu.Unlock()
+	for sd := range d.of {
+		d.drop(sd)
+	}
+	j.compute()
+	return j.err
+}
