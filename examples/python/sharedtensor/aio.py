@@ -124,15 +124,27 @@ class Client:
         source: str = "",
         metadata: Mapping[str, str] | None = None,
         digests: bool = False,
+        owner_digests: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Publishes a state dict as the next version of a name and returns that version."""
         return await self._run(
             lambda session: catalog.publish(
-                name, state_dict, session, self.sync._pool, source=source, metadata=metadata or {}, digests=digests
+                name,
+                state_dict,
+                session,
+                self.sync._pool,
+                source=source,
+                metadata=metadata or {},
+                digests=digests,
+                owner_digests=owner_digests,
             ),
             timeout,
         )
+
+    async def digest(self, name: str, version: int = 0, *, timeout: float | None = None) -> bytes:
+        """Waits for the digest of a version that its owner computes, and returns its 32 bytes."""
+        return await self._run(lambda session: operations.digests(name, version, session), timeout)
 
     async def withdraw(self, name: str) -> None:
         """Takes a name off the books."""

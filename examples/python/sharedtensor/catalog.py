@@ -16,7 +16,7 @@ from .lease import Lease, release_late
 from .memory import Mapping, Slab, SlabPool, import_memfd
 from .models import Model
 from .op import Op
-from .operations import Operation, mapped
+from .operations import Operation, mapped, require_digests
 from .session import Session
 
 
@@ -101,13 +101,16 @@ def publish(
     source: str,
     metadata: MappingABC[str, str],
     digests: bool,
+    owner_digests: bool,
 ) -> Operation[int]:
     """Lays the tensors out in one slab, copies them there, and hands it over. The result is the version."""
+    if owner_digests:
+        require_digests(session)
     described = layout.describe_all(state_dict)
     if any(d.device != "cpu" for d in described.values()):
         from .cuda import publish as publish_cuda
 
-        return publish_cuda(name, described, session, source=source, metadata=metadata)
+        return publish_cuda(name, described, session, source=source, metadata=metadata, owner_digests=owner_digests)
     device = device_of(session, op.HOST)
     plan = layout.plan(described)
     slab: Slab | None = pool.take(plan.nbytes)
@@ -120,7 +123,11 @@ def publish(
         storages = [messages.Storage(nbytes=slab.nbytes, device=device.uuid, type=op.HOST)]
         handle = messages.Handle(kind="memfd", device=device.uuid, nbytes=slab.nbytes, offset=0, file=0)
         body = messages.Publish(
-            name=name, manifest=manifest.pack(specs, storages, metadata), handles=[handle], source=source
+            name=name,
+            manifest=manifest.pack(specs, storages, metadata),
+            handles=[handle],
+            source=source,
+            digests=owner_digests,
         )
         fd = slab.share()
     except BaseException:

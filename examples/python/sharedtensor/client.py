@@ -263,6 +263,7 @@ class Client:
         source: str = "",
         metadata: Mapping[str, str] | None = None,
         digests: bool = False,
+        owner_digests: bool = False,
         timeout: float | None = None,
     ) -> int:
         """Publishes a state dict as the next version of a name and returns that version.
@@ -274,12 +275,28 @@ class Client:
         :param source: where it comes from, for people.
         :param metadata: texts that those who acquire it get along.
         :param digests: sends the SHA-256 of each tensor along: readers find it in `Model.spec(name).digest`.
+        :param owner_digests: has the owner compute digests itself, in the background; `digest` waits for them.
         """
         session = self._session()
         operation = catalog.publish(
-            name, state_dict, session, self._pool, source=source, metadata=metadata or {}, digests=digests
+            name,
+            state_dict,
+            session,
+            self._pool,
+            source=source,
+            metadata=metadata or {},
+            digests=digests,
+            owner_digests=owner_digests,
         )
         return self._run(operation, session=session, timeout=timeout)
+
+    def digest(self, name: str, version: int = 0, *, timeout: float | None = None) -> bytes:
+        """Waits for the digest of a version that its owner computes, and returns its 32 bytes.
+
+        Raises NotFoundError for a version that is not there, or was published without `owner_digests`.
+        """
+        session = self._session()
+        return self._run(operations.digests(name, version, session), session=session, timeout=timeout)
 
     def withdraw(self, name: str) -> None:
         """Takes a name off the books. Whoever has a version of it keeps that. Raises NotFoundError."""

@@ -337,7 +337,13 @@ def find_memory(d: Described) -> Memory:
 
 
 def publish(
-    name: str, described: dict[str, Described], session: Session, *, source: str, metadata: Mapping[str, str]
+    name: str,
+    described: dict[str, Described],
+    session: Session,
+    *,
+    source: str,
+    metadata: Mapping[str, str],
+    owner_digests: bool,
 ) -> Operation[int]:
     """Hands over a state dict of which tensors lie on GPUs: one slab for each device, filled by copies on that
     device."""
@@ -364,7 +370,7 @@ def publish(
     except BaseException:
         close_all(files)
         raise
-    body = messages.Publish(name=name, manifest=packed, handles=handles, source=source)
+    body = messages.Publish(name=name, manifest=packed, handles=handles, source=source, digests=owner_digests)
     return Operation(
         Op.PUBLISH, body, lambda frame, _: messages.Published.decode(frame.body).version, files=files, done=kept.clear
     )

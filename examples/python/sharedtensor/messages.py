@@ -80,6 +80,19 @@ class DeviceInfo(Message):
 
 
 @dataclass(kw_only=True, slots=True)
+class Digested(Message):
+    version: U64
+    whole: bytes
+    tensors: bytes = b""
+
+
+@dataclass(kw_only=True, slots=True)
+class Digests(Message):
+    name: str
+    version: U64 = 0
+
+
+@dataclass(kw_only=True, slots=True)
 class EndpointInfo(Message):
     name: str
     task: bool = False
@@ -440,6 +453,7 @@ class Publish(Message):
     manifest: Manifest
     handles: list[Handle]
     source: str = ""
+    digests: bool = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -668,6 +682,8 @@ class VersionInfo(Message):
     devices: list[DeviceInfo] = field(default_factory=list)
     sessions: U64 = 0
     withdrawn: bool = False
+    digest_state: U8 = 0
+    digest: bytes = b""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -30,6 +30,7 @@ class Op(IntEnum):
     INFO = 7
     WATCH = 8
     UNWATCH = 9
+    DIGESTS = 10
     CALL = 32
     ENDPOINTS = 33
     SERVER_INFO = 34

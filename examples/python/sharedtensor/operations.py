@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from . import messages
-from .errors import Error
+from .errors import Error, UnsupportedError
 from .frames import Frame, close_all
 from .message import Message
 from .op import Op
@@ -96,6 +96,23 @@ def info(name: str, version: int, manifest: bool) -> Operation[messages.InfoResu
     return plain(Op.INFO, messages.Info(name=name, version=version, manifest=manifest), messages.InfoResult).named(
         f"inspect {name!r}"
     )
+
+
+DIGESTS = "digests"
+"""The feature of owners that compute digests of what is published."""
+
+
+def require_digests(session: Session) -> None:
+    """Raises UnsupportedError where the owner computes no digests."""
+    if DIGESTS not in session.hello.features:
+        raise UnsupportedError("this owner is of a version that computes no digests")
+
+
+def digests(name: str, version: int, session: Session) -> Operation[bytes]:
+    """Waits for the digests that the owner computes of a version; the result is that of the whole."""
+    require_digests(session)
+    body = messages.Digests(name=name, version=version)
+    return mapped(Op.DIGESTS, body, messages.Digested, lambda answer: answer.whole).named(f"digests of {name!r}")
 
 
 def invalidate(endpoint: str) -> Operation[int]:

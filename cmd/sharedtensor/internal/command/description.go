@@ -24,6 +24,9 @@ type description struct {
 	// PossibleTies are metadata entries that would be tied tensors in a file of Python's save_model, and were not taken
 	// for any.
 	PossibleTies []possibleTie `json:"possible_ties,omitempty"`
+	// DigestState says how the digests stand that the owner computes of the version, Digest is that of the whole.
+	DigestState endpoint.DigestState `json:"digest_state,omitempty"`
+	Digest      *module.Digest       `json:"digest,omitempty"`
 	// Loading is the next version, where the owner loads one or failed to.
 	Loading *endpoint.LoadInfo `json:"loading,omitempty"`
 }
@@ -109,6 +112,12 @@ func (d *description) print(w io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(w, "%s\ntensors  %d\nbytes    %s (%d bytes)\n", from, len(d.Tensors), term.FormatBytes(d.Bytes), d.Bytes)
+	switch {
+	case d.Digest != nil:
+		fmt.Fprintf(w, "digest   %v, computed by the owner\n", d.Digest)
+	case d.DigestState != "":
+		fmt.Fprintf(w, "digest   %s\n", d.DigestState)
+	}
 	for i, key := range slices.Sorted(maps.Keys(d.Metadata)) {
 		label := "metadata"
 		if i > 0 {

@@ -33,7 +33,8 @@ func newInspectCommand() *cobra.Command {
 		Long: `Show the tensors of a model: dtype, shape, bytes, and the name whose bytes a tied tensor shares. An argument that
 is a path on disk is read as a file, anything else is a name at the owner; --name asks the owner in any
 case. With --digest the SHA-256 of each tensor's bytes, row-major as in a file, is computed, so that a
-published model can be compared with the file it came from. Of a model that the owner is still loading it is shown how
+published model can be compared with the file it came from. A digest of the whole that the owner has computed by itself
+(publish --digests) is shown without that. Of a model that the owner is still loading it is shown how
 far it is.`,
 		Example: `  sharedtensor inspect llm
   sharedtensor inspect ./model.safetensors --digest
@@ -152,6 +153,11 @@ func describeName(c *cobra.Command, o inspectFlags, name string) (*description, 
 		d.Version, d.Loading = info.Current, info.Loading
 		if o.version != 0 {
 			d.Version = o.version
+		}
+		for _, v := range info.Versions {
+			if v.Version == d.Version {
+				d.DigestState, d.Digest = v.DigestState, v.Digest
+			}
 		}
 		m, err := client.Manifest(ctx, name, d.Version)
 		if err != nil {

@@ -18,6 +18,7 @@ type publishFlags struct {
 	owner      *cli.OwnerFlags
 	device     string
 	pythonTies bool
+	digests    bool
 }
 
 func newPublishCommand() *cobra.Command {
@@ -45,6 +46,7 @@ from then on. Readers of the version before stay on it.`,
 	o.owner = cli.AddOwnerFlags(c)
 	cli.DeviceFlag(c, &o.device)
 	pythonTiesFlag(c, &o.pythonTies)
+	c.Flags().BoolVar(&o.digests, "digests", false, "have the owner compute the SHA-256 of each tensor, in the background")
 	return c
 }
 
@@ -70,7 +72,7 @@ func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 	}
 	defer stop()
 	for _, m := range models {
-		version, err := publishOne(ctx, c, o.owner, client, dev, m)
+		version, err := publishOne(ctx, c, o, client, dev, m)
 		if err != nil {
 			return err
 		}
@@ -82,14 +84,14 @@ func publish(c *cobra.Command, o publishFlags, models []modelArg) (err error) {
 }
 
 // publishOne loads a model, hands it over, and unmaps it here.
-func publishOne(ctx context.Context, c *cobra.Command, o *cli.OwnerFlags, client *endpoint.Client, dev driver.Device, m modelArg) (uint64, error) {
+func publishOne(ctx context.Context, c *cobra.Command, o publishFlags, client *endpoint.Client, dev driver.Device, m modelArg) (uint64, error) {
 	sd, err := loadModel(ctx, dev, m, c.ErrOrStderr(), nil)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := o.Bounded(ctx)
+	ctx, cancel := o.owner.Bounded(ctx)
 	defer cancel()
-	version, err := client.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source()})
+	version, err := client.PublishWith(ctx, m.name, sd, endpoint.PublishOptions{Source: m.source(), Digests: o.digests})
 	return version, errors.Join(err, sd.Close())
 }
 
