@@ -12,15 +12,17 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Caller is what endpoints can be called through: a [Client], whose owner is another process, a [Server], which calls
-// its own endpoints over a connection within the process, or a [Node], which is one of the two. All three check, cache,
-// share and fail alike. It has no methods that a program's own type could not have: a test's stand-in embeds a Caller, nil
-// for one, and has those methods that it needs.
-type Caller interface {
+// Calls makes calls: what a program that only calls takes, and a test of it stands in for with two methods or with
+// endpointtest.Fake. [Call], [Stub], [Stream] and [CallManaged] do with it.
+type Calls interface {
 	// Call calls an endpoint and decodes its result into out. See [Client.Call].
 	Call(ctx context.Context, name string, in, out any) error
 	// Stream calls an endpoint whose results come one by one. See [Client.Stream].
 	Stream(ctx context.Context, name string, in any) iter.Seq2[func(out any) error, error]
+}
+
+// Tasks submits calls as tasks and sees to them.
+type Tasks interface {
 	// Submit starts a call as a task and returns at once.
 	Submit(ctx context.Context, name string, in any) (TaskInfo, error)
 	// Task describes a task.
@@ -37,6 +39,10 @@ type Caller interface {
 	Cancel(ctx context.Context, id string) (bool, error)
 	// Tasks lists tasks.
 	Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, error)
+}
+
+// Objects sees to managed objects and the references to them.
+type Objects interface {
 	// Release gives one reference to a managed object back.
 	Release(ctx context.Context, objectID string) (bool, error)
 	// ReleaseEach gives one reference to each of some managed objects back, and reports what became of each.
@@ -49,6 +55,15 @@ type Caller interface {
 	Destroy(ctx context.Context, objectID string) (ObjectInfo, error)
 	// EnsureLive describes a managed object of a certain server, or says why it is stale.
 	EnsureLive(ctx context.Context, objectID, serverID string) (ObjectInfo, error)
+}
+
+// Caller is all that can be done with endpoints through a [Client], whose owner is another process, a [Server], which
+// calls its own endpoints over a connection within the process, or a [Node], which is one of the two. All three check,
+// cache, share and fail alike. Functions take the part of it that they use: [Calls], [Tasks], [Objects].
+type Caller interface {
+	Calls
+	Tasks
+	Objects
 	// InvalidateCall drops the cached result of a call.
 	InvalidateCall(ctx context.Context, name string, in any) (bool, error)
 	// InvalidateEndpoint drops all cached results of an endpoint.
@@ -59,8 +74,9 @@ type Caller interface {
 	ServerInfo(ctx context.Context) (ServerInfo, error)
 }
 
-// holder is a Caller that has references to managed objects: all of this package. A stand-in of a test has none.
+// holder is what has references to managed objects: all of this package. A stand-in of a test has none.
 type holder interface {
+	Objects
 	keep(ctx context.Context, f fetch, out any) (*reference, error)
 }
 

@@ -15,9 +15,7 @@ import (
 )
 
 // standIn answers a program's calls in a test of the program, without an owner.
-type standIn struct {
-	endpoint.Caller // what the program does not use
-}
+type standIn struct{}
 
 func (standIn) Call(_ context.Context, name string, in, out any) error {
 	if name != "double" {
@@ -40,7 +38,7 @@ func (standIn) Stream(_ context.Context, _ string, in any) iter.Seq2[func(out an
 
 // TestCallersOfTheProgramsOwn stand in for a client wherever a Caller is taken.
 func TestCallersOfTheProgramsOwn(t *testing.T) {
-	var c endpoint.Caller = standIn{}
+	var c endpoint.Calls = standIn{}
 	got, err := endpoint.Stub[int, int](c, "double")(t.Context(), 21)
 	require.NoError(t, err)
 	require.Equal(t, 42, got)
@@ -51,6 +49,8 @@ func TestCallersOfTheProgramsOwn(t *testing.T) {
 	require.Equal(t, 4, ref.Value())
 	require.Empty(t, ref.ID())
 	require.NoError(t, ref.Err())
+	_, err = ref.Info(t.Context())
+	require.ErrorIs(t, err, endpoint.ErrInvalid)
 	require.NoError(t, ref.Close())
 	var items []int
 	for i, err := range endpoint.Stream[int](t.Context(), c, "count", 3) {

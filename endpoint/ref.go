@@ -2,10 +2,12 @@ package endpoint
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 // Ref is the managed result of a call, typed: the value, and one reference to the object at its server, which keeps the
@@ -24,20 +26,21 @@ import (
 //
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {
-	c     Caller
-	ref   *reference // nil where the result is no managed object
-	net   *leakGuard
-	value T
-	close sync.Once
+	objects Objects    // where the result is a managed object
+	ref     *reference // nil where the result is no managed object
+	net     *leakGuard
+	value   T
+	close   sync.Once
 }
 
 // CallManaged is [Call] of an endpoint with managed results, that also keeps the reference that comes with the result.
 // The caller closes the Ref. Where the endpoint is not managed, or returned nothing, there is no object: the Ref has no
 // id and is never stale. So it is where c is of the program's own type, such as a test's.
-func CallManaged[T any](ctx context.Context, c Caller, name string, in any) (*Ref[T], error) {
-	r := &Ref[T]{c: c}
+func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref[T], error) {
+	r := new(Ref[T])
 	var err error
 	if h, holds := c.(holder); holds {
+		r.objects = h
 		r.ref, err = h.keep(ctx, fetch{name: name, in: in}, &r.value)
 	} else {
 		err = c.Call(ctx, name, in, &r.value)
@@ -49,12 +52,13 @@ func CallManaged[T any](ctx context.Context, c Caller, name string, in any) (*Re
 	return r, nil
 }
 
-// ResultManaged is [Caller].Result with a typed value, that also keeps the reference that comes with it: each fetch has
+// ResultManaged is [Tasks].Result with a typed value, that also keeps the reference that comes with it: each fetch has
 // one of its own. The caller closes the Ref.
-func ResultManaged[T any](ctx context.Context, c Caller, taskID string) (*Ref[T], error) {
-	r := &Ref[T]{c: c}
+func ResultManaged[T any](ctx context.Context, c Tasks, taskID string) (*Ref[T], error) {
+	r := new(Ref[T])
 	var err error
 	if h, holds := c.(holder); holds {
+		r.objects = h
 		r.ref, err = h.keep(ctx, fetch{task: taskID}, &r.value)
 	} else {
 		err = c.Result(ctx, taskID, &r.value)
@@ -110,12 +114,15 @@ func (r *Ref[T]) Err() error {
 	return r.ref.reason()
 }
 
-// Info asks the server about the object. One that is gone is a [*StaleError].
+// Info asks the server about the object. One that is gone is a [*StaleError]; where there is none, [ErrInvalid].
 func (r *Ref[T]) Info(ctx context.Context) (ObjectInfo, error) {
 	if err := r.Err(); err != nil {
 		return ObjectInfo{}, err
 	}
-	return r.c.EnsureLive(ctx, r.ID(), r.ServerID())
+	if r.ref == nil {
+		return ObjectInfo{}, fmt.Errorf("%w: the result is no managed object", status.ErrInvalid)
+	}
+	return r.objects.EnsureLive(ctx, r.ID(), r.ServerID())
 }
 
 // Release gives the reference back and leaves the value as it is. It is true if the server took a reference back: not

@@ -104,6 +104,7 @@ var Table = []Row{
 		},
 	},
 	{Package: "endpoint/intercept", Ours: []string{"endpoint"}},
+	{Package: "endpoint/endpointtest", Ours: []string{"endpoint", "driver", "driver/host"}},
 	{Package: "endpoint/internal/attack", Ours: append([]string{"driver/host"}, belowEndpoint...), Theirs: []string{xsys}},
 	{Package: "endpoint/internal/chaos", Ours: append([]string{"driver/host"}, belowEndpoint...)},
 	{Package: "endpoint/keeper", Ours: belowEndpoint, Theirs: []string{xsys}},

@@ -1,0 +1,53 @@
+package command
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/cmd/sharedtensor/internal/cli"
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// TestInspectShowsTheOwnersDigest has the owner compute what publish --digests asks for.
+func TestInspectShowsTheOwnersDigest(t *testing.T) {
+	p := newPlace(t)
+	path := p.model("m.safetensors", 1)
+	p.serve("other=" + path)
+	require.NotContains(t, p.must("inspect", "other"), "\ndigest ")
+	p.must("publish", "--digests", "m="+path)
+	var d description
+	eventually(t, "the digest is computed", func() bool {
+		d = p.described("m")
+		return d.Digest != nil
+	})
+	require.Equal(t, endpoint.DigestComputed, d.DigestState)
+	want := wholeDigest(t, path)
+	require.Equal(t, want, *d.Digest)
+	require.Contains(t, p.must("inspect", "m"), "\ndigest   "+want.String()+", computed by the owner\n")
+}
+
+// wholeDigest is the digest of a file as a whole.
+func wholeDigest(t *testing.T, path string) module.Digest {
+	t.Helper()
+	dev, err := cli.OpenHost()
+	require.NoError(t, err)
+	defer dev.Close()
+	sd, err := module.Load(context.Background(), dev, path, module.LoadOptions{})
+	require.NoError(t, err)
+	defer sd.Close()
+	whole, err := module.StateDictDigest(context.Background(), sd, 0)
+	require.NoError(t, err)
+	return whole
+}
+
+// TestDescriptionOfPendingDigests is what inspect shows before they are computed.
+func TestDescriptionOfPendingDigests(t *testing.T) {
+	var text strings.Builder
+	d := description{Name: "m", Version: 1, DigestState: endpoint.DigestPending}
+	require.NoError(t, d.print(&text))
+	require.Contains(t, text.String(), "\ndigest   pending\n")
+}

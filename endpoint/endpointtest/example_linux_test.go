@@ -1,0 +1,60 @@
+package endpointtest_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/endpointtest"
+	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/tensor"
+)
+
+// A test has an owner and a client in a few lines; a test function calls Start, which closes them.
+func ExampleOpen() {
+	ctx := context.Background()
+	o, err := endpointtest.Open(endpoint.ServerOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer o.Close()
+
+	weights := module.NewStateDict()
+	defer weights.Close()
+	bias, err := tensor.FromSlice(o.Device, tensor.Shape{3}, []float32{1, 2, 3})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := weights.Set("bias", bias); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := o.Server.Publish(ctx, "llm", weights); err != nil {
+		log.Fatal(err)
+	}
+	model, err := o.Client.Acquire(ctx, "llm")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+	got, _ := model.StateDict().Get("bias")
+	fmt.Println(model.Version(), got)
+	// Output: 1 tensor([1., 2., 3.])
+}
+
+// greet is what a program does with an owner's functions.
+func greet(ctx context.Context, c endpoint.Calls, who string) (string, error) {
+	return endpoint.Call[string](ctx, c, "greeting", who)
+}
+
+// A program that takes endpoint.Calls is tested without an owner.
+func ExampleFake() {
+	fake := &endpointtest.Fake{Funcs: map[string]func(context.Context, any) (any, error){
+		"greeting": func(_ context.Context, in any) (any, error) { return "hello, " + in.(string), nil },
+	}}
+	fmt.Println(greet(context.Background(), fake, "world"))
+	fmt.Println(fake.Invocations())
+	// Output:
+	// hello, world <nil>
+	// [{greeting world}]
+}
