@@ -130,7 +130,12 @@ class Session:
 
     def _meet(self, deadline: float) -> messages.Hello:
         mine = messages.Hello(
-            protocol=PROTOCOL, oldest=PROTOCOL, version="python", pid=os.getpid(), label=label(), features=["offer", "digests"]
+            protocol=PROTOCOL,
+            oldest=PROTOCOL,
+            version="python",
+            pid=os.getpid(),
+            label=label(),
+            features=["offer", "digests"],
         )
         try:
             self._conn.send(Kind.HELLO, 0, mine.encode())
