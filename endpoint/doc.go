@@ -1,5 +1,21 @@
 // Package endpoint lets one process own tensors and every other process of its user on the same host use them in place.
 //
+// An owner publishes what it has loaded, and serves (errors are left out):
+//
+//	server, _ := endpoint.NewServer(endpoint.ServerOptions{Devices: []driver.Device{dev}})
+//	weights, _ := module.Load(ctx, dev, "model.safetensors", module.LoadOptions{})
+//	server.Publish(ctx, "llm", weights)
+//	server.Serve(ctx)
+//
+// A service in another process answers from the newest version, whatever is published meanwhile:
+//
+//	client, _ := endpoint.Dial(ctx, endpoint.ClientOptions{Devices: []driver.Device{dev}, Wait: true})
+//	llm, _ := client.Follow(ctx, "llm", endpoint.FollowOptions{})
+//	llm.Use(func(sd *module.StateDict) error { return answer(w, r, sd) })
+//
+// [Client.Acquire] attaches one version, and [Register] and [Call] have functions of the owner called with tensors that
+// nobody copies.
+//
 // # The life of a shared model
 //
 // An owner opens a [Server] on a Unix socket and publishes a state dict under a name. That freezes its memory against
