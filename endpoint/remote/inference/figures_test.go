@@ -17,10 +17,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/gateway"
@@ -30,11 +33,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// figuresEnv makes a process one of those that figures are compared with: "bare" or "embedded".
-const figuresEnv = "INFERENCE_FIGURES"
+// processEnv makes a process one of those that tests and figures need: "bare" is what figures are compared with,
+// "embedded" a gateway with functions of its own, "cuda" one that has a GPU too, and "cuda client" has memory of one.
+const processEnv = "INFERENCE_PROCESS"
 
-// figuresMain runs such a process until its standard input ends. It prints the addresses of gRPC and HTTP.
-func figuresMain(what string) error {
+// processMain runs such a process until its standard input ends. Servers print their addresses of gRPC and HTTP.
+func processMain(what string) error {
+	if what == "cuda client" {
+		return cudaClientMain()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -47,6 +54,19 @@ func figuresMain(what string) error {
 	if err != nil {
 		return err
 	}
+	devices, component := []driver.Device{dev}, inference.New()
+	if what == "cuda" {
+		gpu, err := cuda.Open(0)
+		if err != nil {
+			return err
+		}
+		devices = append(devices, gpu)
+		flags := pflag.NewFlagSet(what, pflag.ContinueOnError)
+		component.Flags(flags)
+		if err := flags.Parse([]string{"--allow-client-shm"}); err != nil {
+			return err
+		}
+	}
 	functions := endpoint.NewRegistry()
 	if err := remotetest.Models(functions, dev); err != nil {
 		return err
@@ -55,7 +75,7 @@ func figuresMain(what string) error {
 	config.Owner, config.NATS, config.NATSListen, config.Store = gateway.Off, gateway.Off, gateway.Off, ""
 	config.HTTP, config.GRPC = "127.0.0.1:0", "127.0.0.1:0"
 	g, err := gateway.New(gateway.Options{
-		Config: config, Registry: functions, Components: []gateway.Component{inference.New()}, Logger: slog.New(slog.DiscardHandler),
+		Config: config, Devices: devices, Registry: functions, Components: []gateway.Component{component}, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		return err
@@ -123,24 +143,31 @@ func serveBare(ctx context.Context) error {
 	return nil
 }
 
-// startFigures starts such a process.
-func startFigures(b testing.TB, what string) (grpcAt, httpAt string) {
-	b.Helper()
-	exe, err := os.Executable()
-	require.NoError(b, err)
-	cmd := exec.Command(exe)
-	cmd.Env, cmd.Stderr = append(os.Environ(), figuresEnv+"="+what), os.Stderr
-	stdin, err := cmd.StdinPipe()
-	require.NoError(b, err)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(b, err)
-	require.NoError(b, cmd.Start())
-	b.Cleanup(func() { _ = stdin.Close(); _ = cmd.Wait() })
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(b, err)
+// startProcess starts such a process, a server.
+func startProcess(tb testing.TB, what string) (grpcAt, httpAt string, cmd *exec.Cmd) {
+	tb.Helper()
+	line, cmd := startLine(tb, what)
 	words := strings.Fields(line)
-	require.Len(b, words, 2)
-	return words[0], words[1]
+	require.Len(tb, words, 2)
+	return words[0], words[1], cmd
+}
+
+// startLine starts such a process and returns the line that it prints.
+func startLine(tb testing.TB, what string) (line string, cmd *exec.Cmd) {
+	tb.Helper()
+	exe, err := os.Executable()
+	require.NoError(tb, err)
+	cmd = exec.Command(exe)
+	cmd.Env, cmd.Stderr = append(os.Environ(), processEnv+"="+what), os.Stderr
+	stdin, err := cmd.StdinPipe()
+	require.NoError(tb, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(tb, err)
+	require.NoError(tb, cmd.Start())
+	tb.Cleanup(func() { _ = stdin.Close(); _ = cmd.Wait() })
+	line, err = bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(tb, err)
+	return strings.TrimSpace(line), cmd
 }
 
 // takeTurns runs operations one after the other, and returns the median of each.
@@ -199,8 +226,8 @@ func inferHTTP(b *testing.B, address string) func() error {
 func BenchmarkFiguresSmall(b *testing.B) {
 	owner := remotetest.StartOwner(b)
 	gw := serve(b, owner)
-	bareGRPC, bareHTTP := startFigures(b, "bare")
-	embeddedGRPC, embeddedHTTP := startFigures(b, "embedded")
+	bareGRPC, bareHTTP, _ := startProcess(b, "bare")
+	embeddedGRPC, embeddedHTTP, _ := startProcess(b, "embedded")
 	b.Run("grpc", func(b *testing.B) {
 		r := identity(16)
 		report(b, takeTurns(b, b.N, inferGRPC(b, bareGRPC, r), inferGRPC(b, embeddedGRPC, r), inferGRPC(b, gw.Addresses.GRPC, r)))

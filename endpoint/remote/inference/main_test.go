@@ -19,8 +19,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if what := os.Getenv(figuresEnv); what != "" {
-		if err := figuresMain(what); err != nil {
+	if what := os.Getenv(processEnv); what != "" {
+		if err := processMain(what); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -17,7 +17,7 @@ import (
 // earlier one: a tensor that a function kept stays as it was, bytes of others are nowhere to be seen, and a function that
 // writes to its argument gets memory that it can write to. The functions are an owner's, and the gateway's own.
 func TestMemoryOfArgumentsIsUsedAgain(t *testing.T) {
-	embedded, _ := startFigures(t, "embedded")
+	embedded, _, _ := startProcess(t, "embedded")
 	owned := serve(t, remotetest.StartOwner(t)).Addresses.GRPC
 	for name, address := range map[string]string{"embedded": embedded, "owner": owned} {
 		t.Run(name, func(t *testing.T) {
