@@ -3,7 +3,9 @@ package mirror_test
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,57 +15,90 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// BenchmarkFiguresEight has 8 hosts mirror one model at once, beside one host that does, in network namespaces whose
-// links are limited, to 1 Gbit/s or to as many Mbit/s as SHAREDTENSOR_MBIT says. A machine whose processors cannot
-// move eight times that shows its processors and not the links.
+// BenchmarkFiguresHosts has 1, 2, 4 and 8 hosts mirror one model at once, in network namespaces whose links are limited,
+// to 1 Gbit/s or to as many Mbit/s as SHAREDTENSOR_MBIT says. A model takes four seconds of a link, or as many as
+// SHAREDTENSOR_SECONDS says.
 //
-//	go test -run '^$' -bench FiguresEight -benchtime 3x ./mirror
+//	SHAREDTENSOR_MBIT=200 go test -run '^$' -bench FiguresHosts -benchtime 3x ./mirror
 //
-// "ratio" is the median time of eight to that of one, from the first gateway's start to the last one's version.
-func BenchmarkFiguresEight(b *testing.B) {
-	mbit := 1000
-	if text := os.Getenv("SHAREDTENSOR_MBIT"); text != "" {
-		var err error
-		mbit, err = strconv.Atoi(text)
-		require.NoError(b, err)
-	}
-	size := mbit * 1_000_000 / 8 * 4 // four seconds of a link
+// "N-s" is the median time of N, from the first gateway's start to the last one's version; "N/1" the median of what each
+// round's was to the time of one, and "N-processors" how many processors were at work meanwhile, of this machine's and
+// with whatever else it did. Where that is all of them, the figure is of the processors and not of the links.
+func BenchmarkFiguresHosts(b *testing.B) {
+	mbit, seconds := fromEnv(b, "SHAREDTENSOR_MBIT", 1000), fromEnv(b, "SHAREDTENSOR_SECONDS", 4)
 	network := remotetest.NewNetwork(b)
-	from := remotetest.StartOwner(b, "--model", fmt.Sprintf("m=%d", size))
+	from := remotetest.StartOwner(b, "--model", fmt.Sprintf("m=%d", mbit*1_000_000/8*seconds))
 	source := network.AddHost(mbit)
 	network.StartGateway(source, from.Socket)
 	server, err := natslink.Start(natslink.ServerOptions{Store: b.TempDir(), Listen: network.Outside() + ":0", AllowAll: true})
 	require.NoError(b, err)
 	defer server.Close()
 	dev := openHost(b)
-	round := func(hosts int) float64 {
-		owners := make([]*remotetest.Owner, hosts)
+	round := func(hosts int) (took, processors float64) {
+		owners, gateways := make([]*remotetest.Owner, hosts), make([]*remotetest.Gateway, hosts)
 		for i := range owners {
 			owners[i] = remotetest.StartOwner(b)
 		}
-		begin := time.Now()
-		for _, owner := range owners {
+		busy, begin := processorTime(b), time.Now()
+		for i, owner := range owners {
 			host := network.AddHost(mbit)
-			network.StartGateway(host, owner.Socket, "--nats", server.URL(), "--mirror", network.URL(source)+"/m", "--mirror-range", "1MiB", "--mirror-url", network.URL(host))
+			gateways[i] = network.StartGateway(host, owner.Socket, "--nats", server.URL(), "--mirror", network.URL(source)+"/m", "--mirror-range", "1MiB", "--mirror-url", network.URL(host))
 		}
 		for _, owner := range owners {
 			client := dial(b, owner.Socket, dev)
 			remotetest.Eventually(b, func() error { _, err := client.Info(b.Context(), "m"); return err })
 		}
-		took := time.Since(begin).Seconds()
-		for _, owner := range owners {
-			owner.Kill()
+		took = time.Since(begin).Seconds()
+		processors = (processorTime(b) - busy) / took
+		for i := range owners {
+			require.NoError(b, gateways[i].Terminate()) // those of this round would be taken from in the next
+			owners[i].Kill()
 		}
-		return took
+		return took, processors
 	}
-	var ones, eights, ratios []float64
+	counts := []int{1, 2, 4, 8}
+	times, ratios, loads := map[int][]float64{}, map[int][]float64{}, map[int][]float64{}
 	round(1) // which pays for the digests of the source
 	for range b.N {
-		one, eight := round(1), round(8)
-		ones, eights, ratios = append(ones, one), append(eights, eight), append(ratios, eight/one)
+		for _, n := range counts {
+			took, processors := round(n)
+			times[n], loads[n] = append(times[n], took), append(loads[n], processors)
+			ratios[n] = append(ratios[n], took/times[1][len(times[1])-1])
+		}
 	}
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(median(ones), "one-s")
-	b.ReportMetric(median(eights), "eight-s")
-	b.ReportMetric(median(ratios), "ratio")
+	for _, n := range counts {
+		b.ReportMetric(median(times[n]), fmt.Sprintf("%d-s", n))
+		b.ReportMetric(median(loads[n]), fmt.Sprintf("%d-processors", n))
+		if n > 1 {
+			b.ReportMetric(median(ratios[n]), fmt.Sprintf("%d/1", n))
+		}
+	}
+	b.ReportMetric(float64(runtime.NumCPU()), "processors")
+}
+
+// fromEnv is the number in a variable.
+func fromEnv(b *testing.B, name string, otherwise int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(b, err, name)
+	return n
+}
+
+// processorTime is how many seconds the processors of this machine have worked.
+func processorTime(b *testing.B) (seconds float64) {
+	text, err := os.ReadFile("/proc/stat")
+	require.NoError(b, err)
+	line, _, _ := strings.Cut(string(text), "\n")
+	for i, word := range strings.Fields(line)[1:] {
+		ticks, err := strconv.ParseFloat(word, 64)
+		require.NoError(b, err)
+		if idle := i == 3 || i == 4; !idle && i < 8 { // the last ones are in the first ones already
+			seconds += ticks / 100
+		}
+	}
+	return seconds
 }
