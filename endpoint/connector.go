@@ -101,7 +101,12 @@ func (c *connector) connected(ctx context.Context) (*link.Link, error) {
 			return l, err
 		}
 		l, err = a.wait(ctx)
-		if err == nil || !errors.Is(err, status.ErrUnavailable) || ctx.Err() != nil || errors.Is(err, status.ErrServerClosed) {
+		switch {
+		case err == nil || !errors.Is(err, status.ErrUnavailable) || errors.Is(err, status.ErrServerClosed):
+			return l, err
+		case ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)): // the attempt failed as the time was over
+			return l, fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case ctx.Err() != nil:
 			return l, err
 		}
 	}

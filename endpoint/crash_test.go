@@ -1,10 +1,14 @@
 package endpoint_test
 
 import (
+	"context"
+	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
 // holders is how many sessions hold the first version that the owner lists.
@@ -97,6 +101,13 @@ func TestDialWaitsForAnOwnerWhenAsked(t *testing.T) {
 	c := start(t)
 	a := c.ask(command{Do: "dial", Socket: socket, Wait: true, Millis: 50})
 	require.Contains(t, a.Is, "deadline")
+	for range 200 { // the time may be over at any moment of an attempt
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(200))*time.Microsecond)
+		_, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Wait: true})
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, endpoint.ErrUnavailable)
+	}
 
 	done := make(chan answer, 1)
 	go func() { done <- c.ask(command{Do: "dial", Socket: socket, Wait: true}) }()

@@ -29,7 +29,7 @@ var (
 	ErrPanic = panics.ErrPanic
 	// ErrGoexit is a function that ended its goroutine instead of returning.
 	ErrGoexit = panics.ErrGoexit
-	// ErrSelf is a task that waits for its own end.
+	// ErrSelf is a task that would wait for its own end, directly or through others.
 	ErrSelf = errors.New("task waits for itself")
 )
 

@@ -108,7 +108,9 @@ func (t *Task[V]) giveSlotLocked() {
 
 func (t *Task[V]) id() string { return t.status.ID }
 
-func (t *Task[V]) has(other worker) bool { return worker(t) == other }
+func (t *Task[V]) has(other worker) bool {
+	return worker(t) == other || slices.ContainsFunc(t.waiting, func(w worker) bool { return w.has(other) })
+}
 
 // park begins a wait of one goroutine of the task.
 func (t *Task[V]) park(left *leftover) {

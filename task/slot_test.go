@@ -267,6 +267,26 @@ func TestTaskThatWaitsForItself(t *testing.T) {
 	})
 }
 
+// Two tasks that wait for each other: the second one to do so is told.
+func TestTasksThatWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, Options[*resource]{Workers: 1})
+		var first, second *Task[*resource]
+		begin := make(chan struct{})
+		first = submit(t, m, func(inner context.Context) (*resource, error) {
+			<-begin
+			_ = second.Wait(inner)
+			return newResource(), nil
+		})
+		second = submit(t, m, func(inner context.Context) (*resource, error) { return nil, first.Wait(inner) })
+		close(begin)
+		require.ErrorIs(t, second.Wait(ctx), ErrSelf)
+		require.NoError(t, first.Wait(ctx))
+		require.Empty(t, first.waiting)
+		require.Empty(t, second.waiting)
+	})
+}
+
 func TestBlockingOutsideATask(t *testing.T) {
 	require.ErrorIs(t, Blocking(ctx, func() error { return io.EOF }), io.EOF)
 }

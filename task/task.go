@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -70,6 +71,8 @@ type Task[V any] struct {
 	parks    int           // goroutines of the task in Blocking
 	coming   *resume[V]    // in Manager.resuming
 	changed  chan struct{} // closed by the next change, if anybody watches
+
+	waiting []worker // that wait for its end; guarded by works
 }
 
 // ID returns the task's id.
@@ -109,16 +112,19 @@ func (t *Task[V]) errLocked() error {
 }
 
 // Wait returns when the task is in a terminal state, with what [Task.Err] says then, or with the cause of ctx when that
-// ends first. It occupies no worker, also if ctx is that of another task. A task that waits for itself gets [ErrSelf].
+// ends first. It occupies no worker, also if ctx is that of another task. A task that waits for itself gets [ErrSelf],
+// also where it does so through others: whichever closes the circle is refused.
 func (t *Task[V]) Wait(ctx context.Context) error {
 	select {
 	case <-t.done:
 		return t.Err()
 	default:
 	}
-	if t.waitsFor(ctx) {
-		return fmt.Errorf("wait for %q (%s): %w", t.status.Name, t.status.ID, ErrSelf)
+	leave, err := t.join(ctx)
+	if err != nil {
+		return err
 	}
+	defer leave()
 	return Blocking(ctx, func() error {
 		select {
 		case <-t.done:
@@ -129,15 +135,25 @@ func (t *Task[V]) Wait(ctx context.Context) error {
 	})
 }
 
-// waitsFor reports whether ctx belongs to the task, or to work that the task waits for.
-func (t *Task[V]) waitsFor(ctx context.Context) bool {
+// join notes that the task or work of ctx waits for the end of t, until it calls leave. It refuses one that t waits for
+// itself.
+func (t *Task[V]) join(ctx context.Context) (leave func(), err error) {
 	w := workerOf(ctx)
 	if w == nil {
-		return false
+		return func() {}, nil
 	}
 	works.Lock()
 	defer works.Unlock()
-	return w.has(t)
+	if w.has(t) {
+		return nil, fmt.Errorf("wait for %q (%s): %w", t.status.Name, t.status.ID, ErrSelf)
+	}
+	t.waiting = append(t.waiting, w)
+	return func() {
+		works.Lock()
+		defer works.Unlock()
+		i := slices.Index(t.waiting, w)
+		t.waiting = slices.Delete(t.waiting, i, i+1)
+	}, nil
 }
 
 // Result returns the result of a task that succeeded: a reference of the caller's own where [Options.Share] makes one,

@@ -147,6 +147,32 @@ func TestWorkThatWouldWaitForItself(t *testing.T) {
 	})
 }
 
+// A work may wait for a task that comes to it later.
+func TestWorkWaitsForATaskThatJoinsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newManager(t, Options[*resource]{Workers: 1})
+		var w Work
+		g, begin := newGate(), make(chan struct{})
+		lender := submit(t, m, joining(&w, g))
+		synctest.Wait()
+		late := submit(t, m, func(inner context.Context) (*resource, error) {
+			err := Blocking(inner, func() error { <-begin; return nil })
+			if err == nil {
+				_, err = w.Join(inner)
+			}
+			return nil, err
+		})
+		done := make(chan error, 1)
+		go func() { done <- late.Wait(w.Context(ctx)) }()
+		synctest.Wait()
+		close(begin)
+		require.ErrorIs(t, <-done, ErrSelf)
+		close(g.opened)
+		require.NoError(t, lender.Wait(ctx))
+		require.Zero(t, m.Stats().Busy)
+	})
+}
+
 // sharing are works by number, each done on a goroutine of its own for all who come while it runs.
 type sharing struct {
 	mu      sync.Mutex
