@@ -14,9 +14,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestAnOwnerWithoutDescriptorsSaysSoOnce takes all descriptors from this process, so that nobody can be accepted for a
+// TestServerAcceptWithoutDescriptors takes all descriptors from this process, so that nobody can be accepted for a
 // while.
-func TestAnOwnerWithoutDescriptorsSaysSoOnce(t *testing.T) {
+func TestServerAcceptWithoutDescriptors(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	log := new(noted)

@@ -10,8 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestAcquireExpectsADigest knows the digest of a model from the seed that another process made it of.
-func TestAcquireExpectsADigest(t *testing.T) {
+// TestClientAcquireDigest knows the digest of a model from the seed that another process made it of.
+func TestClientAcquireDigest(t *testing.T) {
 	one, socket := owner(t)
 	one.must(command{Do: "publish", Name: "m", Seed: 7})
 	dev := testDevice(t)

@@ -17,9 +17,9 @@ import (
 
 var errQuota = endpoint.NewError("quota", "the quota is used up")
 
-// TestApplicationErrorsCross has functions that return errors of the program's own, and of the standard library: they
+// TestErrorApplicationCode has functions that return errors of the program's own, and of the standard library: they
 // arrive as themselves, of a call as of a task, over the socket and within the process. (D29)
-func TestApplicationErrorsCross(t *testing.T) {
+func TestErrorApplicationCode(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
 	refuse := func(_ context.Context, n int) (int, error) {
@@ -58,7 +58,7 @@ func TestApplicationErrorsCross(t *testing.T) {
 	}
 }
 
-func TestApplicationErrorData(t *testing.T) {
+func TestErrorApplicationData(t *testing.T) {
 	require.ErrorContains(t, errQuota.WithData(make(chan int)), "cannot cross")
 	require.ErrorContains(t, errQuota.WithData(make([]byte, 1<<20)), "cannot cross")
 	require.EqualError(t, endpoint.NewError("code", ""), "code")

@@ -12,8 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestCachingIsAskedFor counts the runs of two equal calls, under every way to ask for a result that is kept or not to.
-func TestCachingIsAskedFor(t *testing.T) {
+// TestCacheOption counts the runs of two equal calls, under every way to ask for a result that is kept or not to.
+func TestCacheOption(t *testing.T) {
 	type opts = []endpoint.Option
 	for _, c := range []struct {
 		name           string
@@ -63,8 +63,8 @@ func TestCachingIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestEachSubmissionOfATaskRuns has the same call submitted twice.
-func TestEachSubmissionOfATaskRuns(t *testing.T) {
+// TestTaskRunsPerSubmission has the same call submitted twice.
+func TestTaskRunsPerSubmission(t *testing.T) {
 	runs := make(chan int, 8)
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "count", func(_ context.Context, n int) (int, error) { runs <- n; return n, nil }, endpoint.Task()))
@@ -78,8 +78,8 @@ func TestEachSubmissionOfATaskRuns(t *testing.T) {
 	require.Len(t, runs, 3)
 }
 
-// TestStreamsOfACachedRegistryRun knows that the registry's wish is not one of its streams.
-func TestStreamsOfACachedRegistryRun(t *testing.T) {
+// TestStreamIsNotCached knows that the registry's wish is not one of its streams.
+func TestStreamIsNotCached(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	stream := func(context.Context, int) iter.Seq2[int, error] {
 		return func(yield func(int, error) bool) { yield(1, nil) }

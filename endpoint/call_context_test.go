@@ -13,7 +13,7 @@ import (
 
 var errWhy = errors.New("why")
 
-func TestContextOfACallEndsWithItsParent(t *testing.T) {
+func TestCallContextEndsWithParent(t *testing.T) {
 	parent, cancel := context.WithCancelCause(context.Background())
 	asked, unasked := &callContext{parent: parent}, &callContext{parent: parent}
 	require.NoError(t, unasked.Err())
@@ -28,7 +28,7 @@ func TestContextOfACallEndsWithItsParent(t *testing.T) {
 	}
 }
 
-func TestContextOfACallEndsByItself(t *testing.T) {
+func TestCallContextEnd(t *testing.T) {
 	for _, ask := range []func(context.Context){func(context.Context) {}, func(c context.Context) { c.Done() }} {
 		c := &callContext{parent: context.Background()}
 		ask(c)
@@ -43,7 +43,7 @@ func TestContextOfACallEndsByItself(t *testing.T) {
 	require.ErrorIs(t, context.Cause(c), context.Canceled)
 }
 
-func TestContextOfACallHasADeadline(t *testing.T) {
+func TestCallContextDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, ask := range []bool{true, false} {
 			c := &callContext{parent: context.Background(), deadline: time.Now().Add(time.Second)}
@@ -64,7 +64,7 @@ func TestContextOfACallHasADeadline(t *testing.T) {
 	})
 }
 
-func TestContextsBelowThatOfACall(t *testing.T) {
+func TestCallContextChildren(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	c := &callContext{parent: context.Background()}
 	below, cancel := context.WithTimeout(c, time.Hour)

@@ -130,7 +130,7 @@ func TestCall(t *testing.T) {
 	require.Equal(t, []float32{30, 40}, values)
 }
 
-func TestContainersShareTheirTensors(t *testing.T) {
+func TestCallContainersRoundTrip(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, _ := calling(t)
 	x, err := tensor.FromSlice(dev, tensor.Shape{3}, []float32{1, 2, 3})
@@ -160,7 +160,7 @@ func TestContainersShareTheirTensors(t *testing.T) {
 	require.Equal(t, []float32{100, 101, 102}, back)
 }
 
-func TestErrorsOfCalls(t *testing.T) {
+func TestCallErrors(t *testing.T) {
 	c, _, _ := calling(t)
 	ctx := context.Background()
 	require.ErrorIs(t, c.Call(ctx, "nothing", nil, nil), endpoint.ErrNoEndpoint)
@@ -205,7 +205,7 @@ func TestStream(t *testing.T) {
 		"the function is told to stop")
 }
 
-func TestEqualCallsShareAResult(t *testing.T) {
+func TestCallSharesResult(t *testing.T) {
 	c, _, o := calling(t)
 	for _, n := range []int{2, 21, 2, 21, 2} {
 		got, err := endpoint.Call[int](context.Background(), c, "double", struct{ N int }{n})

@@ -36,8 +36,8 @@ func (standIn) Stream(_ context.Context, _ string, in any) iter.Seq2[func(out an
 	}
 }
 
-// TestCallersOfTheProgramsOwn stand in for a client wherever a Caller is taken.
-func TestCallersOfTheProgramsOwn(t *testing.T) {
+// TestCallerImplementedByProgram stand in for a client wherever a Caller is taken.
+func TestCallerImplementedByProgram(t *testing.T) {
 	var c endpoint.Calls = standIn{}
 	got, err := endpoint.Stub[int, int](c, "double")(t.Context(), 21)
 	require.NoError(t, err)
@@ -63,8 +63,8 @@ func TestCallersOfTheProgramsOwn(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2}, items)
 }
 
-// TestStreamItemsAreDecodedOnce, and those that are not are given back.
-func TestStreamItemsAreDecodedOnce(t *testing.T) {
+// TestStreamDecodesOnce, and those that are not are given back.
+func TestStreamDecodesOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := streaming(t, new(atomic.Int64), make(chan struct{}, 3))
 	n := 0

@@ -37,9 +37,9 @@ func causeRegistry(t *testing.T, started chan<- struct{}, causes chan<- error) *
 	return r
 }
 
-// TestCancelCauseReachesTheFunction: the cause with which a caller cancels is the cause of the function's context.
+// TestCancelCause: the cause with which a caller cancels is the cause of the function's context.
 // (D29)
-func TestCancelCauseReachesTheFunction(t *testing.T) {
+func TestCancelCause(t *testing.T) {
 	drivertest.Leaks(t)
 	started, causes := make(chan struct{}, 1), make(chan error, 1)
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: causeRegistry(t, started, causes)})
@@ -73,8 +73,8 @@ func TestCancelCauseReachesTheFunction(t *testing.T) {
 	}
 }
 
-// TestReasonOfACancelIsBounded: a peer's reason is cut and printable. (D29)
-func TestReasonOfACancelIsBounded(t *testing.T) {
+// TestCancelReasonIsBounded: a peer's reason is cut and printable. (D29)
+func TestCancelReasonIsBounded(t *testing.T) {
 	started, causes := make(chan struct{}, 1), make(chan error, 1)
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: causeRegistry(t, started, causes)})
 	p := politePeer(t, s.Socket())

@@ -21,7 +21,7 @@ func accustom(t *testing.T, c *endpoint.Client, name string, in any) {
 	}
 }
 
-func TestCancellationReachesTheFunction(t *testing.T) {
+func TestCancelReachesFunction(t *testing.T) {
 	for _, accustomed := range []bool{false, true} {
 		drivertest.Leaks(t)
 		_, c := loadOwner(t)
@@ -47,7 +47,7 @@ func TestCancellationReachesTheFunction(t *testing.T) {
 	}
 }
 
-func TestDeadlinesStopTheFunction(t *testing.T) {
+func TestCallDeadlineStopsFunction(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)
 	accustom(t, c, "wait", true)
@@ -59,7 +59,7 @@ func TestDeadlinesStopTheFunction(t *testing.T) {
 
 // A call that is long although all before it were short holds up those behind it on the same connection for a moment,
 // not for as long as it lasts.
-func TestACallThatIsUnexpectedlyLongHoldsUpNobody(t *testing.T) {
+func TestCallInlineOverdue(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -79,7 +79,7 @@ func TestACallThatIsUnexpectedlyLongHoldsUpNobody(t *testing.T) {
 }
 
 // A function that ends its goroutine ends the one that reads, if that runs it; another goes on reading.
-func TestAFunctionThatEndsItsGoroutineEndsNoConnection(t *testing.T) {
+func TestCallGoexitKeepsConnection(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)
 	before := statsOf(t, c)
@@ -91,7 +91,7 @@ func TestAFunctionThatEndsItsGoroutineEndsNoConnection(t *testing.T) {
 }
 
 // Calls of an accustomed endpoint that come together with others are all answered, whatever order they come in.
-func TestShortAndLongCallsMix(t *testing.T) {
+func TestCallShortAndLong(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)
 	before := statsOf(t, c)

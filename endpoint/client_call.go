@@ -57,7 +57,7 @@ func (c *Client) hold(ctx context.Context, f fetch, out any) (ref *reference, er
 
 // holdOn is hold on a certain connection.
 func (c *Client) holdOn(ctx context.Context, l *link.Link, f fetch, out any) (*reference, error) {
-	defer l.News.Expect()()
+	defer l.ObjectEvents.Expect()()
 	if err := c.watchObjects(ctx, l); err != nil {
 		return nil, err
 	}

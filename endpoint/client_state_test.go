@@ -13,9 +13,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestClientStartsBeforeItsOwner has owners come, crash and be replaced, and a client that was there before all of
+// TestClientStartsBeforeServer has owners come, crash and be replaced, and a client that was there before all of
 // them.
-func TestClientStartsBeforeItsOwner(t *testing.T) {
+func TestClientStartsBeforeServer(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
 	defer cancel()
@@ -78,12 +78,12 @@ func TestClientStartsBeforeItsOwner(t *testing.T) {
 	require.ErrorIs(t, c.Connect(ctx), endpoint.ErrClosed)
 }
 
-func TestNewClientRefusesOptions(t *testing.T) {
+func TestClientOptionsRefused(t *testing.T) {
 	_, err := endpoint.NewClient(endpoint.ClientOptions{Socket: string(make([]byte, 200))})
 	require.Error(t, err)
 }
 
-func TestAcquireWaitsForWhatIsPublished(t *testing.T) {
+func TestClientAcquireWait(t *testing.T) {
 	ctx, s, _ := shared(t, endpoint.ServerOptions{})
 	dev := testDevice(t)
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: driversOf(dev)})

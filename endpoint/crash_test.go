@@ -20,7 +20,7 @@ func holders(o *child) int {
 	return len(models[0].Versions[0].Holders)
 }
 
-func TestReferencesOfAKilledClientComeBack(t *testing.T) {
+func TestClientKilledReleasesRefs(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m"})
 	before := o.must(command{Do: "count"})
@@ -41,7 +41,7 @@ func TestReferencesOfAKilledClientComeBack(t *testing.T) {
 	})
 }
 
-func TestAKilledReaderOfAnOldVersionFreesIt(t *testing.T) {
+func TestClientKilledReleasesVersion(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m"})
 	before := o.must(command{Do: "count"})
@@ -59,7 +59,7 @@ func TestAKilledReaderOfAnOldVersionFreesIt(t *testing.T) {
 	})
 }
 
-func TestClientsReadOnWhenTheOwnerIsKilled(t *testing.T) {
+func TestServerKilledClientsReadOn(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 11, Bytes: 8 << 20})
 	c := client(t, socket)
@@ -88,7 +88,7 @@ func TestClientsReadOnWhenTheOwnerIsKilled(t *testing.T) {
 	c.must(command{Do: "check", Key: "h2", Seed: 12})
 }
 
-func TestPingOfAnAbsentOwnerFailsAtOnce(t *testing.T) {
+func TestClientPingWithoutServer(t *testing.T) {
 	c := start(t)
 	a := c.ask(command{Do: "dial", Socket: socketPath(t)})
 	require.Contains(t, a.Is, "unavailable")
@@ -96,7 +96,7 @@ func TestPingOfAnAbsentOwnerFailsAtOnce(t *testing.T) {
 	require.Less(t, a.Millis, promptly.Seconds()*1000)
 }
 
-func TestDialWaitsForAnOwnerWhenAsked(t *testing.T) {
+func TestClientDialWait(t *testing.T) {
 	socket := socketPath(t)
 	c := start(t)
 	a := c.ask(command{Do: "dial", Socket: socket, Wait: true, Millis: 50})

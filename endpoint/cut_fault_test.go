@@ -246,9 +246,9 @@ func cancelled(ctx context.Context, c *endpoint.Client, counts *loadCounts) erro
 	return err
 }
 
-// TestAConnectionThatIsCutAnywhereLeavesNothing cuts a conversation at every boundary of its frames and around it, in
+// TestSessionCutAnywhere cuts a conversation at every boundary of its frames and around it, in
 // both directions; in full at every byte.
-func TestAConnectionThatIsCutAnywhereLeavesNothing(t *testing.T) {
+func TestSessionCutAnywhere(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	s, dev, counts := cutOwner(t)
@@ -331,8 +331,8 @@ func cutsOf(t testing.TB, stream []byte) []int {
 	return slices.Compact(cuts)
 }
 
-// TestCallsInFlightFailAtOnceWhenTheOwnerIsKilled has many calls wait when the owner's process ends.
-func TestCallsInFlightFailAtOnceWhenTheOwnerIsKilled(t *testing.T) {
+// TestServerKilledDuringCalls has many calls wait when the owner's process ends.
+func TestServerKilledDuringCalls(t *testing.T) {
 	drivertest.Leaks(t)
 	o, c := loadOwner(t)
 	other, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: c.Socket()})

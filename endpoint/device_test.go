@@ -59,8 +59,8 @@ func hostOnly(t testing.TB, why string) {
 	}
 }
 
-// TestAgainOnCUDA runs all tests of this package once more, with tensors in the memory of the stand-in for a GPU.
-func TestAgainOnCUDA(t *testing.T) {
+// TestOnCUDA runs all tests of this package once more, with tensors in the memory of the stand-in for a GPU.
+func TestOnCUDA(t *testing.T) {
 	if os.Getenv(deviceVariable) != "" {
 		t.Skip("this is the second time")
 	}
@@ -76,7 +76,7 @@ func TestAgainOnCUDA(t *testing.T) {
 	cmd.Env = append(cmd.Env, deviceVariable+"=cuda:0")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", failures(string(out)))
-	require.Contains(t, string(out), "--- PASS: TestClientsReadOnWhenTheOwnerIsKilled")
+	require.Contains(t, string(out), "--- PASS: TestServerKilledClientsReadOn")
 }
 
 // failures leaves out what passed.

@@ -12,7 +12,7 @@ import (
 
 // The owner does not check digests and hands them on as they came; it drops them where they are not those of all
 // tensors.
-func TestDigestsOfAPublisherReachReaders(t *testing.T) {
+func TestClientAcquirePublishedDigests(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, _ := calling(t)
 	ctx := context.Background()

@@ -129,13 +129,13 @@
 // accordingly: callers do not change with the role. A server's socket answers from [Node.Ready] on, when all endpoints
 // are registered. Where the program names no socket, each rank of a job ([EnvLocalRank], [EnvRank]) has one of its own,
 // and else each device. Within a server, and without one, calls go the direct way: through the same checks, cache,
-// single flight and tasks, with errors made to look as they would in a client. Memory is lent instead of exported and
+// single flight and tasks, with errors made to look as they would in a client. Memory is shared instead of exported and
 // imported: arguments and results are views of the same storages, read-only where a client's would be (tensors refuse
 // to write; a slice of their elements does not know). What another process could not have is refused all the same.
 //
 // A [Client] that dials a server of its own process finds that out by the socket file, and is connected without the
 // socket: it has a session of its own, with leases, references, watchers, streams and tasks that are counted and end as
-// any other's, and memory is lent to it. What it has of that stays valid until it closes it, also when the server is
+// any other's, and shares its memory. What it has of that stays valid until it closes it, also when the server is
 // closed. [ClientOptions] has a switch that makes it go over the socket.
 //
 // # What goes on

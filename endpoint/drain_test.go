@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestAServerThatDrainsEndsWhatRunsAndTakesNoMore shuts an owner down while a task runs and a call waits for it.
-func TestAServerThatDrainsEndsWhatRunsAndTakesNoMore(t *testing.T) {
+// TestServerShutdownDrains shuts an owner down while a task runs and a call waits for it.
+func TestServerShutdownDrains(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	gate := make(chan struct{})

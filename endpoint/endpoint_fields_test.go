@@ -11,7 +11,7 @@ type rateIn struct {
 	Rate float32 `json:"rate,omitempty"`
 }
 
-func TestEndpointInfoHasFields(t *testing.T) {
+func TestServerInfoEndpointFields(t *testing.T) {
 	ctx := context.Background()
 	node, err := Open(ctx, Options{Mode: ModeLocal})
 	require.NoError(t, err)

@@ -141,7 +141,7 @@ func paths(t *testing.T) map[string]endpoint.Caller {
 
 // Every class of error arrives as itself, over a socket from another process and within the process, and of a task as
 // of a call.
-func TestErrorsArriveAsTheyAre(t *testing.T) {
+func TestErrorOfFunctionCrosses(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	ctx := context.Background()
@@ -181,7 +181,7 @@ func TestErrorsArriveAsTheyAre(t *testing.T) {
 }
 
 // The classes that come of requests themselves.
-func TestErrorsOfRequests(t *testing.T) {
+func TestErrorOfRequests(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
 	dev := testDevice(t)
@@ -247,7 +247,7 @@ func TestErrorsOfRequests(t *testing.T) {
 }
 
 // Where frames are so small that an error does not fit, its class arrives all the same, and the connection goes on.
-func TestErrorsFitTheSmallestFrames(t *testing.T) {
+func TestErrorFitsSmallestFrame(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
 	s := serve(t, endpoint.ServerOptions{
@@ -266,7 +266,7 @@ func TestErrorsFitTheSmallestFrames(t *testing.T) {
 }
 
 // A result that cannot be shared is refused to the client alone that cannot have it.
-func TestMemoryThatTheClientCannotMap(t *testing.T) {
+func TestErrorOfUnmappableMemory(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	c, _, _ := calling(t)
 	none, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: c.Socket()})
@@ -279,7 +279,7 @@ func TestMemoryThatTheClientCannotMap(t *testing.T) {
 }
 
 // Errors about what is very long are short: they neither end the connection nor hide what else there is to tell.
-func TestLongErrorsAreCut(t *testing.T) {
+func TestErrorIsCut(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	ctx := context.Background()
 	name := strings.Repeat("\x01", 30<<20)

@@ -92,7 +92,7 @@ func (c *contents) check(sd *module.StateDict, seed uint64) error {
 	return nil
 }
 
-func TestFollowPinsVersionsOfRequests(t *testing.T) {
+func TestFollowerPins(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
@@ -128,7 +128,7 @@ func TestFollowPinsVersionsOfRequests(t *testing.T) {
 	require.Zero(t, f.Status().Version)
 }
 
-func TestFollowWaitsForTheFirstVersion(t *testing.T) {
+func TestFollowerWaits(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
@@ -157,7 +157,7 @@ func TestFollowWaitsForTheFirstVersion(t *testing.T) {
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
 }
 
-func TestFollowValidates(t *testing.T) {
+func TestFollowerValidate(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
@@ -196,9 +196,9 @@ func TestFollowValidates(t *testing.T) {
 	require.ErrorIs(t, err, errBad, "why no version was taken")
 }
 
-// TestFollowOverOwners kills an owner: the version stays in use, and what its successor publishes is taken, whatever
+// TestFollowerReconnects kills an owner: the version stays in use, and what its successor publishes is taken, whatever
 // its number.
-func TestFollowOverOwners(t *testing.T) {
+func TestFollowerReconnects(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	for seed := range uint64(3) {
@@ -266,9 +266,9 @@ func TestFollowTellsOfChanges(t *testing.T) {
 	require.Equal(t, endpoint.FollowStatus{}, f.Status())
 }
 
-// TestFollowUnderLoad has four workers answer requests while versions change and owners are killed: each request sees
+// TestFollowerUnderLoad has four workers answer requests while versions change and owners are killed: each request sees
 // one version from beginning to end, every byte of it, and none fails.
-func TestFollowUnderLoad(t *testing.T) {
+func TestFollowerUnderLoad(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})

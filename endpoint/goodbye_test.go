@@ -14,9 +14,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// TestAnOwnerThatLeavesBeforeItsHello has an owner that stops while a client introduces itself: that is no owner, not a
+// TestClientDialServerLeaves has an owner that stops while a client introduces itself: that is no owner, not a
 // broken one, and a client that waits for one goes on to wait.
-func TestAnOwnerThatLeavesBeforeItsHello(t *testing.T) {
+func TestClientDialServerLeaves(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	failed := make(chan error, 1)
@@ -39,7 +39,7 @@ func TestAnOwnerThatLeavesBeforeItsHello(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-func TestAClientThatHasNotIntroducedItselfIsNotToldGoodbye(t *testing.T) {
+func TestSessionGoodbyeAfterHelloOnly(t *testing.T) {
 	drivertest.Leaks(t)
 	s := serve(t, endpoint.ServerOptions{Logger: discard()})
 	raw, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: s.Socket()})

@@ -55,14 +55,14 @@ func (h *holdings) keepReference(l *link.Link, obj *message.ObjectRef) *referenc
 		r.detach(l)
 	}
 	switch {
-	case l.News.HeardOf(r.id), !live && l.Left():
+	case l.ObjectEvents.HeardOf(r.id), !live && l.Left():
 		h.lose(r, status.StaleObjectMissing)
-	case r.spentIn(&l.News):
+	case r.spentIn(&l.ObjectEvents):
 		h.drop(r)
 		r.end(errReleased)
 	case !live:
 		h.conn.onNext(func(ctx context.Context, next *link.Link) error {
-			defer next.News.Expect()()
+			defer next.ObjectEvents.Expect()()
 			return h.resumeReference(ctx, next, r)
 		})
 	}
@@ -102,7 +102,7 @@ func (h *holdings) returnReference(ctx context.Context, r *reference, wait bool)
 func (h *holdings) given(rows []message.ObjectReleased) {
 	spent := tokensOf(rows)
 	for _, l := range h.conn.live() { // before looking for references: those that are not found look here
-		l.News.NoteSpent(spent)
+		l.ObjectEvents.NoteSpent(spent)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -112,7 +112,7 @@ func (h *holdings) given(rows []message.ObjectReleased) {
 // watchObjects asks the owner, once a connection, to tell of objects that it destroys. Requests that are sent
 // afterwards are heard of.
 func (h *holdings) watchObjects(ctx context.Context, l *link.Link) error {
-	return l.News.Once(ctx, func() error {
+	return l.ObjectEvents.Once(ctx, func() error {
 		ask := link.Request{Op: message.OpObjectWatch, Body: message.WatchObjects{}, Item: func(frame wire.Frame) error { return h.objectGone(l, frame) }}
 		_, err := l.Start(ctx, ask, func(frame wire.Frame, _ error) { frame.Files.Close() })
 		return err
@@ -126,7 +126,7 @@ func (h *holdings) objectGone(l *link.Link, frame wire.Frame) error {
 	if err := message.Unmarshal(frame.Body, &gone); err != nil {
 		return fmt.Errorf("%w: event: %w", status.ErrProtocol, err)
 	}
-	if err := l.News.Note(gone.ID); err != nil { // before looking for references: those that are not found look here
+	if err := l.ObjectEvents.Note(gone.ID); err != nil { // before looking for references: those that are not found look here
 		return err
 	}
 	for _, r := range h.referencesTo(gone.ID) {

@@ -26,7 +26,7 @@ var errSilent = fmt.Errorf("%w: the owner has not answered for %v", status.ErrUn
 // resume implements dependents: it takes up on a new connection what handles, watchers and references had on the old
 // one. After an error, those that are on the new one already hear that it is lost.
 func (h *holdings) resume(l *link.Link) error {
-	defer l.News.Expect()()
+	defer l.ObjectEvents.Expect()()
 	err := allWhileAnswered(h.conn.ctx, h.toResume(l))
 	if err == nil {
 		err = l.Reason()
@@ -43,7 +43,7 @@ func (h *holdings) resume(l *link.Link) error {
 func (h *holdings) catchUp(l *link.Link) {
 	if jobs := h.toResume(l); len(jobs) > 0 {
 		h.conn.onNext(func(_ context.Context, l *link.Link) error {
-			defer l.News.Expect()()
+			defer l.ObjectEvents.Expect()()
 			return allWhileAnswered(h.conn.ctx, jobs)
 		})
 	}
@@ -203,7 +203,7 @@ func (h *holdings) resumeReference(ctx context.Context, l *link.Link, r *referen
 	switch {
 	case !r.attach(l, again.Token):
 		l.ReleaseObject(r.id, again.Token)
-	case l.News.HeardOf(r.id): // before it was known to be held here
+	case l.ObjectEvents.HeardOf(r.id): // before it was known to be held here
 		h.lose(r, status.StaleObjectMissing)
 	}
 	return nil

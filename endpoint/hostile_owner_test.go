@@ -260,9 +260,9 @@ func hostileAnswers(t *testing.T) []hostileAnswer {
 	}
 }
 
-// TestAHostileOwnerHarmsNoClient has owners that say what no owner of ours would. The client is told, nothing of theirs
+// TestHostileOwner has owners that say what no owner of ours would. The client is told, nothing of theirs
 // is left, and it goes on: on the connection, or on one to the next owner.
-func TestAHostileOwnerHarmsNoClient(t *testing.T) {
+func TestHostileOwner(t *testing.T) {
 	hostOnly(t, "forges descriptors of host memory")
 	for _, row := range hostileAnswers(t) {
 		t.Run(row.name, func(t *testing.T) {
@@ -310,7 +310,7 @@ func TestAHostileOwnerHarmsNoClient(t *testing.T) {
 	}
 }
 
-func TestHellosThatAreRefused(t *testing.T) {
+func TestHostileOwnerHello(t *testing.T) {
 	_, file := offer(t, true)
 	for _, row := range []struct {
 		name string

@@ -126,7 +126,7 @@ func hostileOwnerWith(t *testing.T, limits endpoint.Limits) *endpoint.Server {
 	return s
 }
 
-func TestWhatIsNoProtocolEndsTheConnection(t *testing.T) {
+func TestHostileFrames(t *testing.T) {
 	s := hostileOwner(t)
 	empty := []byte{0xa0}
 	for _, c := range []struct {
@@ -150,21 +150,21 @@ func TestWhatIsNoProtocolEndsTheConnection(t *testing.T) {
 	}
 }
 
-func TestARequestBeforeTheHelloIsRefused(t *testing.T) {
+func TestHostileRequestBeforeHello(t *testing.T) {
 	s := hostileOwner(t)
 	p := rawPeer(t, s.Socket())
 	require.NoError(t, p.conn.Send(wire.KindRequest, 1, []byte{0xa1, 0x01, 0x01}))
 	p.hungUp("not a hello")
 }
 
-func TestAnotherVersionOfTheProtocolIsRefused(t *testing.T) {
+func TestSessionProtocolVersion(t *testing.T) {
 	s := hostileOwner(t)
 	p := rawPeer(t, s.Socket())
 	_, err := message.ClientHandshake(p.conn, message.Hello{Protocol: 900, Oldest: 900})
 	require.ErrorContains(t, err, "versions")
 }
 
-func TestRequestsThatAreRefused(t *testing.T) {
+func TestHostileRequests(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
 	require.Contains(t, p.refused(message.CodeUnsupported, 0x9999, struct{}{}), "not known")
@@ -179,7 +179,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	p.refused(message.CodeNotFound, message.OpInfo, message.Info{Name: "m", Version: 12, Manifest: true})
 }
 
-func TestLeasesOfOthersStayTheirs(t *testing.T) {
+func TestHostileReleaseOfOthersLeases(t *testing.T) {
 	s := hostileOwner(t)
 	holder, thief := politePeer(t, s.Socket()), politePeer(t, s.Socket())
 	frame, err := holder.send(message.OpAcquire, message.Acquire{Name: "m"})
@@ -216,7 +216,7 @@ func offer(t *testing.T, frozen bool) (message.Publish, *os.File) {
 	}, h.File
 }
 
-func TestForgedPublicationsAreRefused(t *testing.T) {
+func TestHostilePublications(t *testing.T) {
 	s := hostileOwner(t)
 	loose, err := os.CreateTemp("/dev/shm", "unsealed")
 	require.NoError(t, err)
@@ -275,7 +275,7 @@ func TestForgedPublicationsAreRefused(t *testing.T) {
 	})
 }
 
-func TestSurplusDescriptorsAreClosed(t *testing.T) {
+func TestHostileExtraDescriptors(t *testing.T) {
 	s := hostileOwner(t)
 	_, file := offer(t, true)
 	p := politePeer(t, s.Socket())

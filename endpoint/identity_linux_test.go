@@ -41,7 +41,7 @@ func sealed(t *testing.T, dev driver.Device, n int, value float32) *tensor.Tenso
 	return x
 }
 
-func TestSealedArgumentsAreCachedByIdentity(t *testing.T) {
+func TestCacheKeyOfSealedMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
 	ctx := context.Background()
@@ -62,8 +62,8 @@ func TestSealedArgumentsAreCachedByIdentity(t *testing.T) {
 	}
 }
 
-// TestSealingMakesArgumentsCached seals memory of this process, which is then known to all clients by itself.
-func TestSealingMakesArgumentsCached(t *testing.T) {
+// TestCacheKeyAfterSealing seals memory of this process, which is then known to all clients by itself.
+func TestCacheKeyAfterSealing(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
 	x, err := filled(dev, 4, 3)
@@ -83,8 +83,8 @@ func TestSealingMakesArgumentsCached(t *testing.T) {
 	require.EqualValues(t, 2, ran(o, "sum"), "once before it was sealed, once for all after that")
 }
 
-// TestSealedMemoryIsPublished publishes what the publisher itself cannot write any more.
-func TestSealedMemoryIsPublished(t *testing.T) {
+// TestServerPublishSealedMemory publishes what the publisher itself cannot write any more.
+func TestServerPublishSealedMemory(t *testing.T) {
 	hostOnly(t, "no other memory can be sealed")
 	do := command{Name: "m", Key: "m", Seed: 7}
 	dev := testDevice(t)
@@ -102,9 +102,9 @@ func TestSealedMemoryIsPublished(t *testing.T) {
 	c.must(do)
 }
 
-// TestFrozenArgumentsMayStillChange writes through a mapping from before the freeze: what was made of the bytes before
+// TestCacheKeyOfFrozenMemory writes through a mapping from before the freeze: what was made of the bytes before
 // is no answer then.
-func TestFrozenArgumentsMayStillChange(t *testing.T) {
+func TestCacheKeyOfFrozenMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	hostOnly(t, "no other memory can be frozen")
 	c, dev, _ := calling(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestIdleClientsAreLetGo has clients that hold one thing each, which keeps them, and one that holds nothing.
-func TestIdleClientsAreLetGo(t *testing.T) {
+// TestSessionIdleTimeout has clients that hold one thing each, which keeps them, and one that holds nothing.
+func TestSessionIdleTimeout(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)

@@ -46,7 +46,7 @@ func inEachState(t *testing.T, s *endpoint.Server) map[endpoint.TaskState]string
 }
 
 // What is known of a task is the same for its owner and for others, and in JSON.
-func TestTasksLookTheSameEverywhere(t *testing.T) {
+func TestTaskInfoInAllRoles(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	ctx := context.Background()
@@ -136,7 +136,7 @@ func checkTask(t *testing.T, info endpoint.TaskInfo, object string) {
 }
 
 // Who waits no longer learns how far the task is; one that has ended has ended.
-func TestWaitSaysWhatIsKnownWhenItsContextEnds(t *testing.T) {
+func TestTaskWaitContextEnds(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	for path, c := range paths(t) {
@@ -195,7 +195,7 @@ func TestWaitSaysWhatIsKnownWhenItsContextEnds(t *testing.T) {
 }
 
 // Whatever the words of an error say, JSON of others is read without trusting it.
-func TestTasksFromForeignJSON(t *testing.T) {
+func TestTaskInfoFromJSON(t *testing.T) {
 	for _, c := range []struct {
 		text string
 		is   error

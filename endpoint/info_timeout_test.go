@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestServerInfoEndsByItself asks a server that is stuck, with a context that does not end.
-func TestServerInfoEndsByItself(t *testing.T) {
+// TestServerInfoTimeout asks a server that is stuck, with a context that does not end.
+func TestServerInfoTimeout(t *testing.T) {
 	s, err := newOwner(ServerOptions{})
 	require.NoError(t, err)
 	_, err = s.ServerInfo(context.Background())

@@ -102,7 +102,7 @@ func intercepted(t *testing.T, server, client []endpoint.Interceptor) (*endpoint
 	return s, c
 }
 
-func TestInterceptorsStandInOrderOnBothSides(t *testing.T) {
+func TestInterceptorOrder(t *testing.T) {
 	drivertest.Leaks(t)
 	var s seen
 	_, c := intercepted(t, []endpoint.Interceptor{s.noting("s1"), s.noting("s2")}, []endpoint.Interceptor{s.noting("c1"), s.noting("c2")})
@@ -165,7 +165,7 @@ func (n *collected[T]) take() []T {
 	return list
 }
 
-func TestInterceptorsSeeWhoCallsAndWhat(t *testing.T) {
+func TestInterceptorInvocation(t *testing.T) {
 	drivertest.Leaks(t)
 	var seen collected[endpoint.Invocation]
 	var arguments collected[any]
@@ -196,8 +196,8 @@ func TestInterceptorsSeeWhoCallsAndWhat(t *testing.T) {
 	require.Equal(t, own.Peer.PID, calls[0].Peer.PID)
 }
 
-// TestInterceptorsChangeTheContext has values reach the function, whatever runs it, and metadata cross.
-func TestInterceptorsChangeTheContext(t *testing.T) {
+// TestInterceptorContext has values reach the function, whatever runs it, and metadata cross.
+func TestInterceptorContext(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := intercepted(t, []endpoint.Interceptor{plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
 		if call.Kind != endpoint.KindTask { // which has the values of its submission
@@ -226,8 +226,8 @@ func TestInterceptorsChangeTheContext(t *testing.T) {
 	require.Equal(t, "from submit", got)
 }
 
-// TestInterceptorsRefuse: whatever is asked for, the caller gets the error by its code, and nothing runs.
-func TestInterceptorsRefuse(t *testing.T) {
+// TestInterceptorRefuses: whatever is asked for, the caller gets the error by its code, and nothing runs.
+func TestInterceptorRefuses(t *testing.T) {
 	drivertest.Leaks(t)
 	refusal := endpoint.NewError("quota", "not today")
 	refuse := plainly(func(context.Context, *endpoint.Invocation, endpoint.Invoke) error { return refusal })
@@ -255,8 +255,8 @@ func TestInterceptorsRefuse(t *testing.T) {
 	}
 }
 
-// TestInterceptorsThatChangeTheOutcome give back what the function returned: at the server's side and the client's.
-func TestInterceptorsThatChangeTheOutcome(t *testing.T) {
+// TestInterceptorChangesOutcome give back what the function returned: at the server's side and the client's.
+func TestInterceptorChangesOutcome(t *testing.T) {
 	late := errors.New("after all not")
 	spoil := plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
 		if err := next(ctx, call); err != nil {
@@ -296,8 +296,8 @@ func TestInterceptorsThatChangeTheOutcome(t *testing.T) {
 	}
 }
 
-// TestInterceptorsThatBreakTheirWord are errors of the call, never a result of nothing.
-func TestInterceptorsThatBreakTheirWord(t *testing.T) {
+// TestInterceptorMisuse are errors of the call, never a result of nothing.
+func TestInterceptorMisuse(t *testing.T) {
 	drivertest.Leaks(t)
 	idle := plainly(func(context.Context, *endpoint.Invocation, endpoint.Invoke) error { return nil })
 	twice := plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
@@ -332,7 +332,7 @@ func TestInterceptorsThatBreakTheirWord(t *testing.T) {
 	}
 }
 
-func TestInterceptorsThatPanic(t *testing.T) {
+func TestInterceptorPanics(t *testing.T) {
 	drivertest.Leaks(t)
 	for _, where := range []endpoint.InvocationKind{endpoint.KindCall, endpoint.KindSubmit, endpoint.KindStream, endpoint.KindTask} {
 		_, c := intercepted(t, []endpoint.Interceptor{plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
@@ -363,9 +363,9 @@ func TestInterceptorsThatPanic(t *testing.T) {
 	}
 }
 
-// TestInterceptorsHearOfTheEnd: one that waits is told when the caller leaves, and one that ends the context ends the
+// TestInterceptorSeesEnd: one that waits is told when the caller leaves, and one that ends the context ends the
 // function.
-func TestInterceptorsHearOfTheEnd(t *testing.T) {
+func TestInterceptorSeesEnd(t *testing.T) {
 	drivertest.Leaks(t)
 	began, ended := make(chan struct{}), make(chan error, 1)
 	var enough = errors.New("enough")
@@ -394,8 +394,8 @@ func TestInterceptorsHearOfTheEnd(t *testing.T) {
 	require.ErrorContains(t, err, "enough")
 }
 
-// TestTasksThatInterceptorsRefuse fail by the code.
-func TestTasksThatInterceptorsRefuse(t *testing.T) {
+// TestInterceptorRefusesTask fail by the code.
+func TestInterceptorRefusesTask(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := intercepted(t, []endpoint.Interceptor{plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {
 		if call.Kind == endpoint.KindTask {
@@ -413,8 +413,8 @@ func TestTasksThatInterceptorsRefuse(t *testing.T) {
 	require.Equal(t, "late", app.Code())
 }
 
-// TestMetadataOfHostilePeers is answered and the connection goes on; what crosses is what the interceptor sees.
-func TestMetadataOfHostilePeers(t *testing.T) {
+// TestHostileMetadata is answered and the connection goes on; what crosses is what the interceptor sees.
+func TestHostileMetadata(t *testing.T) {
 	drivertest.Leaks(t)
 	var got collected[endpoint.Metadata]
 	s, c := intercepted(t, []endpoint.Interceptor{plainly(func(ctx context.Context, call *endpoint.Invocation, next endpoint.Invoke) error {

@@ -58,9 +58,9 @@ func keptFixture(t *testing.T, limits endpoint.Limits) (*endpoint.Server, *endpo
 	return s, c, dev, runs
 }
 
-// TestArgumentsStayMapped has the memory of an argument mapped once for many calls: what is written to it meanwhile is
+// TestKeptArgumentsStayMapped has the memory of an argument mapped once for many calls: what is written to it meanwhile is
 // seen, and it is unmapped when no call names it any more, and when the client has gone.
-func TestArgumentsStayMapped(t *testing.T) {
+func TestKeptArgumentsStayMapped(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
 	s, c, dev, _ := keptFixture(t, endpoint.Limits{})
@@ -87,9 +87,9 @@ func TestArgumentsStayMapped(t *testing.T) {
 	eventually(t, waitLimit, "what was kept goes with the client", func() bool { return kept() == 0 })
 }
 
-// TestArgumentsThatAreWrittenAreNotKept has an endpoint that writes its arguments get all memory with each call, and
+// TestKeptArgumentsNotWritable has an endpoint that writes its arguments get all memory with each call, and
 // run once for each.
-func TestArgumentsThatAreWrittenAreNotKept(t *testing.T) {
+func TestKeptArgumentsNotWritable(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
 	s, c, dev, runs := keptFixture(t, endpoint.Limits{})
@@ -105,8 +105,8 @@ func TestArgumentsThatAreWrittenAreNotKept(t *testing.T) {
 	require.Zero(t, limitUse(t, s, "kept_storages").Used)
 }
 
-// TestKeptMemoryIsBounded has more memory passed in turn than is kept, of which the calls notice nothing.
-func TestKeptMemoryIsBounded(t *testing.T) {
+// TestKeptMemoryLimit has more memory passed in turn than is kept, of which the calls notice nothing.
+func TestKeptMemoryLimit(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
 	ctx := context.Background()
@@ -151,9 +151,9 @@ func TestKeptMemoryIsBounded(t *testing.T) {
 	})
 }
 
-// TestArgumentsStayMappedForManyCallers has many goroutines pass few tensors at once, and change nothing of what each
+// TestKeptArgumentsConcurrently has many goroutines pass few tensors at once, and change nothing of what each
 // call gets.
-func TestArgumentsStayMappedForManyCallers(t *testing.T) {
+func TestKeptArgumentsConcurrently(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
 	s, c, dev, runs := keptFixture(t, endpoint.Limits{})
@@ -181,9 +181,9 @@ func TestArgumentsStayMappedForManyCallers(t *testing.T) {
 	require.EqualValues(t, 8, limitUse(t, s, "kept_storages").Used)
 }
 
-// TestMemoryThatIsNotKeptIsRefused has a peer name memory that it has not sent, or of another size, and send what no
+// TestKeptMemoryUnknown has a peer name memory that it has not sent, or of another size, and send what no
 // client of ours would.
-func TestMemoryThatIsNotKeptIsRefused(t *testing.T) {
+func TestKeptMemoryUnknown(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)
 	s, _, dev, runs := keptFixture(t, endpoint.Limits{})

@@ -58,7 +58,7 @@ func forgetRef[T any](t *testing.T, c endpoint.Caller, name string, size int) (v
 	return ref.Value(), ref.ID()
 }
 
-func TestAForgottenReferenceGoesBack(t *testing.T) {
+func TestLeakGuardRef(t *testing.T) {
 	_, socket := owner(t)
 	dev := testDevice(t)
 	log := new(warnings)
@@ -99,7 +99,7 @@ func TestAForgottenReferenceGoesBack(t *testing.T) {
 	require.NotContains(t, log.String(), kept.ID())
 }
 
-func TestAForgottenReferenceOfThisProcessGoesBack(t *testing.T) {
+func TestLeakGuardRefInProcess(t *testing.T) {
 	log := new(warnings)
 	dev := testDevice(t)
 	r := numbers(t)
@@ -157,7 +157,7 @@ func forgetHandle(t *testing.T, c *endpoint.Client, name string) *tensor.Tensor 
 	return nil
 }
 
-func TestAForgottenHandleGivesItsLeaseBack(t *testing.T) {
+func TestLeakGuardHandle(t *testing.T) {
 	o, socket := owner(t)
 	dev := testDevice(t)
 	log := new(warnings)
@@ -228,8 +228,8 @@ func sliceOfRef(t *testing.T, c endpoint.Caller, size int) (slice []float32, id 
 	return slice, id
 }
 
-// TestSliceKeepsTheReference: the server goes on counting a reference of which nothing but a slice is left (D1).
-func TestSliceKeepsTheReference(t *testing.T) {
+// TestLeakGuardRefSlice: the server goes on counting a reference of which nothing but a slice is left (D1).
+func TestLeakGuardRefSlice(t *testing.T) {
 	hostOnly(t, "slices are of host memory")
 	check := func(t *testing.T, c endpoint.Caller, log *warnings) {
 		t.Helper()
@@ -271,8 +271,8 @@ func sliceOfHandle(t *testing.T, c *endpoint.Client, name string) []byte {
 	return slice
 }
 
-// TestSliceKeepsTheLease: the owner goes on counting a lease on a version of which nothing but a slice is left (D1).
-func TestSliceKeepsTheLease(t *testing.T) {
+// TestLeakGuardHandleSlice: the owner goes on counting a lease on a version of which nothing but a slice is left (D1).
+func TestLeakGuardHandleSlice(t *testing.T) {
 	hostOnly(t, "slices are of host memory")
 	dev := testDevice(t)
 	o, socket := owner(t)

@@ -29,7 +29,7 @@ func serve(t testing.TB, opts endpoint.ServerOptions) *endpoint.Server {
 	return s
 }
 
-func TestShutdownWithIdleClients(t *testing.T) {
+func TestServerShutdownIdleClients(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
 	var clients []*child
@@ -78,7 +78,7 @@ func TestServerCloseCause(t *testing.T) {
 	}
 }
 
-func TestAServerLeavesNothingBehind(t *testing.T) {
+func TestServerLeaks(t *testing.T) {
 	o := start(t)
 	before := o.must(command{Do: "count"})
 	for range 3 {
@@ -104,7 +104,7 @@ func TestAServerLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-func TestAClientLeavesNothingBehind(t *testing.T) {
+func TestClientLeaks(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m"})
 	c := client(t, socket)
@@ -128,7 +128,7 @@ func TestAClientLeavesNothingBehind(t *testing.T) {
 	eventually(t, waitLimit, "the owner knows", func() bool { return holders(o) == 0 })
 }
 
-func TestTooManyClientsAreToldSo(t *testing.T) {
+func TestLimitsClients(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Limits: endpoint.Limits{Clients: 2}, Logger: discard()})
 	ctx := context.Background()
 	var clients []*endpoint.Client
@@ -153,7 +153,7 @@ func TestTooManyClientsAreToldSo(t *testing.T) {
 	}, waitLimit, tick)
 }
 
-func TestSubscriptionsAreLimited(t *testing.T) {
+func TestLimitsSubscriptions(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Limits: endpoint.Limits{Subscriptions: 2}})
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
@@ -176,7 +176,7 @@ func TestSubscriptionsAreLimited(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrLimit)
 }
 
-func TestAPeerThatSaysNothingHoldsUpNobody(t *testing.T) {
+func TestSessionSilentPeer(t *testing.T) {
 	drivertest.Leaks(t)
 	s := serve(t, endpoint.ServerOptions{
 		Limits: endpoint.Limits{Wire: wire.Limits{HandshakeTimeout: 50 * time.Millisecond}}, Logger: discard(),
@@ -197,7 +197,7 @@ func TestAPeerThatSaysNothingHoldsUpNobody(t *testing.T) {
 }
 
 // The context of Serve ends the server in order: what is in flight ends, the memory of clients stays theirs.
-func TestServeEndsWithItsContext(t *testing.T) {
+func TestServerServeContext(t *testing.T) {
 	started, finish := make(chan struct{}), make(chan struct{})
 	registry := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(registry, "slow", func(context.Context, int) (int, error) {

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLimitTableStandsInTheProtocol: the limits on what clients can make an owner hold and do are one table, and each
+// TestLimitsTable: the limits on what clients can make an owner hold and do are one table, and each
 // has a test.
-func TestLimitTableStandsInTheProtocol(t *testing.T) {
+func TestLimitsTable(t *testing.T) {
 	text, err := os.ReadFile("../wire/PROTOCOL.md")
 	if err != nil {
 		text, err = os.ReadFile("../wire/message/PROTOCOL.md")

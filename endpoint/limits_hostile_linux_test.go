@@ -15,8 +15,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestRequestNumbersAreNewAndNotZero: an answer must be told from every other one on the connection (D28).
-func TestRequestNumbersAreNewAndNotZero(t *testing.T) {
+// TestHostileRequestNumbers: an answer must be told from every other one on the connection (D28).
+func TestHostileRequestNumbers(t *testing.T) {
 	s := hostileOwner(t)
 	ping, err := message.MarshalRequest(message.OpPing, 0, nil)
 	require.NoError(t, err)
@@ -40,8 +40,8 @@ func TestRequestNumbersAreNewAndNotZero(t *testing.T) {
 	p.hungUp("sent before")
 }
 
-// TestRequestNumberOfACallInFlightIsRefused (D28).
-func TestRequestNumberOfACallInFlightIsRefused(t *testing.T) {
+// TestHostileRequestNumberInFlight (D28).
+func TestHostileRequestNumberInFlight(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	var registry endpoint.Registry
@@ -63,8 +63,8 @@ func TestRequestNumberOfACallInFlightIsRefused(t *testing.T) {
 	p.hungUp("sent before")
 }
 
-// TestDescriptorsOfNoUseAreRefused: those that no handle names, and those of an operation that takes none (D28).
-func TestDescriptorsOfNoUseAreRefused(t *testing.T) {
+// TestHostileUnusedDescriptors: those that no handle names, and those of an operation that takes none (D28).
+func TestHostileUnusedDescriptors(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
 	in, file := offer(t, true)
@@ -82,9 +82,9 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestTextsOfPeersAreCutAndCopied: of a label, or the source of a publication, what is kept is short, without control
+// TestHostileTexts: of a label, or the source of a publication, what is kept is short, without control
 // characters, and keeps nothing else in memory (D5, D9).
-func TestTextsOfPeersAreCutAndCopied(t *testing.T) {
+func TestHostileTexts(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	s := serve(t, endpoint.ServerOptions{Logger: discard()})
@@ -111,8 +111,8 @@ func TestTextsOfPeersAreCutAndCopied(t *testing.T) {
 	p.refused(message.CodeInvalidArgument, message.OpTaskWatch, message.WatchTasks{Endpoint: strings.Repeat("e", 1<<20)})
 }
 
-// TestHowManyObjectsARequestReleasesIsBounded: each has a row of the answer. A client asks in parts.
-func TestHowManyObjectsARequestReleasesIsBounded(t *testing.T) {
+// TestLimitsReleases: each has a row of the answer. A client asks in parts.
+func TestLimitsReleases(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
 	ids := make([]string, message.MaxReleases+1)

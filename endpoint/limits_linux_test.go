@@ -65,9 +65,9 @@ func (p *peer) answerTo(id uint64) message.Code {
 	}
 }
 
-// TestAnswersThatNobodyReadsAreBounded: what is made for clients that do not read is bounded for each and for all, and
+// TestLimitsAnswers: what is made for clients that do not read is bounded for each and for all, and
 // goes with them (D3).
-func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
+func TestLimitsAnswers(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	const size = 1 << 20
@@ -101,9 +101,9 @@ func TestAnswersThatNobodyReadsAreBounded(t *testing.T) {
 	require.Zero(t, p.answerTo(id), "there is room again")
 }
 
-// TestManifestIsInMemoryOnce: that many clients do not read the manifest of a version costs no more than that one does
+// TestServerManifestMemory: that many clients do not read the manifest of a version costs no more than that one does
 // not (D3).
-func TestManifestIsInMemoryOnce(t *testing.T) {
+func TestServerManifestMemory(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)
@@ -141,9 +141,9 @@ func manyTensors(t testing.TB, n int) (message.Publish, *os.File) {
 	return in, file
 }
 
-// TestManifestsAreCharged: the memory that manifests take is counted, is no more than what is charged, and outlives
+// TestLimitsManifests: the memory that manifests take is counted, is no more than what is charged, and outlives
 // nobody's limit (D4).
-func TestManifestsAreCharged(t *testing.T) {
+func TestLimitsManifests(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	in, file := manyTensors(t, 50000)
@@ -177,9 +177,9 @@ func TestManifestsAreCharged(t *testing.T) {
 	eventually(t, waitLimit, "what is withdrawn does not count", func() bool { return limitUse(t, s, "manifest_bytes").Used == 2*cost })
 }
 
-// TestTensorsAtOnePlaceArePublishedInBoundedTime: views of the same bytes that all differ are told apart without
+// TestServerPublishOverlappingTensors: views of the same bytes that all differ are told apart without
 // comparing each with each (D4). It would take minutes.
-func TestTensorsAtOnePlaceArePublishedInBoundedTime(t *testing.T) {
+func TestServerPublishOverlappingTensors(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	in, file := offer(t, true)
@@ -198,8 +198,8 @@ func TestTensorsAtOnePlaceArePublishedInBoundedTime(t *testing.T) {
 	require.Equal(t, wire.KindResponse, f.Kind)
 }
 
-// TestLongListsComeInParts: whatever is published and held, the list can be asked for (D5).
-func TestLongListsComeInParts(t *testing.T) {
+// TestClientListPages: whatever is published and held, the list can be asked for (D5).
+func TestClientListPages(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)
@@ -242,9 +242,9 @@ func TestLongListsComeInParts(t *testing.T) {
 	})
 }
 
-// TestSparsePublicationIsBounded: what a descriptor claims to keep counts, whether or not there is memory behind it
+// TestLimitsSparsePublication: what a descriptor claims to keep counts, whether or not there is memory behind it
 // (D17).
-func TestSparsePublicationIsBounded(t *testing.T) {
+func TestLimitsSparsePublication(t *testing.T) {
 	hostOnly(t, "makes a memfd")
 	s := hostileOwner(t)
 	const huge = 1 << 40
@@ -266,8 +266,8 @@ func TestSparsePublicationIsBounded(t *testing.T) {
 	require.Equal(t, dev.Info().TotalBytes, limitUse(t, s, "storage_bytes").Client)
 }
 
-// TestSumsOfBytesDoNotOverflow: views that repeat one element have any size (D28).
-func TestSumsOfBytesDoNotOverflow(t *testing.T) {
+// TestServerInfoSumsSaturate: views that repeat one element have any size (D28).
+func TestServerInfoSumsSaturate(t *testing.T) {
 	s := hostileOwner(t)
 	in, file := offer(t, true)
 	var rows []message.Tensor
@@ -289,9 +289,9 @@ func TestSumsOfBytesDoNotOverflow(t *testing.T) {
 	require.NoError(t, s.Withdraw(context.Background(), "n"))
 }
 
-// TestDescriptorsInFlightLeaveRoomForOthers: a client that keeps frames from ending pins no more than its share of
+// TestLimitsDescriptors: a client that keeps frames from ending pins no more than its share of
 // descriptors, for no longer than a frame may take, and others publish meanwhile (D6).
-func TestDescriptorsInFlightLeaveRoomForOthers(t *testing.T) {
+func TestLimitsDescriptors(t *testing.T) {
 	s := hostileOwnerWith(t, endpoint.Limits{Descriptors: 300, Wire: wire.Limits{FrameTimeout: time.Second}})
 	in, file := offer(t, true)
 	greedy := rawSocket(t, s.Socket())
@@ -323,8 +323,8 @@ func TestDescriptorsInFlightLeaveRoomForOthers(t *testing.T) {
 	require.NoError(t, s.Withdraw(context.Background(), "n"))
 }
 
-// TestBytesOfRequestsOfAllClientsAreBounded: also of requests that have come in part (D3).
-func TestBytesOfRequestsOfAllClientsAreBounded(t *testing.T) {
+// TestLimitsRequestBytesTotal: also of requests that have come in part (D3).
+func TestLimitsRequestBytesTotal(t *testing.T) {
 	s := hostileOwnerWith(t, endpoint.Limits{RequestBytesTotal: 3 << 20, Wire: wire.Limits{FrameTimeout: 2 * time.Second}})
 	var stuck []*rawConn
 	for range 4 {
@@ -350,8 +350,8 @@ func TestBytesOfRequestsOfAllClientsAreBounded(t *testing.T) {
 	eventually(t, waitLimit, "nothing is held", func() bool { return limitUse(t, s, "request_bytes").Used == 0 })
 }
 
-// TestHowManyRequestsIsBounded: one more is refused, and the connection goes on.
-func TestHowManyRequestsIsBounded(t *testing.T) {
+// TestLimitsRequests: one more is refused, and the connection goes on.
+func TestLimitsRequests(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
@@ -368,8 +368,8 @@ func TestHowManyRequestsIsBounded(t *testing.T) {
 	require.Zero(t, p.answerTo(p.ask(message.OpPing, message.Ping{})))
 }
 
-// TestTimeOfARequestIsBounded: where the owner says so, whatever the client asks for.
-func TestTimeOfARequestIsBounded(t *testing.T) {
+// TestLimitsRequestTime: where the owner says so, whatever the client asks for.
+func TestLimitsRequestTime(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()

@@ -59,9 +59,9 @@ func (d *smallDevice) Alloc(n int64) (driver.Memory, error) {
 	return &boundedMemory{Mapped: mem.(driver.Mapped), dev: d}, nil
 }
 
-// TestResultsGiveWayWhereMemoryIsRefused: an allocation that the device refuses is tried again without the results that
+// TestLimitsResultsEvicted: an allocation that the device refuses is tried again without the results that
 // nobody has (D8).
-func TestResultsGiveWayWhereMemoryIsRefused(t *testing.T) {
+func TestLimitsResultsEvicted(t *testing.T) {
 	hostOnly(t, "has a device of its own")
 	real, err := host.Open()
 	require.NoError(t, err)
@@ -90,9 +90,9 @@ func TestResultsGiveWayWhereMemoryIsRefused(t *testing.T) {
 	require.NoError(t, held.Close())
 }
 
-// TestCachedResultsHaveABudget: by default a quarter of the smallest memory of the devices, and the server says so
+// TestLimitsCachedResults: by default a quarter of the smallest memory of the devices, and the server says so
 // (D8).
-func TestCachedResultsHaveABudget(t *testing.T) {
+func TestLimitsCachedResults(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)

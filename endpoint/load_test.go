@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-func TestTenThousandCallsInFlightOnOneConnection(t *testing.T) {
+func TestClientCallsInFlight(t *testing.T) {
 	drivertest.Leaks(t)
 	_, c := loadOwner(t)
 	before := statsOf(t, c)
@@ -34,7 +34,7 @@ func TestTenThousandCallsInFlightOnOneConnection(t *testing.T) {
 	settled(t, c, before)
 }
 
-func TestMoreCallsThanTheLimitAreRefusedNotQueued(t *testing.T) {
+func TestLimitsCallsRefused(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	s := serve(t, endpoint.ServerOptions{
@@ -63,7 +63,7 @@ func TestMoreCallsThanTheLimitAreRefusedNotQueued(t *testing.T) {
 	eventually(t, waitLimit, "there is room again", func() bool { return c.Call(context.Background(), "next", 1, nil) == nil })
 }
 
-func TestAThousandClientsAtOnce(t *testing.T) {
+func TestServerThousandClients(t *testing.T) {
 	o, c := loadOwner(t)
 	before := statsOf(t, c)
 	const clients = 1000
@@ -102,9 +102,9 @@ func TestAThousandClientsAtOnce(t *testing.T) {
 	settled(t, c, before)
 }
 
-// TestClientsThatAreKilledLeaveNothing kills one process after the other that holds the model. Nothing that an owner
+// TestClientsKilledLeakNothing kills one process after the other that holds the model. Nothing that an owner
 // has may grow with their number.
-func TestClientsThatAreKilledLeaveNothing(t *testing.T) {
+func TestClientsKilledLeakNothing(t *testing.T) {
 	o, c := loadOwner(t)
 	cycle := func(n int) {
 		var workers sync.WaitGroup
@@ -146,7 +146,7 @@ func TestClientsThatAreKilledLeaveNothing(t *testing.T) {
 	require.Less(t, grown, int64(16<<20))
 }
 
-func TestShutdownUnderLoadEndsWithinItsContext(t *testing.T) {
+func TestServerShutdownUnderLoad(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	counts := new(loadCounts)

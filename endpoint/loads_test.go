@@ -15,7 +15,7 @@ import (
 )
 
 // D23: what a server announces is seen by clients, beside what is published.
-func TestAnnouncedLoads(t *testing.T) {
+func TestServerAnnounceLoad(t *testing.T) {
 	ctx := context.Background()
 	s := serve(t, endpoint.ServerOptions{})
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true, Devices: []driver.Device{testDevice(t)}})

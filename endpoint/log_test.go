@@ -42,9 +42,9 @@ func (n *noted) times(message string) int {
 	return len(slices.DeleteFunc(slices.Clone(n.said), func(s string) bool { return s != message }))
 }
 
-// TestTheDefaultLoggerGetsWarningsOnly does what is logged on all levels, in an owner and a client that were given no
+// TestLogDefaultLevel does what is logged on all levels, in an owner and a client that were given no
 // logger.
-func TestTheDefaultLoggerGetsWarningsOnly(t *testing.T) {
+func TestLogDefaultLevel(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	log, before, out, flags := new(noted), slog.Default(), stdlog.Writer(), stdlog.Flags()

@@ -12,7 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-func TestProcessesThatWaitForOneRunGetOneObject(t *testing.T) {
+func TestRefSharedByProcesses(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	ctx := context.Background()
@@ -52,7 +52,7 @@ func TestProcessesThatWaitForOneRunGetOneObject(t *testing.T) {
 	require.EqualValues(t, 1, ran(o, "gated model"))
 }
 
-func TestReferencesAreCountedUnderLoad(t *testing.T) {
+func TestRefCountsUnderLoad(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -96,7 +96,7 @@ func TestReferencesAreCountedUnderLoad(t *testing.T) {
 	require.EqualValues(t, 1, ran(o, "model"))
 }
 
-func TestUncachedObjectsAreDistinct(t *testing.T) {
+func TestRefUncached(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -127,7 +127,7 @@ func TestUncachedObjectsAreDistinct(t *testing.T) {
 	require.Empty(t, released)
 }
 
-func TestTasksWithOneCachedResultHaveOneObject(t *testing.T) {
+func TestTaskSharesCachedObject(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -159,7 +159,7 @@ func TestTasksWithOneCachedResultHaveOneObject(t *testing.T) {
 	require.Zero(t, server.Stats.CacheEntries)
 }
 
-func TestEqualMapsOfTwoProcessesAreOneArgument(t *testing.T) {
+func TestCacheKeyOfMaps(t *testing.T) {
 	o, socket := owner(t)
 	for range 2 {
 		other := client(t, socket)

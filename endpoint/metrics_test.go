@@ -155,7 +155,7 @@ func metricsOf(t testing.TB, info endpoint.ServerInfo) map[string]*family {
 	return families
 }
 
-func TestParseMetricsIsStrict(t *testing.T) {
+func TestMetricsParser(t *testing.T) {
 	const head = "# HELP a_total h\n# TYPE a_total counter\n"
 	good, err := parseMetrics(head + "a_total{x=\"1\\\\\\\"\\n,}\",y=\"\"} 3\n")
 	require.NoError(t, err)
@@ -172,7 +172,7 @@ func TestParseMetricsIsStrict(t *testing.T) {
 }
 
 // Each number of the info is in a metric, told apart by its value.
-func TestMetricsHaveEveryNumber(t *testing.T) {
+func TestMetricsComplete(t *testing.T) {
 	var info endpoint.ServerInfo
 	odd := "quote \" back \\ line \n end \xff"
 	info.ID, info.Version, info.Label, info.Socket, info.PID, info.DeviceIndex = "id", "v1", odd, "/run/a-1.sock", 42, 1
@@ -264,7 +264,7 @@ type brokenWriter struct{}
 func (brokenWriter) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 // What another process has counted comes out as it was.
-func TestMetricsOfAnotherProcess(t *testing.T) {
+func TestMetricsOfClient(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	c, dev, _ := calling(t)
@@ -308,7 +308,7 @@ func TestMetricsOfAnotherProcess(t *testing.T) {
 	}
 }
 
-func TestVars(t *testing.T) {
+func TestMetricsVars(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})

@@ -28,7 +28,7 @@ func (d numberedDevice) Info() driver.Info {
 	return info
 }
 
-func TestTheSocketIsThatOfTheRankOrTheDevice(t *testing.T) {
+func TestNodeSocketOfRank(t *testing.T) {
 	base := filepath.Join(filepath.Dir(socketPath(t)), "rank")
 	third := []driver.Device{numberedDevice{testDevice(t), 3}}
 	for _, row := range []struct {
@@ -81,7 +81,7 @@ func errorOutput(t testing.TB, do func()) string {
 	return string(text)
 }
 
-func TestTheEnvironmentSaysHowMuchIsLogged(t *testing.T) {
+func TestLogLevelOfEnvironment(t *testing.T) {
 	for level, words := range map[string][]string{
 		"":         {},
 		"debug":    {"gone wrong", "withdrawn"},

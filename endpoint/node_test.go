@@ -11,8 +11,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestInfoAsksOnce has an owner that ends between the question and the answer, and does not come back.
-func TestInfoAsksOnce(t *testing.T) {
+// TestNodeInfoAsksOnce has an owner that ends between the question and the answer, and does not come back.
+func TestNodeInfoAsksOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	owner := newFakeOwner(t)
 	opened := make(chan *endpoint.Node, 1)

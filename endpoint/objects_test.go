@@ -18,7 +18,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-func TestObjectsTellWhoHoldsThem(t *testing.T) {
+func TestObjectHolders(t *testing.T) {
 	drivertest.Leaks(t)
 	before := time.Now()
 	c, dev, _ := calling(t)
@@ -76,7 +76,7 @@ func TestObjectsTellWhoHoldsThem(t *testing.T) {
 	})
 }
 
-func TestManyObjectsAreListedInParts(t *testing.T) {
+func TestObjectListPages(t *testing.T) {
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, in modelIn) (int, error) { return in.Size, nil },
 		endpoint.Managed(), endpoint.CacheKey("{size}{label}")))
@@ -119,7 +119,7 @@ func TestManyObjectsAreListedInParts(t *testing.T) {
 	require.NotZero(t, got.Next)
 }
 
-func TestHoldersOfAnObjectAreBounded(t *testing.T) {
+func TestObjectHoldersAreBounded(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t)})
 	ctx := context.Background()
 	var id string
@@ -141,7 +141,7 @@ func TestHoldersOfAnObjectAreBounded(t *testing.T) {
 	}
 }
 
-func TestDestroyTakesAnObjectFromItsHolders(t *testing.T) {
+func TestObjectDestroy(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -179,7 +179,7 @@ func TestDestroyTakesAnObjectFromItsHolders(t *testing.T) {
 }
 
 // The owner's user and root may take objects away; whoever else the owner lets in may not.
-func TestOnlyTheOwnersUserAndRootDestroy(t *testing.T) {
+func TestObjectDestroyPermission(t *testing.T) {
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	nobody := asUser(t, 65534)

@@ -29,9 +29,9 @@ func hostileMemory(t *testing.T, seals int) *os.File {
 	return f
 }
 
-// TestAnswersOfAHostileWorker: whatever a worker answers, its caller gets an error that says so, the owner keeps nothing
+// TestOfferHostileAnswers: whatever a worker answers, its caller gets an error that says so, the owner keeps nothing
 // of it, and the next call is in order.
-func TestAnswersOfAHostileWorker(t *testing.T) {
+func TestOfferHostileAnswers(t *testing.T) {
 	hostOnly(t, "the memory is a memfd")
 	drivertest.Leaks(t)
 	s, c := offerServer(t, endpoint.ServerOptions{Limits: endpoint.Limits{ObjectBytes: 1 << 20}})
@@ -131,8 +131,8 @@ func TestAnswersOfAHostileWorker(t *testing.T) {
 	})
 }
 
-// TestStreamsOfAWorker: results come one by one, as the caller takes them, and leaving ends the function.
-func TestStreamsOfAWorker(t *testing.T) {
+// TestOfferStreams: results come one by one, as the caller takes them, and leaving ends the function.
+func TestOfferStreams(t *testing.T) {
 	drivertest.Leaks(t)
 	s, c := offerServer(t, endpoint.ServerOptions{})
 	var counts counters
@@ -161,8 +161,8 @@ func TestStreamsOfAWorker(t *testing.T) {
 	eventually(t, waitLimit, "the function has ended", func() bool { return counts.get("steps ended") == 3 })
 }
 
-// TestOwnersCacheAndKeepWhatWorkersMake: tasks and cached results of endpoints that are offered, which go when they are withdrawn.
-func TestOwnersCacheAndKeepWhatWorkersMake(t *testing.T) {
+// TestOfferCachedResults: tasks and cached results of endpoints that are offered, which go when they are withdrawn.
+func TestOfferCachedResults(t *testing.T) {
 	hostOnly(t, "the function reads the elements")
 	drivertest.Leaks(t)
 	s, c := offerServer(t, endpoint.ServerOptions{})

@@ -63,7 +63,7 @@ func oneEndpoint(t *testing.T, name string, opts ...endpoint.Option) *endpoint.R
 	return r
 }
 
-func TestWhatOneClientOffersIsBounded(t *testing.T) {
+func TestOfferLimits(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	t.Run("endpoints", func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestWhatOneClientOffersIsBounded(t *testing.T) {
 	})
 }
 
-// TestCallsOfAWorkerAreBounded: more of them than a worker takes at once wait, and the ends of their contexts end that.
-func TestCallsOfAWorkerAreBounded(t *testing.T) {
+// TestOfferCallLimit: more of them than a worker takes at once wait, and the ends of their contexts end that.
+func TestOfferCallLimit(t *testing.T) {
 	drivertest.Leaks(t)
 	s, c := offerServer(t, endpoint.ServerOptions{Limits: endpoint.Limits{WorkerCalls: 3}})
 	var counts counters
@@ -125,7 +125,7 @@ func TestCallsOfAWorkerAreBounded(t *testing.T) {
 	require.Equal(t, 1, sum)
 }
 
-func TestTimeOfAWorkerIsBounded(t *testing.T) {
+func TestOfferTimeLimit(t *testing.T) {
 	drivertest.Leaks(t)
 	s, c := offerServer(t, endpoint.ServerOptions{Limits: endpoint.Limits{WorkerTime: 30 * time.Millisecond}})
 	var counts counters
@@ -144,8 +144,8 @@ func TestTimeOfAWorkerIsBounded(t *testing.T) {
 	})
 }
 
-// TestWhoMayOffer is decided by the owner: nobody without a word of its own.
-func TestWhoMayOffer(t *testing.T) {
+// TestOfferPermission is decided by the owner: nobody without a word of its own.
+func TestOfferPermission(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	closed := serve(t, endpoint.ServerOptions{})
@@ -174,8 +174,8 @@ func TestWhoMayOffer(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported, "a client of the owner's own process")
 }
 
-// TestWhatCannotBeOffered: names that are taken, endpoints that no worker can have, registries without any.
-func TestWhatCannotBeOffered(t *testing.T) {
+// TestOfferRefused: names that are taken, endpoints that no worker can have, registries without any.
+func TestOfferRefused(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	s, c := offerServer(t, endpoint.ServerOptions{Registry: oneEndpoint(t, "own")})

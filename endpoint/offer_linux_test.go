@@ -41,8 +41,8 @@ func offerCaller(t *testing.T, socket string) *endpoint.Client {
 
 func did(c *child, what string) uint64 { return c.must(command{Do: "ran", Key: what}).Version }
 
-// TestCallsGoToAWorker: what one process offers, another calls through the owner.
-func TestCallsGoToAWorker(t *testing.T) {
+// TestOfferCalls: what one process offers, another calls through the owner.
+func TestOfferCalls(t *testing.T) {
 	_, socket := offerOwner(t)
 	offerWorker(t, socket, 0)
 	c := offerCaller(t, socket)
@@ -66,8 +66,8 @@ func TestCallsGoToAWorker(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
 }
 
-// TestTensorsOfAWorkerAreNotCopied: arguments and results are in the memory of the process that made them.
-func TestTensorsOfAWorkerAreNotCopied(t *testing.T) {
+// TestOfferTensorsShareMemory: arguments and results are in the memory of the process that made them.
+func TestOfferTensorsShareMemory(t *testing.T) {
 	hostOnly(t, "memory of other devices has no inode")
 	_, socket := offerOwner(t)
 	w := offerWorker(t, socket, 0)
@@ -106,9 +106,9 @@ func TestTensorsOfAWorkerAreNotCopied(t *testing.T) {
 	out.X.Close()
 }
 
-// TestTheDeathOfAWorkerEndsItsCalls: they end with an error that says so, the endpoints are withdrawn, and can be
+// TestOfferWorkerKilled: they end with an error that says so, the endpoints are withdrawn, and can be
 // offered again.
-func TestTheDeathOfAWorkerEndsItsCalls(t *testing.T) {
+func TestOfferWorkerKilled(t *testing.T) {
 	_, socket := offerOwner(t)
 	w := offerWorker(t, socket, 0)
 	c := offerCaller(t, socket)
@@ -135,8 +135,8 @@ func TestTheDeathOfAWorkerEndsItsCalls(t *testing.T) {
 	require.Equal(t, 1, sum)
 }
 
-// TestAWorkerOffersAgain: after its owner was killed, it offers its endpoints to the next one.
-func TestAWorkerOffersAgain(t *testing.T) {
+// TestOfferReconnects: after its owner was killed, it offers its endpoints to the next one.
+func TestOfferReconnects(t *testing.T) {
 	o, socket := offerOwner(t)
 	offerWorker(t, socket, 0)
 	o.kill()
@@ -149,8 +149,8 @@ func TestAWorkerOffersAgain(t *testing.T) {
 	})
 }
 
-// TestAWorkerHearsThatNobodyWaits: of a caller that cancels, one whose time is over, and one that was killed.
-func TestAWorkerHearsThatNobodyWaits(t *testing.T) {
+// TestOfferCancel: of a caller that cancels, one whose time is over, and one that was killed.
+func TestOfferCancel(t *testing.T) {
 	_, socket := offerOwner(t)
 	w := offerWorker(t, socket, 0)
 	c := offerCaller(t, socket)

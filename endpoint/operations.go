@@ -60,7 +60,7 @@ type reply struct {
 	returned message.Returned     // the message, where there is a result
 	files    []*os.File           // borrowed until the reply has been sent
 	slabs    *transfer.SlabExport // in which the result is sent; nil for most
-	// storages are lent, in the place of the files, to a client of this process. Borrowed until the reply has been
+	// storages are shared, in the place of the files, with a client of this process. Borrowed until the reply has been
 	// sent.
 	storages []*tensor.Storage
 	// head is the message up to shared, which follows it and is in memory once for all that are answered with it; nil

@@ -150,7 +150,7 @@ func (r request) deliverSlabs(res engine.ResultRef, slabs *transfer.SlabExport, 
 // share makes a result ready to be sent. kept tells that the server keeps it for who gets it. The files are the
 // result's.
 func (r request) share(res *engine.Result, kept bool) (message.Returned, []*os.File, error) {
-	out, files, err := res.Returned(r.session.lends())
+	out, files, err := res.Returned(r.session.inProcess())
 	for i := 0; err == nil && i < len(out.Handles); i++ {
 		err = engine.CheckLasting(out.Handles[i].Kind, kept)
 	}

@@ -112,7 +112,7 @@ func (r request) permittedOffer() (*message.Offer, error) {
 	switch permit := ses.server.opts.Offers; {
 	case permit == nil:
 		return nil, fmt.Errorf("%w: this owner takes no offers of endpoints; start it with --offers (ServerOptions.Offers)", errors.ErrUnsupported)
-	case ses.lends():
+	case ses.inProcess():
 		return nil, fmt.Errorf("%w: a client of the owner's own process registers its functions in the owner's registry", errors.ErrUnsupported)
 	case ses.isLeaving():
 		return nil, fmt.Errorf("%w: the owner is shutting down", status.ErrUnavailable)

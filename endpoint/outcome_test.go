@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnObjectThatIsHeldForLongForgetsTasksThatAreGone(t *testing.T) {
+func TestObjectForgetsEndedTasks(t *testing.T) {
 	r := NewRegistry()
 	require.NoError(t, Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, Managed(), Task()))
 	s, err := newOwner(ServerOptions{Registry: r, Tasks: TaskOptions{Retain: 3}})

@@ -124,9 +124,9 @@ func panickyRegistry(t *testing.T, dev driver.Device) *endpoint.Registry {
 	return r
 }
 
-// TestPanicsOutsideOfFunctionsAreErrorsOfTheCall has types that panic while they are encoded and decoded, with what a
+// TestCallPanicOfValues has types that panic while they are encoded and decoded, with what a
 // peer sent: that ends neither the owner nor the connection.
-func TestPanicsOutsideOfFunctionsAreErrorsOfTheCall(t *testing.T) {
+func TestCallPanicOfValues(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)
@@ -189,8 +189,8 @@ func (t trap) disarmed() any {
 	}{t.X}
 }
 
-// TestValuesThatHoldThemselvesAreRefused has results and arguments that no encoding would come to an end with.
-func TestValuesThatHoldThemselvesAreRefused(t *testing.T) {
+// TestCallCyclicValues has results and arguments that no encoding would come to an end with.
+func TestCallCyclicValues(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)

@@ -109,9 +109,9 @@ func allBack(t *testing.T, pool *host.Pool, size int64, before driver.PoolStats)
 	})
 }
 
-// TestPublishedMemoryComesBack has readers verify versions, by a mapping of their own, clones and handles that are closed
+// TestServerPublishReusesMemory has readers verify versions, by a mapping of their own, clones and handles that are closed
 // late, while a publisher fills the memory of versions that nobody has any more: no byte changes under a reader.
-func TestPublishedMemoryComesBack(t *testing.T) {
+func TestServerPublishReusesMemory(t *testing.T) {
 	for _, who := range []string{"owner", "client"} {
 		t.Run(who, func(t *testing.T) {
 			pool := testPool(t)
@@ -151,9 +151,9 @@ func TestPublishedMemoryComesBack(t *testing.T) {
 	}
 }
 
-// TestReaderThatKeepsItsMapping gives its lease back and looks at the memory all the same: it sees the version that it
+// TestServerPublishKeepsMappedMemory gives its lease back and looks at the memory all the same: it sees the version that it
 // had, whatever is published after it.
-func TestReaderThatKeepsItsMapping(t *testing.T) {
+func TestServerPublishKeepsMappedMemory(t *testing.T) {
 	for _, who := range []string{"owner", "client"} {
 		t.Run(who, func(t *testing.T) {
 			pool := testPool(t)
@@ -192,9 +192,9 @@ func TestReaderThatKeepsItsMapping(t *testing.T) {
 	}
 }
 
-// TestPublishedMemoryOfTheKilledComesBack has readers in other processes that are killed with SIGKILL while they hold
+// TestServerPublishReusesMemoryOfKilled has readers in other processes that are killed with SIGKILL while they hold
 // versions. What they saw was never another version's, and in the end all memory is back.
-func TestPublishedMemoryOfTheKilledComesBack(t *testing.T) {
+func TestServerPublishReusesMemoryOfKilled(t *testing.T) {
 	pool := testPool(t)
 	s := serve(t, endpoint.ServerOptions{Logger: discard()})
 	before := driver.Pools()

@@ -41,7 +41,7 @@ func publisher(t testing.TB, s *endpoint.Server, dev driver.Device) (*endpoint.C
 	}
 }
 
-func TestWhatOneClientPublishesIsBounded(t *testing.T) {
+func TestLimitsPublish(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)
@@ -86,7 +86,7 @@ func TestWhatOneClientPublishesIsBounded(t *testing.T) {
 	}
 }
 
-func TestWhatAllClientsPublishIsBounded(t *testing.T) {
+func TestLimitsPublishTotal(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)
@@ -106,8 +106,8 @@ func TestWhatAllClientsPublishIsBounded(t *testing.T) {
 	publishOn(t, s, "own", scattered(t, dev, 10))
 }
 
-// TestWhatNoFrameCanCarryIsNotPublished: otherwise every reader would be refused, and each refusal would leave a lease.
-func TestWhatNoFrameCanCarryIsNotPublished(t *testing.T) {
+// TestServerPublishTooLarge: otherwise every reader would be refused, and each refusal would leave a lease.
+func TestServerPublishTooLarge(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)

@@ -13,9 +13,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestCloseDuringReconnect closes a client while what it had is taken up on a new connection. What waits for that
+// TestClientCloseDuringReconnect closes a client while what it had is taken up on a new connection. What waits for that
 // connection is told that the client is closed; no context of its own has ended.
-func TestCloseDuringReconnect(t *testing.T) {
+func TestClientCloseDuringReconnect(t *testing.T) {
 	drivertest.Leaks(t)
 	owner := newFakeOwner(t)
 	c, end := owner.connected("one")

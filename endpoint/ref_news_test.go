@@ -37,7 +37,7 @@ func (e *ownerEnd) together(kind wire.Kind, id uint64, body any, kind2 wire.Kind
 	e.say(kind2, id2, body2)
 }
 
-func TestAnObjectThatGoesAsItIsReferredToIsStale(t *testing.T) {
+func TestRefStaleAtOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	for range 20 {
 		o := newFakeOwner(t)
@@ -64,7 +64,7 @@ func TestAnObjectThatGoesAsItIsReferredToIsStale(t *testing.T) {
 	}
 }
 
-func TestNewsOfObjectsIsAskedForBeforeTheFirstObject(t *testing.T) {
+func TestRefEventsBeforeFirstObject(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	for range 200 {
@@ -81,7 +81,7 @@ func TestNewsOfObjectsIsAskedForBeforeTheFirstObject(t *testing.T) {
 	}
 }
 
-func TestOnlyTheReferencesToADestroyedObjectAreStale(t *testing.T) {
+func TestRefStaleOfOneObject(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	c, end := o.connected("one")

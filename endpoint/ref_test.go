@@ -36,7 +36,7 @@ func staleFor[T any](t *testing.T, ref *endpoint.Ref[T], reason endpoint.StaleRe
 	require.False(t, released)
 }
 
-func TestHoldersHearOfADestroyedObject(t *testing.T) {
+func TestRefDoneWhenDestroyed(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -65,7 +65,7 @@ func TestHoldersHearOfADestroyedObject(t *testing.T) {
 	require.NotEqual(t, id, again.ID(), "it is made anew")
 }
 
-func TestNoDestroyedObjectGoesUnheard(t *testing.T) {
+func TestRefDoneConcurrently(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
 	s := serve(t, endpoint.ServerOptions{Registry: r})
@@ -91,7 +91,7 @@ func TestNoDestroyedObjectGoesUnheard(t *testing.T) {
 	require.Zero(t, info.Stats.Objects)
 }
 
-func TestReferencesOfAReplacedOwnerAreStale(t *testing.T) {
+func TestRefStaleAfterServerReplaced(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -109,7 +109,7 @@ func TestReferencesOfAReplacedOwnerAreStale(t *testing.T) {
 	require.Equal(t, endpoint.StaleServerMismatch, stale.Reason)
 }
 
-func TestReferencesOfAnOwnerThatLeavesAreStale(t *testing.T) {
+func TestRefStaleAfterServerLeft(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ref, err := endpoint.CallManaged[*tensor.Tensor](context.Background(), c, "model", modelIn{Size: 4})
@@ -119,7 +119,7 @@ func TestReferencesOfAnOwnerThatLeavesAreStale(t *testing.T) {
 	staleFor(t, ref, endpoint.StaleObjectMissing)
 }
 
-func TestReferencesEndWithTheirClient(t *testing.T) {
+func TestRefEndsWithClient(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ref, err := endpoint.CallManaged[*tensor.Tensor](context.Background(), c, "model", modelIn{Size: 4})
@@ -184,7 +184,7 @@ func (r *relay) cut() {
 	r.conns = nil
 }
 
-func TestReferencesSurviveABrokenConnection(t *testing.T) {
+func TestRefReconnects(t *testing.T) {
 	drivertest.Leaks(t)
 	_, socket := owner(t)
 	r, path := newRelay(t, socket)
@@ -243,8 +243,8 @@ func breakConnections(t *testing.T, socket string) {
 	require.NotZero(t, broken)
 }
 
-// TestReferencesWithMemorySurviveABrokenConnection has an object with memory that another process holds too.
-func TestReferencesWithMemorySurviveABrokenConnection(t *testing.T) {
+// TestRefReconnectsWithMemory has an object with memory that another process holds too.
+func TestRefReconnectsWithMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -282,8 +282,8 @@ func TestReferencesWithMemorySurviveABrokenConnection(t *testing.T) {
 	require.NoError(t, fresh.Close())
 }
 
-// TestManyReferencesGoBackAtOnce gives references back by the ids of their objects, some of them more than once.
-func TestManyReferencesGoBackAtOnce(t *testing.T) {
+// TestRefReleaseEach gives references back by the ids of their objects, some of them more than once.
+func TestRefReleaseEach(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -329,7 +329,7 @@ func TestManyReferencesGoBackAtOnce(t *testing.T) {
 	eventually(t, waitLimit, "the owner has the memory back", func() bool { return o.must(command{Do: "count"}).Maps <= before.Maps })
 }
 
-func TestObjectsOfOneClientAreLimited(t *testing.T) {
+func TestLimitsObjects(t *testing.T) {
 	r := endpoint.NewRegistry()
 	s := serve(t, endpoint.ServerOptions{Registry: r, Limits: endpoint.Limits{Objects: 2}})
 	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Managed()))

@@ -90,7 +90,7 @@ func (r *reference) isOneOf(tokens map[uint64]string) bool {
 }
 
 // spentIn reports whether the reference was given back by id before it was known here.
-func (r *reference) spentIn(news *link.ObjectNews) bool {
+func (r *reference) spentIn(news *link.ObjectEvents) bool {
 	_, token := r.held()
 	return news.WasSpent(r.id, token)
 }

@@ -15,7 +15,7 @@ import (
 
 // What became of each reference is told, and why one was not taken back: an object that is gone is not one that others
 // hold.
-func TestReleaseTellsWhatBecameOfIt(t *testing.T) {
+func TestRefReleaseOutcome(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	ctx := context.Background()
@@ -57,7 +57,7 @@ func TestReleaseTellsWhatBecameOfIt(t *testing.T) {
 	}
 }
 
-func TestAReferenceOfOthersIsNotOneThatIsGone(t *testing.T) {
+func TestRefReleaseOfOthers(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -75,7 +75,7 @@ func TestAReferenceOfOthersIsNotOneThatIsGone(t *testing.T) {
 }
 
 // The result of a task whose object is gone says which object that was.
-func TestResultsOfObjectsThatAreGoneSayWhich(t *testing.T) {
+func TestRefStaleError(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	ctx := context.Background()

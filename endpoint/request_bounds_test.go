@@ -13,9 +13,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestArgumentsBeyondBoundsAreRefused sends arguments that are well framed and hold more than a message may: each is
+// TestLimitsRequestArguments sends arguments that are well framed and hold more than a message may: each is
 // answered with code 3, and the connection goes on. (D10)
-func TestArgumentsBeyondBoundsAreRefused(t *testing.T) {
+func TestLimitsRequestArguments(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "any", func(_ context.Context, in any) (bool, error) { return true, nil }))
@@ -51,9 +51,9 @@ func TestArgumentsBeyondBoundsAreRefused(t *testing.T) {
 	}
 }
 
-// TestWatchOfObjectsEnds has a second watch of objects refused while the first goes on, which ends like every watch.
+// TestObjectWatchEnds has a second watch of objects refused while the first goes on, which ends like every watch.
 // (D24)
-func TestWatchOfObjectsEnds(t *testing.T) {
+func TestObjectWatchEnds(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Managed()))

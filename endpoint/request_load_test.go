@@ -14,9 +14,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestBytesOfRequestsInFlightAreBounded has one client ask for more than the owner carries for it, in calls, tasks and
+// TestLimitsRequestBytes has one client ask for more than the owner carries for it, in calls, tasks and
 // tensors.
-func TestBytesOfRequestsInFlightAreBounded(t *testing.T) {
+func TestLimitsRequestBytes(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	dev := testDevice(t)

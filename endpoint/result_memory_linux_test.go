@@ -14,9 +14,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestMemoryOfResultsIsBounded: an owner keeps results for a client up to a bound: managed objects as long as it has
+// TestLimitsResultBytes: an owner keeps results for a client up to a bound: managed objects as long as it has
 // references, and items of streams that it does not take.
-func TestMemoryOfResultsIsBounded(t *testing.T) {
+func TestLimitsResultBytes(t *testing.T) {
 	const size = 512 << 10
 	dev := testDevice(t)
 	r := endpoint.NewRegistry()

@@ -10,7 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 )
 
-func TestMemoryThatEndsWithItsOwnerIsNoResult(t *testing.T) {
+func TestCallResultOfBorrowedMemory(t *testing.T) {
 	require.NoError(t, engine.CheckLasting("memfd", false))
 	require.NoError(t, engine.CheckLasting("cuda-fd", false))
 	require.NoError(t, engine.CheckLasting("cuda-ipc", true))
@@ -19,7 +19,7 @@ func TestMemoryThatEndsWithItsOwnerIsNoResult(t *testing.T) {
 	require.ErrorContains(t, err, "managed")
 }
 
-func TestKeysCountAsBytesOfTheCache(t *testing.T) {
+func TestCacheKeyBytesCount(t *testing.T) {
 	r := NewRegistry()
 	require.NoError(t, Register(r, "length", func(_ context.Context, in registeredIn) (int, error) { return len(in.Name), nil }, CacheKey("{Name}")))
 	s, err := newOwner(ServerOptions{Registry: r})

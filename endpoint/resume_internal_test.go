@@ -13,7 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-func TestTakingUpMuchLastsAsLongAsTheOwnerAnswers(t *testing.T) {
+func TestReconnectWhileServerAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var inFlight, most, ended atomic.Int64
 		jobs := make([]func(context.Context) error, 20*resumeAtOnce)
@@ -34,7 +34,7 @@ func TestTakingUpMuchLastsAsLongAsTheOwnerAnswers(t *testing.T) {
 	})
 }
 
-func TestTakingUpEndsWhenTheOwnerIsSilent(t *testing.T) {
+func TestReconnectSilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent := func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }
 		quick := func(context.Context) error { time.Sleep(time.Second); return nil }

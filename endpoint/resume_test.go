@@ -43,7 +43,7 @@ func (e *ownerEnd) hold(c *endpoint.Client, object, server string, first bool) *
 	return ref
 }
 
-func TestAConnectionThatBreaksAsItIsTakenUpIsToldAsLost(t *testing.T) {
+func TestReconnectBreaksAgain(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	c, end := o.connected("one")
@@ -85,7 +85,7 @@ func TestAConnectionThatBreaksAsItIsTakenUpIsToldAsLost(t *testing.T) {
 	require.NoError(t, ref.Err())
 }
 
-func TestReferencesAreTakenUpSideBySide(t *testing.T) {
+func TestReconnectRefsConcurrently(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	c, end := o.connected("one")
@@ -108,7 +108,7 @@ func TestReferencesAreTakenUpSideBySide(t *testing.T) {
 	pings(t, c, end)
 }
 
-func TestWhatTheOwnerRefusesToGiveAgainIsNoReasonToHangUp(t *testing.T) {
+func TestReconnectRefused(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	c, end := o.connected("one")

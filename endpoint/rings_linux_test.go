@@ -43,9 +43,9 @@ func dialled(t testing.TB, s *endpoint.Server, opts endpoint.ClientOptions) *end
 	return c
 }
 
-// TestRingsAreBounded has more clients than there may be rings: the others go on over the socket, and one that leaves
+// TestRingLimit has more clients than there may be rings: the others go on over the socket, and one that leaves
 // makes room.
-func TestRingsAreBounded(t *testing.T) {
+func TestRingLimit(t *testing.T) {
 	requireRings(t)
 	drivertest.Leaks(t)
 	const each = 4096 + 2*32<<10
@@ -91,8 +91,8 @@ func TestRingsAreBounded(t *testing.T) {
 	require.EqualValues(t, each, limitUse(t, s, "ring_bytes").Used)
 }
 
-// TestRingsByOption: either side may do without.
-func TestRingsByOption(t *testing.T) {
+// TestRingOption: either side may do without.
+func TestRingOption(t *testing.T) {
 	requireRings(t)
 	none := wire.Limits{Ring: -1}
 	for name, sides := range map[string]struct {
@@ -114,8 +114,8 @@ func TestRingsByOption(t *testing.T) {
 	}
 }
 
-// TestRingsOfTheKilledAreGivenBack kills clients that have one, and an owner that has.
-func TestRingsOfTheKilledAreGivenBack(t *testing.T) {
+// TestRingOfKilledClient kills clients that have one, and an owner that has.
+func TestRingOfKilledClient(t *testing.T) {
 	requireRings(t)
 	drivertest.Leaks(t)
 	o, c := loadOwner(t)

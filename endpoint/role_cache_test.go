@@ -40,7 +40,7 @@ func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, count
 	}{
 		{"local", endpoint.Options{Mode: endpoint.ModeLocal}},
 		{"server", endpoint.Options{Mode: endpoint.ModeServer}},
-		{"neighbour", endpoint.Options{Mode: endpoint.ModeClient}},
+		{"client in the process", endpoint.Options{Mode: endpoint.ModeClient}},
 		{"over the socket", endpoint.Options{Mode: endpoint.ModeClient, OverSocket: true}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func shareModels(t testing.TB) func(n *endpoint.Node, dev driver.Device, counts 
 	}
 }
 
-func TestResultsAreCachedAlikeInAllRoles(t *testing.T) {
+func TestCacheInAllRoles(t *testing.T) {
 	inRoles(t, shareModels(t), func(t *testing.T, r role) {
 		ctx := context.Background()
 		call := func(through endpoint.Caller, name, label string) {
@@ -133,7 +133,7 @@ func TestResultsAreCachedAlikeInAllRoles(t *testing.T) {
 	})
 }
 
-func TestReferencesAreCountedAlikeInAllRoles(t *testing.T) {
+func TestRefCountsInAllRoles(t *testing.T) {
 	inRoles(t, shareModels(t), func(t *testing.T, r role) {
 		ctx := context.Background()
 		own, err := endpoint.CallManaged[*tensor.Tensor](ctx, r.runs, "managed", modelIn{Size: 3})
@@ -167,9 +167,9 @@ func TestReferencesAreCountedAlikeInAllRoles(t *testing.T) {
 	})
 }
 
-// TestMemoryIsLentWithinAProcess has a function that returns a tensor of its own: nobody else gets other memory, a
+// TestInProcessSharesMemory has a function that returns a tensor of its own: nobody else gets other memory, a
 // descriptor or a mapping.
-func TestMemoryIsLentWithinAProcess(t *testing.T) {
+func TestInProcessSharesMemory(t *testing.T) {
 	var kept *tensor.Tensor
 	share := func(n *endpoint.Node, dev driver.Device, counts *counters) {
 		if n.Mode() != endpoint.ModeClient {
@@ -213,8 +213,8 @@ func TestMemoryIsLentWithinAProcess(t *testing.T) {
 	})
 }
 
-// TestAutoWaitsForItsOwner opens a client before its owner.
-func TestAutoWaitsForItsOwner(t *testing.T) {
+// TestNodeAutoWaits opens a client before its owner.
+func TestNodeAutoWaits(t *testing.T) {
 	drivertest.Leaks(t)
 	base := filepath.Join(filepath.Dir(socketPath(t)), "late")
 	t.Setenv(endpoint.EnvEnabled, "1")
@@ -243,7 +243,7 @@ func TestAutoWaitsForItsOwner(t *testing.T) {
 	require.NoError(t, n.Close())
 }
 
-func TestClosingTwiceIsNil(t *testing.T) {
+func TestNodeCloseTwice(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	socket := socketPath(t)

@@ -42,7 +42,8 @@ func program(t testing.TB, opts endpoint.Options) (*endpoint.Node, func(context.
 	return node, double
 }
 
-func TestB42AFunctionHasOneTypeInAllRoles(t *testing.T) {
+// TestNodeShareTypes is about B42 in BUGS.md.
+func TestNodeShareTypes(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := socketPath(t)
 	for _, opts := range []endpoint.Options{

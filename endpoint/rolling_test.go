@@ -37,9 +37,9 @@ func published(name string, version uint64) message.Event {
 	return message.Event{Kind: message.EventPublished, Name: name, Version: version}
 }
 
-// TestAnOwnerThatDrainsWhileTheNextOneServes is a rolling restart: the old owner has said goodbye and finishes a
+// TestServerHandoffWhileDraining is a rolling restart: the old owner has said goodbye and finishes a
 // request, the new one is there already.
-func TestAnOwnerThatDrainsWhileTheNextOneServes(t *testing.T) {
+func TestServerHandoffWhileDraining(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	c, old := o.connected("old")
@@ -72,7 +72,7 @@ func TestAnOwnerThatDrainsWhileTheNextOneServes(t *testing.T) {
 	require.Equal(t, endpoint.Event{Kind: endpoint.EventOwnerLost, Server: "new"}, next(t, w))
 }
 
-func TestClosingAClientDoesNotWaitForAnOwnerThatDrains(t *testing.T) {
+func TestClientCloseWhileServerDrains(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	c, old := o.connected("old")
@@ -100,9 +100,9 @@ func TestClosingAClientDoesNotWaitForAnOwnerThatDrains(t *testing.T) {
 	fresh.ended()
 }
 
-// TestNoCallIsLostToARollingRestart has owners that say goodbye one after the other, and answer what they were asked
+// TestServerRollingRestart has owners that say goodbye one after the other, and answer what they were asked
 // before: whoever calls meanwhile notices nothing of it.
-func TestNoCallIsLostToARollingRestart(t *testing.T) {
+func TestServerRollingRestart(t *testing.T) {
 	drivertest.Leaks(t)
 	const owners, callers, calls = 6, 8, 40
 	o := newFakeOwner(t)

@@ -25,8 +25,8 @@ func readSchemaTables(t *testing.T) (s schemaTables) {
 	return s
 }
 
-// TestEveryKindOfEventIsSent: the schema names no kind of event that an owner never sends. (D25)
-func TestEveryKindOfEventIsSent(t *testing.T) {
+// TestWatchEventKinds: the schema names no kind of event that an owner never sends. (D25)
+func TestWatchEventKinds(t *testing.T) {
 	s := hostileOwner(t)
 	watcher, publisher := politePeer(t, s.Socket()), politePeer(t, s.Socket())
 	publish := func() {
@@ -53,9 +53,9 @@ func TestEveryKindOfEventIsSent(t *testing.T) {
 	require.Equal(t, readSchemaTables(t).Numbers["event"], sent)
 }
 
-// TestAcquireAsksForNoMoreThanIsDone: the memory of a version is sealed, so an acquire names a version and nothing
+// TestClientAcquireRequest: the memory of a version is sealed, so an acquire names a version and nothing
 // else. (D25)
-func TestAcquireAsksForNoMoreThanIsDone(t *testing.T) {
+func TestClientAcquireRequest(t *testing.T) {
 	var names []string
 	for _, f := range readSchemaTables(t).Messages["acquire"] {
 		names = append(names, f.Name)
@@ -63,9 +63,9 @@ func TestAcquireAsksForNoMoreThanIsDone(t *testing.T) {
 	require.Equal(t, []string{"name", "version"}, names)
 }
 
-// TestVersionsNameTheirDevices: the list of what is published says which devices a version is on, as the schema says.
+// TestClientInfoDevices: the list of what is published says which devices a version is on, as the schema says.
 // (D25)
-func TestVersionsNameTheirDevices(t *testing.T) {
+func TestClientInfoDevices(t *testing.T) {
 	s := hostileOwner(t)
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket()})
 	require.NoError(t, err)

@@ -32,7 +32,7 @@ func countsOf(t testing.TB, info endpoint.ServerInfo, name string) endpoint.Endp
 }
 
 // A known sequence of requests, and each number that comes of it.
-func TestServerInfoTellsWhatHappened(t *testing.T) {
+func TestServerInfoCounters(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	before := time.Now()
@@ -190,7 +190,7 @@ func TestServerInfoTellsWhatHappened(t *testing.T) {
 }
 
 // Numbers of what goes on at this moment, held there by gates.
-func TestServerInfoTellsWhatGoesOn(t *testing.T) {
+func TestServerInfoGauges(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	c, dev, o := calling(t)
@@ -241,7 +241,7 @@ func TestServerInfoTellsWhatGoesOn(t *testing.T) {
 }
 
 // Memory that several things hold is there once, also where one of them mapped it anew.
-func TestServerInfoCountsMemoryOnce(t *testing.T) {
+func TestServerInfoMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	dev := testDevice(t)
@@ -291,7 +291,7 @@ func TestServerInfoCountsMemoryOnce(t *testing.T) {
 	require.EqualValues(t, 4096, got.Stats.BytesMapped)
 }
 
-func TestServerInfoListsSomeOfManyReferences(t *testing.T) {
+func TestServerInfoReferences(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	const all = 100
@@ -313,7 +313,7 @@ func TestServerInfoListsSomeOfManyReferences(t *testing.T) {
 }
 
 // What goes by itself is counted, and time passes.
-func TestServerInfoCountsWhatExpires(t *testing.T) {
+func TestServerInfoExpirations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		r := endpoint.NewRegistry(endpoint.Cached())
@@ -359,7 +359,7 @@ func TestServerInfoCountsWhatExpires(t *testing.T) {
 	})
 }
 
-func TestServerInfoKnowsTheDeviceIndexOfItsSocket(t *testing.T) {
+func TestServerInfoDeviceIndex(t *testing.T) {
 	dir := filepath.Dir(socketPath(t))
 	for name, want := range map[string]int{"a-0.sock": 0, "a-12.sock": 12, "a.sock": -1, "a-1": -1, "-.sock": -1, "a--1.sock": 1, "a-x.sock": -1, "a-99999999999.sock": -1} {
 		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: filepath.Join(dir, name)})
@@ -385,7 +385,7 @@ func (d *trier) Probe() []driver.Support {
 	return []driver.Support{{Kind: driver.Memfd, Err: d.err}}
 }
 
-func TestServerInfoTriesDevicesOnce(t *testing.T) {
+func TestServerInfoProbesDevicesOnce(t *testing.T) {
 	ctx := context.Background()
 	dev := &trier{Device: testDevice(t), err: fmt.Errorf("alloc: %w", driver.ErrOutOfMemory)}
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Devices: []driver.Device{dev}})

@@ -346,8 +346,8 @@ func (h *heldAnswer) grow(bytes int) error {
 
 func (h *heldAnswer) release() { h.of.Give(h.n) }
 
-// lends reports whether the client is in this process, so that memory is lent to it.
-func (ses *session) lends() bool {
+// inProcess reports whether the client is in this process, and so shares memory without export and import.
+func (ses *session) inProcess() bool {
 	_, ok := ses.conn.(*inproc.Pipe)
 	return ok
 }
@@ -356,7 +356,7 @@ func (ses *session) lends() bool {
 // this one.
 func (ses *session) send(send sender, kind wire.Kind, id uint64, body []byte, files []*os.File, storages []*tensor.Storage) error {
 	if p, ok := ses.conn.(*inproc.Pipe); ok {
-		return p.Lend(wire.Frame{Kind: kind, ID: id, Body: body}, storages)
+		return p.SendStorages(wire.Frame{Kind: kind, ID: id, Body: body}, storages)
 	}
 	return send(kind, id, body, files...)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAttachedBytesAreThoseOfTheOwner(t *testing.T) {
+func TestClientAcquireSharesMemory(t *testing.T) {
 	o, socket := owner(t)
 	require.EqualValues(t, 1, o.must(command{Do: "publish", Name: "m", Seed: 7}).Version)
 	for range 3 {
@@ -18,7 +18,7 @@ func TestAttachedBytesAreThoseOfTheOwner(t *testing.T) {
 	require.Len(t, o.must(command{Do: "books"}).Models[0].Versions[0].Holders, 3)
 }
 
-func TestReadersOfAnOldVersionStayOnIt(t *testing.T) {
+func TestClientAcquireKeepsOldVersion(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
 	c := client(t, socket)
@@ -45,7 +45,7 @@ func TestReadersOfAnOldVersionStayOnIt(t *testing.T) {
 	c.must(command{Do: "check", Key: "new", Seed: 2})
 }
 
-func TestWithdrawnNamesAreKeptByTheirReaders(t *testing.T) {
+func TestServerWithdrawKeepsReaders(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 3})
 	c := client(t, socket)
@@ -64,7 +64,7 @@ func TestWithdrawnNamesAreKeptByTheirReaders(t *testing.T) {
 	require.Equal(t, "withdrawn", c.must(command{Do: "state", Key: "h"}).State)
 }
 
-func TestClientsPublishTheirOwnMemory(t *testing.T) {
+func TestClientPublish(t *testing.T) {
 	o, socket := owner(t)
 	publisher, reader := client(t, socket), client(t, socket)
 	require.EqualValues(t, 1, publisher.must(command{Do: "offer", Name: "m", Seed: 5}).Version)
@@ -81,7 +81,7 @@ func TestClientsPublishTheirOwnMemory(t *testing.T) {
 	require.Contains(t, reader.ask(command{Do: "acquire", Name: "m", Key: "x"}).Is, "not found")
 }
 
-func TestNamesAreChecked(t *testing.T) {
+func TestServerPublishNames(t *testing.T) {
 	o, socket := owner(t)
 	c := client(t, socket)
 	for _, name := range []string{"", "a\nb", string(make([]byte, 300))} {
@@ -92,7 +92,7 @@ func TestNamesAreChecked(t *testing.T) {
 	require.Empty(t, o.must(command{Do: "books"}).Models)
 }
 
-func TestWatchersHearOfEveryName(t *testing.T) {
+func TestWatchAllNames(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "a"})
 	c := client(t, socket)
@@ -120,7 +120,7 @@ func TestWatchersHearOfEveryName(t *testing.T) {
 	next("all", "published", "b", 2)
 }
 
-func TestSlowWatchersGetTheNewest(t *testing.T) {
+func TestWatchSlowReader(t *testing.T) {
 	o, socket := owner(t)
 	c := client(t, socket)
 	c.must(command{Do: "watch", Key: "w"})

@@ -35,7 +35,8 @@ func register[In, Out any](t *testing.T, r *endpoint.Registry, name string, fn f
 	require.NoError(t, endpoint.Register(r, name, fn, opts...))
 }
 
-func TestB30WhoWaitsForARunOrATurnGivesItsWorkerAway(t *testing.T) {
+// TestTaskYieldsWorkerWhileWaiting is about B30 in BUGS.md.
+func TestTaskYieldsWorkerWhileWaiting(t *testing.T) {
 	for name, opts := range map[string][]endpoint.Option{
 		"single flight": {endpoint.Task()},
 		"serialized":    {endpoint.Task(), endpoint.NoCache(), endpoint.Serialized()},
@@ -80,7 +81,7 @@ func TestB30WhoWaitsForARunOrATurnGivesItsWorkerAway(t *testing.T) {
 	}
 }
 
-func TestTasksThatShareARunShareItsProgress(t *testing.T) {
+func TestTaskSharedProgress(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 1}})
 	step := make(chan int64)
@@ -143,7 +144,7 @@ func TestTasksThatShareARunShareItsProgress(t *testing.T) {
 	}
 }
 
-func TestRunsThatWaitForTheirTurnFindWhatWasMadeMeanwhile(t *testing.T) {
+func TestSerializedFindsCachedResult(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	gate, counts := make(chan struct{}), new(counters)
@@ -176,7 +177,7 @@ func TestRunsThatWaitForTheirTurnFindWhatWasMadeMeanwhile(t *testing.T) {
 	require.EqualValues(t, 2, counts.get("model"), "the turn is free again")
 }
 
-func TestEqualCallsRunSideBySideWithoutSingleFlight(t *testing.T) {
+func TestCacheNoSingleFlight(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	var meet sync.WaitGroup
@@ -207,7 +208,7 @@ func TestEqualCallsRunSideBySideWithoutSingleFlight(t *testing.T) {
 	require.EqualValues(t, 2, counts.get("model"))
 }
 
-func TestACachedRunHasTheDeadlineOfAllWhoWait(t *testing.T) {
+func TestCacheDeadlineOfWaiters(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	gate := make(chan struct{})
@@ -253,7 +254,7 @@ func TestACachedRunHasTheDeadlineOfAllWhoWait(t *testing.T) {
 	}
 }
 
-func TestARunThatCallsItselfFails(t *testing.T) {
+func TestCacheRecursion(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, _ := shared(t, endpoint.ServerOptions{Registry: r})
 	register(t, r, "again", func(ctx context.Context, n int) (int, error) { return endpoint.Call[int](ctx, s, "again", n) })
@@ -265,9 +266,9 @@ func TestARunThatCallsItselfFails(t *testing.T) {
 	require.ErrorContains(t, info.Err(), task.ErrSelf.Error())
 }
 
-// TestTasksOfAllKindsTogether lets tasks of all kinds call each other, some of whose callers leave. Whatever waits for
+// TestTaskKindsConcurrently lets tasks of all kinds call each other, some of whose callers leave. Whatever waits for
 // what, all end, and every worker is free.
-func TestTasksOfAllKindsTogether(t *testing.T) {
+func TestTaskKindsConcurrently(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 2}})
 	kinds := [][]endpoint.Option{

@@ -13,8 +13,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// TestTheEndOfAServerWaitsForNoFunction has a function that does not heed its context while the server ends.
-func TestTheEndOfAServerWaitsForNoFunction(t *testing.T) {
+// TestServerCloseDuringCalls has a function that does not heed its context while the server ends.
+func TestServerCloseDuringCalls(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		end  func(*Server) error
@@ -54,7 +54,7 @@ func TestTheEndOfAServerWaitsForNoFunction(t *testing.T) {
 	}
 }
 
-func TestASubmissionThatComesTooLateFindsNobody(t *testing.T) {
+func TestTaskSubmitAfterClose(t *testing.T) {
 	r := NewRegistry()
 	require.NoError(t, Register(r, "x", func(context.Context, struct{}) (int, error) { return 1, nil }, Task()))
 	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler)})

@@ -358,7 +358,7 @@ func (c *simClient) hear(w *Watcher) {
 	}
 }
 
-// list checks that the books are in order.
+// list checks what List says.
 func (c *simClient) list(ctx context.Context) error {
 	models, err := c.client.List(ctx)
 	for _, m := range models {

@@ -83,7 +83,7 @@ func (n *simNetwork) relay(c *simConn, from, to *inproc.Pipe, rng *rand.Rand) {
 			return
 		}
 		n.delay(rng)
-		err = to.Lend(frame, transfer.LentWith(frame.Files))
+		err = to.SendStorages(frame, transfer.InProcessStorages(frame.Files))
 		frame.Files.Close()
 		if err != nil {
 			return

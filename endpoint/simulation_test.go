@@ -31,7 +31,7 @@ import (
 
 // TestSimulation has clients do random things with a server, over connections within the process that delay and cut
 // what they carry, while the server is killed, drained and started again. Time is that of testing/synctest, so that
-// minutes take milliseconds. A model says what clients may see, and in the end the server's books have to agree with
+// minutes take milliseconds. A model says what clients may see, and in the end the server's catalog has to agree with
 // what the clients hold. A seed decides what is done, delayed and cut:
 //
 //	SHAREDTENSOR_SEED=17 go test -run TestSimulation ./endpoint      this one, and what happened in it
@@ -246,7 +246,7 @@ func (s *simulation) drainServer(limit time.Duration) {
 	})
 }
 
-// settle lets everything come to rest and compares the server's books with what clients hold.
+// settle lets everything come to rest and compares the server's catalog with what clients hold.
 func (s *simulation) settle() {
 	s.network.calmDown()
 	time.Sleep(time.Minute)
@@ -378,9 +378,9 @@ func (s *simulation) serverStats() ServerStats {
 	return info.Stats
 }
 
-// TestWatcherHearsOfAWithdrawalWhileAway withdraws a name while the watcher has no connection: the owner, which is the
+// TestWatcherWithdrawalWhileAway withdraws a name while the watcher has no connection: the owner, which is the
 // same when it is back, begins with what is current, and the watcher finds what is not there any more.
-func TestWatcherHearsOfAWithdrawalWhileAway(t *testing.T) {
+func TestWatcherWithdrawalWhileAway(t *testing.T) {
 	drivertest.Leaks(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newSimulation(t, 1, filepath.Join(t.TempDir(), "socket"))

@@ -44,9 +44,9 @@ func (p *peer) page(in message.Call, value uint8) (message.Handle, *os.File) {
 	return got.Handles[0], frame.Files.Take(int(got.Handles[0].File))
 }
 
-// TestSlabsThatAClientDoesNotHave has a peer give back what it was not sent, what another has, and everything twice;
+// TestSlabUnknown has a peer give back what it was not sent, what another has, and everything twice;
 // and write to what it has. It harms nobody but itself.
-func TestSlabsThatAClientDoesNotHave(t *testing.T) {
+func TestSlabUnknown(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, o, c := slabFixture(t, endpoint.Limits{})
@@ -97,8 +97,8 @@ func TestSlabsThatAClientDoesNotHave(t *testing.T) {
 	require.NoError(t, honest.Close())
 }
 
-// TestClientsWithoutSlabs has a peer that does not know of them get memory of its own with each result.
-func TestClientsWithoutSlabs(t *testing.T) {
+// TestSlabUnsupportedByClient has a peer that does not know of them get memory of its own with each result.
+func TestSlabUnsupportedByClient(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, _ := slabFixture(t, endpoint.Limits{})
@@ -113,9 +113,9 @@ func TestClientsWithoutSlabs(t *testing.T) {
 	require.Zero(t, slabsOf(t, s))
 }
 
-// TestSlabsOfAHostileOwner has an owner say of slabs what none of ours would. The client refuses it, keeps what it has,
+// TestSlabHostileOwner has an owner say of slabs what none of ours would. The client refuses it, keeps what it has,
 // and leaves nothing behind.
-func TestSlabsOfAHostileOwner(t *testing.T) {
+func TestSlabHostileOwner(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	dev := testDevice(t)
@@ -181,9 +181,9 @@ func TestSlabsOfAHostileOwner(t *testing.T) {
 	}
 }
 
-// TestSlabsOfKilledClients has clients die with results in their hands, again and again: their memory goes back to the
+// TestSlabOfKilledClients has clients die with results in their hands, again and again: their memory goes back to the
 // device, and to nobody else.
-func TestSlabsOfKilledClients(t *testing.T) {
+func TestSlabOfKilledClients(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
@@ -206,8 +206,8 @@ func TestSlabsOfKilledClients(t *testing.T) {
 	require.NoError(t, held.Close())
 }
 
-// TestSlabsOfAKilledOwner has what clients hold stay as it is.
-func TestSlabsOfAKilledOwner(t *testing.T) {
+// TestSlabOfKilledOwner has what clients hold stay as it is.
+func TestSlabOfKilledOwner(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	socket := socketPath(t)

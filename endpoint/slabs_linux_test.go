@@ -114,9 +114,9 @@ func page(t testing.TB, c *endpoint.Client, name string, bytes int64, value uint
 
 func slabsOf(t testing.TB, s *endpoint.Server) int64 { return limitUse(t, s, "slabs").Used }
 
-// TestResultsAreUsedAgain has a client that closes each result get the next one in the same memory, of whatever size
+// TestSlabReuse has a client that closes each result get the next one in the same memory, of whatever size
 // near it, until it calls no more.
-func TestResultsAreUsedAgain(t *testing.T) {
+func TestSlabReuse(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
@@ -146,9 +146,9 @@ func TestResultsAreUsedAgain(t *testing.T) {
 	require.NoError(t, got.Close())
 }
 
-// TestResultsThatAreHeldAreNotUsedAgain has tensors, clones, views and slices of results keep what they see, whatever is
+// TestSlabHeldByClient has tensors, clones, views and slices of results keep what they see, whatever is
 // called meanwhile.
-func TestResultsThatAreHeldAreNotUsedAgain(t *testing.T) {
+func TestSlabHeldByClient(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
@@ -191,8 +191,8 @@ func TestResultsThatAreHeldAreNotUsedAgain(t *testing.T) {
 	require.NoError(t, errors.Join(two[1].Close(), two[2].Close()))
 }
 
-// TestResultsThatTheOwnerHasAreNotUsedAgain has functions keep, export and cache what they return.
-func TestResultsThatTheOwnerHasAreNotUsedAgain(t *testing.T) {
+// TestSlabHeldByServer has functions keep, export and cache what they return.
+func TestSlabHeldByServer(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, o, c := slabFixture(t, endpoint.Limits{})
@@ -211,8 +211,8 @@ func TestResultsThatTheOwnerHasAreNotUsedAgain(t *testing.T) {
 	eventually(t, waitLimit, "those that the owner keeps, and one that comes back", func() bool { return slabsOf(t, s) == 6 })
 }
 
-// TestResultsThatAreSharedFurtherAreNotUsedAgain has a client publish a result, pass it on and hand its descriptor out.
-func TestResultsThatAreSharedFurtherAreNotUsedAgain(t *testing.T) {
+// TestSlabSharedFurther has a client publish a result, pass it on and hand its descriptor out.
+func TestSlabSharedFurther(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
@@ -247,8 +247,8 @@ func must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// TestMemoryOfResultsIsZeroed has Empty keep its word on memory that was used before, and no session see another's.
-func TestMemoryOfResultsIsZeroed(t *testing.T) {
+// TestSlabZeroed has Empty keep its word on memory that was used before, and no session see another's.
+func TestSlabZeroed(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
@@ -268,9 +268,9 @@ func TestMemoryOfResultsIsZeroed(t *testing.T) {
 	}
 }
 
-// TestResultsForManyCallers has many goroutines of several clients get results, look at them for a while and close
+// TestSlabConcurrently has many goroutines of several clients get results, look at them for a while and close
 // them, while their memory is used again all the time.
-func TestResultsForManyCallers(t *testing.T) {
+func TestSlabConcurrently(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
@@ -300,9 +300,9 @@ func TestResultsForManyCallers(t *testing.T) {
 	require.LessOrEqual(t, limitUse(t, s, "slabs").Most, int64(3*4+3))
 }
 
-// TestResultsOfCallsThatNobodyWaitsFor has calls end on the client's side before they are answered: what they would
+// TestSlabOfAbandonedCalls has calls end on the client's side before they are answered: what they would
 // have brought comes back.
-func TestResultsOfCallsThatNobodyWaitsFor(t *testing.T) {
+func TestSlabOfAbandonedCalls(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, o, c := slabFixture(t, endpoint.Limits{})
@@ -328,8 +328,8 @@ func TestResultsOfCallsThatNobodyWaitsFor(t *testing.T) {
 	eventually(t, 4*waitLimit, "all of it comes back", func() bool { return slabsOf(t, s) == 0 })
 }
 
-// TestResultsThatCannotBeSent has results that no frame can carry: their memory is used again.
-func TestResultsThatCannotBeSent(t *testing.T) {
+// TestSlabUnsendable has results that no frame can carry: their memory is used again.
+func TestSlabUnsendable(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{AnswerBytesTotal: 100 << 10})
@@ -345,8 +345,8 @@ func TestResultsThatCannotBeSent(t *testing.T) {
 	require.LessOrEqual(t, slabsOf(t, s), int64(2), "the answer may come before the memory is back")
 }
 
-// TestSlabsAreBounded has more results held than may be in slabs, of which the calls notice nothing.
-func TestSlabsAreBounded(t *testing.T) {
+// TestSlabLimit has more results held than may be in slabs, of which the calls notice nothing.
+func TestSlabLimit(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	for name, test := range map[string]struct {
@@ -381,8 +381,8 @@ func TestSlabsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSlabsGiveWayWhenMemoryIsRefused has the device ask for memory when it has none left.
-func TestSlabsGiveWayWhenMemoryIsRefused(t *testing.T) {
+// TestSlabEviction has the device ask for memory when it has none left.
+func TestSlabEviction(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	dev, err := host.Open()
@@ -406,8 +406,8 @@ func TestSlabsGiveWayWhenMemoryIsRefused(t *testing.T) {
 	require.NoError(t, errors.Join(held.Close(), got.Close()))
 }
 
-// TestSlabsOutliveTheConnection has what a client holds stay as it is when its owner goes, and when it leaves itself.
-func TestSlabsOutliveTheConnection(t *testing.T) {
+// TestSlabOutlivesConnection has what a client holds stay as it is when its owner goes, and when it leaves itself.
+func TestSlabOutlivesConnection(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})

@@ -75,7 +75,7 @@ func cutOff(t *testing.T, s *endpoint.Server, left int) {
 	})
 }
 
-func TestAClientThatReadsNoResultsIsCutOff(t *testing.T) {
+func TestSessionUnreadResults(t *testing.T) {
 	const requests, size = 32, 256 << 10
 	s := impatient(t, requests)
 	stop := bystander(t, s.Socket())
@@ -108,7 +108,7 @@ func TestAClientThatReadsNoResultsIsCutOff(t *testing.T) {
 	require.Less(t, after.Sys, before.Sys+64<<20, "what waited was never more than the requests that may be in flight")
 }
 
-func TestAClientThatReadsNoEventsIsCutOff(t *testing.T) {
+func TestSessionUnreadEvents(t *testing.T) {
 	s := impatient(t, 0)
 	dev := testDevice(t)
 	watching, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
@@ -141,8 +141,8 @@ func TestAClientThatReadsNoEventsIsCutOff(t *testing.T) {
 	stop()
 }
 
-// TestHalfOpenConnections has clients that are there by half: they are cut off, and cost nobody anything.
-func TestHalfOpenConnections(t *testing.T) {
+// TestSessionHalfOpen has clients that are there by half: they are cut off, and cost nobody anything.
+func TestSessionHalfOpen(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		spoil func(t *testing.T, raw *net.UnixConn, conn *wire.Conn)

@@ -314,9 +314,9 @@ func requireMemory(t *testing.T, f *os.File, want []byte) {
 	require.NoError(t, unix.Munmap(mapped))
 }
 
-// TestSmallestClient is the client of the page: it sends each frame of SMALLEST.md as it stands there to an owner in another process, and compares
+// TestProtocolSmallestClient is the client of the page: it sends each frame of SMALLEST.md as it stands there to an owner in another process, and compares
 // the answers and what memory holds with the page.
-func TestSmallestClient(t *testing.T) {
+func TestProtocolSmallestClient(t *testing.T) {
 	hostOnly(t, "the page shares host memory")
 	drivertest.Leaks(t)
 	page, host := smallestPage(t), hostBytes(t)

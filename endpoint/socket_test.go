@@ -47,14 +47,14 @@ func TestSocketPath(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
 }
 
-func TestSocketIsForItsUserAlone(t *testing.T) {
+func TestSocketPermissions(t *testing.T) {
 	_, socket := owner(t)
 	info, err := os.Stat(socket)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 }
 
-func TestASecondOwnerIsRefusedAndTheFirstUndisturbed(t *testing.T) {
+func TestSocketSecondOwner(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
 	c := client(t, socket)
@@ -83,7 +83,7 @@ func TestASecondOwnerIsRefusedAndTheFirstUndisturbed(t *testing.T) {
 	require.Equal(t, 1, served)
 }
 
-func TestAListenerWithoutALockIsNotRobbed(t *testing.T) {
+func TestSocketListenerWithoutLock(t *testing.T) {
 	socket := socketPath(t)
 	l, err := net.Listen("unix", socket)
 	require.NoError(t, err)
@@ -93,7 +93,7 @@ func TestAListenerWithoutALockIsNotRobbed(t *testing.T) {
 	require.FileExists(t, socket)
 }
 
-func TestAStaleSocketIsReplaced(t *testing.T) {
+func TestSocketStale(t *testing.T) {
 	o, socket := owner(t)
 	o.kill()
 	require.FileExists(t, socket)
@@ -104,7 +104,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	require.NoFileExists(t, socket)
 }
 
-func TestOnlyTheSocketThatItMadeIsRemoved(t *testing.T) {
+func TestSocketRemovesItsOwn(t *testing.T) {
 	o, socket := owner(t)
 	require.NoError(t, os.Remove(socket))
 	l, err := net.Listen("unix", socket)
@@ -114,7 +114,7 @@ func TestOnlyTheSocketThatItMadeIsRemoved(t *testing.T) {
 	require.FileExists(t, socket)
 }
 
-func TestSocketsThatAreRefused(t *testing.T) {
+func TestSocketRefused(t *testing.T) {
 	drivertest.Leaks(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file.sock")
@@ -142,7 +142,7 @@ func TestSocketsThatAreRefused(t *testing.T) {
 	require.Equal(t, "mine", string(content))
 }
 
-func TestDirectoriesOfSocketsAreChecked(t *testing.T) {
+func TestSocketDirectory(t *testing.T) {
 	drivertest.Leaks(t)
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
@@ -187,7 +187,7 @@ func TestDirectoriesOfSocketsAreChecked(t *testing.T) {
 	}
 }
 
-func TestPeersOfAnotherUserAreRefused(t *testing.T) {
+func TestSocketOtherUser(t *testing.T) {
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	o, socket := owner(t)
@@ -207,9 +207,9 @@ func TestPeersOfAnotherUserAreRefused(t *testing.T) {
 	o.must(command{Do: "books"})
 }
 
-// TestUsersThatAreAllowedMayConnect has processes of two users, of which the owner and the client of one allow each
+// TestSocketAllowUIDs has processes of two users, of which the owner and the client of one allow each
 // other.
-func TestUsersThatAreAllowedMayConnect(t *testing.T) {
+func TestSocketAllowUIDs(t *testing.T) {
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	const guest, stranger = 65534, 65533
@@ -269,7 +269,7 @@ func copyDir(t *testing.T) string {
 }
 
 // D30: an owner that ends in order leaves no lock file, and two owners never have the lock at once.
-func TestLockFileGoesWithItsOwner(t *testing.T) {
+func TestSocketLockFile(t *testing.T) {
 	dev := testDevice(t)
 	socket := socketPath(t)
 	var serving, most atomic.Int32

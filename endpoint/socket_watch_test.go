@@ -14,9 +14,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestSocketFileIsBoundAgain removes the socket file of a server, and puts another file in its place: the server
+// TestSocketRebind removes the socket file of a server, and puts another file in its place: the server
 // notices and listens again, clients that it has go on, and a successor hears which process holds the lock. (D18)
-func TestSocketFileIsBoundAgain(t *testing.T) {
+func TestSocketRebind(t *testing.T) {
 	drivertest.Leaks(t)
 	s := serve(t, endpoint.ServerOptions{})
 	ctx := context.Background()
@@ -55,8 +55,8 @@ func TestSocketFileIsBoundAgain(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestSocketOfAllowedUsers has a server that lets other users in give them the rights to its socket. (D15)
-func TestSocketOfAllowedUsers(t *testing.T) {
+// TestSocketModeOfAllowedUsers has a server that lets other users in give them the rights to its socket. (D15)
+func TestSocketModeOfAllowedUsers(t *testing.T) {
 	mode := func(opts endpoint.ServerOptions) os.FileMode {
 		t.Helper()
 		info, err := os.Stat(serve(t, opts).Socket())
@@ -67,9 +67,9 @@ func TestSocketOfAllowedUsers(t *testing.T) {
 	require.Equal(t, os.FileMode(0o666), mode(endpoint.ServerOptions{AllowUIDs: []uint32{65534}}))
 }
 
-// TestLossOfTheLeaseIsTold kills an owner that has no successor: the handle of a client tells at once that its lease is
+// TestHandleChangedWhenLeaseLost kills an owner that has no successor: the handle of a client tells at once that its lease is
 // lost. (D19)
-func TestLossOfTheLeaseIsTold(t *testing.T) {
+func TestHandleChangedWhenLeaseLost(t *testing.T) {
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
 	dev := testDevice(t)
@@ -91,9 +91,9 @@ func TestLossOfTheLeaseIsTold(t *testing.T) {
 	require.Equal(t, endpoint.Current, h.State(), "as it was heard last")
 }
 
-// TestReturnOfTheLeaseIsTold cuts the connection to an owner that lives on: the handle tells that its lease is lost,
+// TestHandleChangedWhenLeaseReturns cuts the connection to an owner that lives on: the handle tells that its lease is lost,
 // and that it is back when the client has found the owner again. (D19)
-func TestReturnOfTheLeaseIsTold(t *testing.T) {
+func TestHandleChangedWhenLeaseReturns(t *testing.T) {
 	o, upstream := owner(t)
 	o.must(command{Do: "publish", Name: "m", Seed: 1})
 	socket := socketPath(t)

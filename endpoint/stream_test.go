@@ -44,7 +44,7 @@ func streaming(t *testing.T, made *atomic.Int64, ended chan struct{}) (*endpoint
 	return s, c
 }
 
-func TestASlowReaderHoldsTheFunctionBack(t *testing.T) {
+func TestStreamBackpressure(t *testing.T) {
 	drivertest.Leaks(t)
 	var made atomic.Int64
 	ended := make(chan struct{}, 1)
@@ -67,7 +67,7 @@ func TestASlowReaderHoldsTheFunctionBack(t *testing.T) {
 	}
 }
 
-func TestLeavingAStreamStopsItEverywhere(t *testing.T) {
+func TestStreamBreakStopsFunction(t *testing.T) {
 	drivertest.Leaks(t)
 	var made atomic.Int64
 	ended := make(chan struct{}, 1)
@@ -106,7 +106,7 @@ func TestLeavingAStreamStopsItEverywhere(t *testing.T) {
 	}
 }
 
-func TestTheTimeOfAStreamIsTheOwnersToo(t *testing.T) {
+func TestStreamDeadline(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	c, end := o.connected("one")
@@ -126,7 +126,7 @@ func TestTheTimeOfAStreamIsTheOwnersToo(t *testing.T) {
 	streaming.Wait()
 }
 
-func TestATaskThatReadsAStreamGivesItsWorkerAway(t *testing.T) {
+func TestStreamInTaskYieldsWorker(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
 	s := serve(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Workers: 1}})

@@ -8,8 +8,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// TestMisspeltNamesAreSuggested: errors name what was probably meant, and the name that was asked for once. (D29)
-func TestMisspeltNamesAreSuggested(t *testing.T) {
+// TestErrorSuggestsNames: errors name what was probably meant, and the name that was asked for once. (D29)
+func TestErrorSuggestsNames(t *testing.T) {
 	s := hostileOwner(t)
 	c, err := endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(t, err)

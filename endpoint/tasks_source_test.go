@@ -10,7 +10,7 @@ import (
 )
 
 // What a session has not been sent yet is bounded at the server too.
-func TestASourceOfTasksListsThemAgainWhenItIsTooMuch(t *testing.T) {
+func TestTaskWatchListsAgain(t *testing.T) {
 	r := NewRegistry()
 	require.NoError(t, Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }))
 	s, err := newOwner(ServerOptions{Registry: r, Tasks: TaskOptions{Capacity: 4}})

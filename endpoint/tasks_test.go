@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-func TestATaskIsFollowedToItsEnd(t *testing.T) {
+func TestTaskLifecycle(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -49,7 +49,7 @@ func TestATaskIsFollowedToItsEnd(t *testing.T) {
 	}
 }
 
-func TestTasksOutliveTheirClient(t *testing.T) {
+func TestTaskOutlivesClient(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -68,7 +68,7 @@ func TestTasksOutliveTheirClient(t *testing.T) {
 	require.NoError(t, ref.Close())
 }
 
-func TestFailedTasksSayWhy(t *testing.T) {
+func TestTaskFailure(t *testing.T) {
 	c, _, _ := calling(t)
 	ctx := context.Background()
 	info, err := c.Submit(ctx, "fail", nil)
@@ -87,7 +87,7 @@ func TestFailedTasksSayWhy(t *testing.T) {
 	require.Error(t, err, "arguments are checked before the task is made")
 }
 
-func TestArgumentsOfPendingTasksAreFreed(t *testing.T) {
+func TestTaskPendingArgumentsFreed(t *testing.T) {
 	c, dev, o := calling(t)
 	ctx := context.Background()
 	for i := range task.DefaultWorkers { // all workers are busy
@@ -110,7 +110,7 @@ func TestArgumentsOfPendingTasksAreFreed(t *testing.T) {
 	open(t, c, "busy")
 }
 
-func TestCallsOfAFullManagerGetTheirResults(t *testing.T) {
+func TestTaskCallWithFullManager(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry(endpoint.Cached())
 	require.NoError(t, endpoint.Register(r, "t", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task(), endpoint.NoCache()))
@@ -126,7 +126,7 @@ func TestCallsOfAFullManagerGetTheirResults(t *testing.T) {
 	}
 }
 
-func TestTheCapacityOfTasksIsAnError(t *testing.T) {
+func TestTaskCapacity(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry(endpoint.Cached())
 	gate := make(chan struct{})
@@ -157,7 +157,7 @@ func TestTheCapacityOfTasksIsAnError(t *testing.T) {
 	require.ErrorIs(t, c.Result(ctx, ids[0], nil), task.ErrNotFound)
 }
 
-func TestSerializedEndpointsRunOneByOne(t *testing.T) {
+func TestSerialized(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	type in struct {
@@ -187,7 +187,7 @@ func bothWays(t *testing.T, opts endpoint.ServerOptions) (context.Context, map[s
 	return ctx, map[string]endpoint.Caller{"client": c, "within the process": s}
 }
 
-func TestATaskMayReturnNothing(t *testing.T) {
+func TestTaskReturnsNothing(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
 	register(t, r, "nothing", func(context.Context, struct{}) (*int, error) { return nil, nil }, endpoint.NoCache())
@@ -213,7 +213,7 @@ func TestATaskMayReturnNothing(t *testing.T) {
 	}
 }
 
-func TestAWaitThatIsOverLeavesTheTaskAlone(t *testing.T) {
+func TestTaskWaitLeavesTask(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
 	gate := make(chan struct{})
@@ -244,7 +244,7 @@ func TestAWaitThatIsOverLeavesTheTaskAlone(t *testing.T) {
 	close(gate)
 }
 
-func TestRunsOfDifferentKeysRunSideBySide(t *testing.T) {
+func TestSerializedByKey(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
 	var meet sync.WaitGroup

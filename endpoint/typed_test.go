@@ -16,7 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-func TestStubsAreFunctionsOfAnotherProcess(t *testing.T) {
+func TestNodeShareStub(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -34,7 +34,7 @@ func TestStubsAreFunctionsOfAnotherProcess(t *testing.T) {
 }
 
 // A shared stream gives the same where it runs here and where it is the server's.
-func TestSharedStreamsAreTheSameInAllRoles(t *testing.T) {
+func TestNodeShareStream(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -73,7 +73,7 @@ func TestSharedStreamsAreTheSameInAllRoles(t *testing.T) {
 }
 
 // A watch whose answer comes when nobody waits for it any more is ended at the owner.
-func TestAWatchThatBeginsTooLateIsEnded(t *testing.T) {
+func TestWatchBeginsTooLate(t *testing.T) {
 	o := newFakeOwner(t)
 	c, end := o.connected("a")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -94,7 +94,7 @@ func TestAWatchThatBeginsTooLateIsEnded(t *testing.T) {
 }
 
 // The time of the last access to an object moves on when it is referred to again.
-func TestAccessToAnObjectIsNoted(t *testing.T) {
+func TestObjectAccessTime(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()

@@ -178,7 +178,7 @@ func soon(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestNewVersionErrors(t *testing.T) {
+func TestVersionWriterErrors(t *testing.T) {
 	ctx := context.Background()
 	drivertest.Leaks(t)
 	s := serve(t, endpoint.ServerOptions{})
@@ -201,7 +201,7 @@ func TestNewVersionErrors(t *testing.T) {
 	require.Error(t, err, "there is no owner")
 }
 
-func TestAcquireCompatibility(t *testing.T) {
+func TestClientAcquireCompatibility(t *testing.T) {
 	ctx := context.Background()
 	dev := testDevice(t)
 	s := serve(t, endpoint.ServerOptions{})

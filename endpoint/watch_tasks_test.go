@@ -72,7 +72,7 @@ func (l *taskLog) count(kind endpoint.TaskEventKind) int {
 
 var wholeLife = []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCompleted}
 
-func TestWatchersHearEveryStateOfEveryTask(t *testing.T) {
+func TestTaskWatchStates(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -130,7 +130,7 @@ func TestWatchersHearEveryStateOfEveryTask(t *testing.T) {
 }
 
 // Tasks that nobody keeps are told all the same, and a loop that looks late misses no state.
-func TestTasksThatAreDroppedAtOnceAreTold(t *testing.T) {
+func TestTaskWatchDroppedTasks(t *testing.T) {
 	r := endpoint.NewRegistry()
 	stays := make(chan struct{})
 	require.NoError(t, endpoint.Register(r, "stay", func(context.Context, int) (int, error) { <-stays; return 0, nil }, endpoint.NoCache()))
@@ -169,7 +169,7 @@ func TestTasksThatAreDroppedAtOnceAreTold(t *testing.T) {
 	}
 }
 
-func TestAWatchOfTasksEnds(t *testing.T) {
+func TestTaskWatchEnds(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -183,7 +183,7 @@ func TestAWatchOfTasksEnds(t *testing.T) {
 }
 
 // The loop that is left leaves nothing at the owner, and the number of watches is bounded.
-func TestWatchesOfTasksAreBounded(t *testing.T) {
+func TestTaskWatchLimit(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Limits: endpoint.Limits{Subscriptions: 1024}})
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: s.Socket()})
@@ -219,7 +219,7 @@ func TestWatchesOfTasksAreBounded(t *testing.T) {
 
 // What nobody takes is bounded: too much is thrown away and told, and the tasks are listed again. The tasks do not wait
 // for it.
-func TestASlowWatcherOfTasksIsToldThatItMissedSome(t *testing.T) {
+func TestTaskWatchMissed(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "number", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Task(), endpoint.NoCache()))

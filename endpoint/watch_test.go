@@ -20,7 +20,7 @@ func (w *Watcher) hear(kind message.EventKind, name string, version uint64) {
 	w.event(nil, message.Event{Kind: kind, Name: name, Version: version})
 }
 
-func TestAWatcherKeepsNothingOfNamesThatAreGone(t *testing.T) {
+func TestWatcherForgetsNames(t *testing.T) {
 	w := aloneWatcher()
 	for i := range 3 * maxWatched {
 		name := fmt.Sprint("model ", i)
@@ -36,7 +36,7 @@ func TestAWatcherKeepsNothingOfNamesThatAreGone(t *testing.T) {
 	require.Empty(t, w.queue)
 }
 
-func TestAWatcherThatNobodyReadsKeepsNoMoreThanItMay(t *testing.T) {
+func TestWatcherOverflow(t *testing.T) {
 	w := aloneWatcher()
 	w.putLocked(ownerKey, Event{Kind: EventOwnerBack})
 	for i := range 3*maxWatched - 7 {

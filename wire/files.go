@@ -33,8 +33,8 @@ type descriptors struct {
 
 	charge *Charge // nil when closed, or where nothing is counted
 
-	lent  []io.Closer // nil when closed
-	items int         // how many there were
+	objects []io.Closer // nil when closed
+	count   int         // how many there were
 }
 
 // newFiles takes the descriptors.
@@ -44,22 +44,22 @@ func newFiles(fds []int) *Files {
 	return f
 }
 
-// LentFiles are the Files of a frame that is handed over within a process: the items stand where its descriptors would.
-// It takes the items: Close closes them.
-func LentFiles(items []io.Closer) *Files {
+// InProcessFiles are the Files of a frame that stays within a process: the items stand where its descriptors would. It
+// takes the items: Close closes them.
+func InProcessFiles(count []io.Closer) *Files {
 	f := newFiles(nil)
-	f.set.lent, f.set.items = items, len(items)
+	f.set.objects, f.set.count = count, len(count)
 	return f
 }
 
-// Lent are the items of [LentFiles], borrowed until Close; none after it, or of a frame that was received.
-func (f *Files) Lent() []io.Closer {
+// InProcess are the items of [InProcessFiles], borrowed until Close; none after it, or of a frame from a socket.
+func (f *Files) InProcess() []io.Closer {
 	if f == nil {
 		return nil
 	}
 	f.set.mu.Lock()
 	defer f.set.mu.Unlock()
-	return f.set.lent
+	return f.set.objects
 }
 
 // Len is how many descriptors, or items in their place, came, taken ones included.
@@ -69,7 +69,7 @@ func (f *Files) Len() int {
 	}
 	f.set.mu.Lock()
 	defer f.set.mu.Unlock()
-	return len(f.set.fd) + f.set.items
+	return len(f.set.fd) + f.set.count
 }
 
 // Take returns descriptor i, owned by the caller. It is nil where there is no such descriptor, or it was taken or
@@ -118,10 +118,10 @@ func (d *descriptors) close() error {
 	for i := range d.fd {
 		d.fd[i] = -1
 	}
-	for _, item := range d.lent {
+	for _, item := range d.objects {
 		err = errors.Join(err, item.Close())
 	}
-	d.lent = nil
+	d.objects = nil
 	d.charge.Release()
 	d.charge = nil
 	return err

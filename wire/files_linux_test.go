@@ -51,15 +51,15 @@ func (l *lentItem) Close() error { l.closed++; return nil }
 
 func TestLentFiles(t *testing.T) {
 	items := []*lentItem{{}, {}}
-	f := LentFiles([]io.Closer{items[0], items[1]})
+	f := InProcessFiles([]io.Closer{items[0], items[1]})
 	require.Equal(t, 2, f.Len())
 	require.Nil(t, f.Take(0))
-	require.Equal(t, []io.Closer{items[0], items[1]}, f.Lent())
+	require.Equal(t, []io.Closer{items[0], items[1]}, f.InProcess())
 	require.NoError(t, f.Close())
 	require.NoError(t, f.Close())
-	require.Empty(t, f.Lent())
+	require.Empty(t, f.InProcess())
 	require.Equal(t, []*lentItem{{1}, {1}}, items)
-	require.Empty(t, (*Files)(nil).Lent())
+	require.Empty(t, (*Files)(nil).InProcess())
 }
 
 // Files that nobody closes are closed when nobody can any more. It is a net, not the plan.

@@ -14,20 +14,20 @@ import (
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 )
 
-// books is a catalog and the probes of what was published to it.
-type books struct {
+// testCatalog is a catalog and the probes of what was published to it.
+type testCatalog struct {
 	*catalog.Catalog
 	t testing.TB
 }
 
-func newBooks(t testing.TB, opts catalog.Options) books {
-	b := books{catalog.New(opts), t}
+func newTestCatalog(t testing.TB, opts catalog.Options) testCatalog {
+	b := testCatalog{catalog.New(opts), t}
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
 }
 
 // publish publishes 8 bytes under the name.
-func (b books) publish(name string) (*probe, uint64) {
+func (b testCatalog) publish(name string) (*probe, uint64) {
 	b.t.Helper()
 	p := &probe{bytes: 8}
 	v, err := b.Publish(name, p.stateDict(b.t), catalog.Origin{})
@@ -35,7 +35,7 @@ func (b books) publish(name string) (*probe, uint64) {
 	return p, v
 }
 
-func (b books) acquire(name string, version, holder uint64) *catalog.Lease {
+func (b testCatalog) acquire(name string, version, holder uint64) *catalog.Lease {
 	b.t.Helper()
 	l, err := b.Acquire(name, version, catalog.Holder{ID: holder})
 	require.NoError(b.t, err)
@@ -43,7 +43,7 @@ func (b books) acquire(name string, version, holder uint64) *catalog.Lease {
 }
 
 func TestReadersOfTheOldVersionStayOnIt(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	first, v1 := b.publish("model")
 	old := b.acquire("model", 0, 1)
 	second, v2 := b.publish("model")
@@ -65,14 +65,14 @@ func TestReadersOfTheOldVersionStayOnIt(t *testing.T) {
 }
 
 func TestUnheldOldVersionIsFreedAtOnce(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	first, _ := b.publish("model")
 	b.publish("model")
 	require.True(t, first.isClosed())
 }
 
 func TestOldVersionCanBeAcquiredWhileItIsHeld(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	first, v1 := b.publish("model")
 	l := b.acquire("model", 0, 1)
 	b.publish("model")
@@ -84,7 +84,7 @@ func TestOldVersionCanBeAcquiredWhileItIsHeld(t *testing.T) {
 }
 
 func TestRetainKeepsTheNewestUnheldOldVersions(t *testing.T) {
-	b := newBooks(t, catalog.Options{Retain: 1})
+	b := newTestCatalog(t, catalog.Options{Retain: 1})
 	one, _ := b.publish("model")
 	held := b.acquire("model", 0, 1)
 	two, v2 := b.publish("model")
@@ -107,7 +107,7 @@ func TestRetainKeepsTheNewestUnheldOldVersions(t *testing.T) {
 }
 
 func TestWithdraw(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	held, _ := b.publish("model")
 	l := b.acquire("model", 0, 1)
 	unheld, v2 := b.publish("model")
@@ -136,7 +136,7 @@ func TestWithdraw(t *testing.T) {
 }
 
 func TestVersionsGoOnAfterEverythingWasFreed(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	for want := uint64(1); want <= 5; want++ {
 		_, v := b.publish("model")
 		require.Equal(t, want, v)
@@ -146,7 +146,7 @@ func TestVersionsGoOnAfterEverythingWasFreed(t *testing.T) {
 }
 
 func TestForgottenNamesDoNotRepeatVersions(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	for range 3 {
 		b.publish("seldom")
 	}
@@ -165,7 +165,7 @@ func TestForgottenNamesDoNotRepeatVersions(t *testing.T) {
 }
 
 func TestRelease(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	p, _ := b.publish("model")
 	mine := b.acquire("model", 0, 1)
 	theirs := b.acquire("model", 0, 2)
@@ -181,7 +181,7 @@ func TestRelease(t *testing.T) {
 }
 
 func TestReleaseHolder(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	a, _ := b.publish("a")
 	c, _ := b.publish("c")
 	for range 3 {
@@ -272,7 +272,7 @@ func TestFreedIsToldOfFailuresAndMayCallBack(t *testing.T) {
 
 func TestInfoTellsWhoHoldsWhat(t *testing.T) {
 	now := time.Unix(1000, 0)
-	b := newBooks(t, catalog.Options{Now: func() time.Time { now = now.Add(time.Second); return now }})
+	b := newTestCatalog(t, catalog.Options{Now: func() time.Time { now = now.Add(time.Second); return now }})
 	origin := catalog.Origin{Source: "model.safetensors", Publisher: catalog.Holder{ID: 9, PID: 99}}
 	alice := catalog.Holder{ID: 1, PID: 11, UID: 1000, Label: "alice"}
 	bob := catalog.Holder{ID: 2, PID: 22, UID: 1000, Label: "bob"}

@@ -31,7 +31,7 @@ func TestNearest(t *testing.T) {
 
 // TestUnknownNamesAreSuggested: an error for a name that is not published names the one that was probably meant. (D29)
 func TestUnknownNamesAreSuggested(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	b.publish("llama")
 	b.publish("lame")
 	require.NoError(t, b.Withdraw("lame"))

@@ -15,7 +15,7 @@ func ev(seq uint64, kind catalog.EventKind, name string, version uint64) catalog
 }
 
 func TestWatcherCoalescesPerName(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	w := b.Subscribe(nil, nil)
 	b.publish("a")
 	b.publish("b")
@@ -38,7 +38,7 @@ func TestWatcherCoalescesPerName(t *testing.T) {
 }
 
 func TestWatcherOfNames(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	some := b.Subscribe([]string{"a", "not yet", "a"}, nil)
 	none := b.Subscribe([]string{}, nil)
 	require.Equal(t, 1, b.Stats().Watchers, "a watcher of no names watches nothing")
@@ -57,7 +57,7 @@ func TestWatcherOfNames(t *testing.T) {
 }
 
 func TestWakeIsCalledOutsideTheLockAndOnceUntilNext(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	woken := 0
 	w := b.Subscribe(nil, func() {
 		woken++
@@ -74,7 +74,7 @@ func TestWakeIsCalledOutsideTheLockAndOnceUntilNext(t *testing.T) {
 }
 
 func TestWakeMayTakeTheEvents(t *testing.T) {
-	b := newBooks(t, catalog.Options{})
+	b := newTestCatalog(t, catalog.Options{})
 	var got []catalog.Event
 	var w *catalog.Watcher
 	w = b.Subscribe(nil, func() { got = append(got, w.Next()...) })
@@ -86,7 +86,7 @@ func TestWakeMayTakeTheEvents(t *testing.T) {
 }
 
 func TestSlowWatcherHoldsABoundedNumberOfEvents(t *testing.T) {
-	b := newBooks(t, catalog.Options{PendingNames: 10})
+	b := newTestCatalog(t, catalog.Options{PendingNames: 10})
 	w := b.Subscribe(nil, nil)
 	defer w.Close()
 	for i := range 1000 {

@@ -62,7 +62,7 @@ func (a *attacker) each(n int, attack func(i int, c *raw) error) {
 			a.mu.Lock()
 			a.conns = append(a.conns, c)
 			a.mu.Unlock()
-			if err = c.introduce("attacker"); err == nil {
+			if err = c.handshake("attacker"); err == nil {
 				err = attack(i, c)
 			}
 			a.noteError(err)

@@ -56,7 +56,7 @@ func unread(a *attacker) error {
 		return err
 	}
 	a.conns = append(a.conns, c)
-	if err := c.introduce("publisher"); err != nil {
+	if err := c.handshake("publisher"); err != nil {
 		return err
 	}
 	if err := c.request(message.OpPublish, publication("large", h, a.many(250_000), 200), fd); err != nil {
@@ -237,7 +237,7 @@ func labels(a *attacker) error {
 			return err
 		}
 		a.conns = append(a.conns, c)
-		if err := c.introduce(label); err != nil {
+		if err := c.handshake(label); err != nil {
 			a.noteError(err)
 			continue
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// sendPatience is how long an attacker waits for an owner that does not read.
-const sendPatience = 3 * time.Second
+// sendTimeout is how long an attacker waits for an owner that does not read.
+const sendTimeout = 3 * time.Second
 
 // raw is a connection whose bytes the attacker makes. One goroutine uses it at a time.
 type raw struct {
@@ -32,7 +32,7 @@ func dial(socket string) (*raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := unix.NsecToTimeval(int64(sendPatience))
+	limit := unix.NsecToTimeval(int64(sendTimeout))
 	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit), unix.Connect(fd, &unix.SockaddrUnix{Name: socket}))
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
@@ -40,8 +40,8 @@ func dial(socket string) (*raw, error) {
 	return &raw{fd: fd}, nil
 }
 
-// introduce sends a hello and takes the answer.
-func (c *raw) introduce(label string) error {
+// handshake sends a hello and takes the answer.
+func (c *raw) handshake(label string) error {
 	if err := c.message(wire.KindHello, 0, message.Hello{Protocol: 1, Oldest: 1, Label: label}); err != nil {
 		return err
 	}
@@ -202,9 +202,9 @@ func (h *heard) noteError(err error) {
 }
 
 // drain takes what has come, and notes it.
-func (h *heard) drain(c *raw, patience time.Duration) {
+func (h *heard) drain(c *raw, timeout time.Duration) {
 	for {
-		kind, body, err := c.receive(patience)
+		kind, body, err := c.receive(timeout)
 		if errors.Is(err, unix.EAGAIN) {
 			return // nothing more comes
 		}

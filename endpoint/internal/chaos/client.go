@@ -22,9 +22,9 @@ const (
 	workers = 4
 	// maxKept is how many handles, watchers and references a client keeps of each; the next one puts an older one out.
 	maxKept = 10
-	// patience is how long an operation may take whose context is not meant to end. An owner may be stopped or away
+	// opTimeout is how long an operation may take whose context is not meant to end. An owner may be stopped or away
 	// meanwhile.
-	patience = 60 * time.Second
+	opTimeout = 60 * time.Second
 )
 
 // client is a process that uses the owner.
@@ -100,7 +100,7 @@ func (c *client) warm() error {
 	if err := c.dial(context.Background()); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
 	for range 3 {
 		if _, err := c.c.Ping(ctx); err != nil && !errors.Is(err, endpoint.ErrUnavailable) {
@@ -115,7 +115,7 @@ func (c *client) warm() error {
 
 // dial connects anew, and closes the client that there was. Another worker may do the same meanwhile.
 func (c *client) dial(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, opTimeout)
 	defer cancel()
 	fresh, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: c.a.Socket, Devices: []driver.Device{c.dev}, Wait: true, Label: c.a.String()})
 	if err != nil {
@@ -164,7 +164,7 @@ func (c *client) watchOver() {
 			d.mu.Lock()
 			what, since := d.what, d.since
 			d.mu.Unlock()
-			if !since.IsZero() && time.Since(since) > patience+30*time.Second {
+			if !since.IsZero() && time.Since(since) > opTimeout+30*time.Second {
 				c.r.fail("%s: HANG: %s takes %v\n%s", c.a, what, time.Since(since).Round(time.Second), stacks())
 				return
 			}
@@ -227,7 +227,7 @@ func (w *worker) context(op int, rests bool) (ctx context.Context, cancel func()
 	if rests {
 		usual = max(usual, 20*time.Millisecond)
 	} else if w.rng.IntN(5) > 1 {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 		return ctx, cancel, false
 	}
 	share := 0.1 + 1.6*w.rng.Float64()

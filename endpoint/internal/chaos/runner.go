@@ -170,8 +170,8 @@ func (r *runner) await(p *process) error {
 		return nil
 	case <-p.ended:
 		return fmt.Errorf("%s ended before it was ready", p.a)
-	case <-time.After(patience):
-		return fmt.Errorf("%s is not ready after %v", p.a, patience)
+	case <-time.After(opTimeout):
+		return fmt.Errorf("%s is not ready after %v", p.a, opTimeout)
 	}
 }
 
@@ -209,7 +209,7 @@ func (r *runner) drainOwner() error {
 	old := r.owner
 	old.leave()
 	drained := make(chan error, 1)
-	go func() { drained <- old.tell(drain, patience) }()
+	go func() { drained <- old.tell(drain, opTimeout) }()
 	err := r.startOwner()
 	err = errors.Join(<-drained, err)
 	<-old.ended
@@ -239,7 +239,7 @@ func tellAll(to []*process, c command) error {
 	errs := make([]error, len(to))
 	var telling sync.WaitGroup
 	for i, p := range to {
-		telling.Go(func() { errs[i] = p.tell(c, 2*patience) })
+		telling.Go(func() { errs[i] = p.tell(c, 2*opTimeout) })
 	}
 	telling.Wait()
 	return errors.Join(errs...)

@@ -18,9 +18,9 @@ const newsLimit = 20 * time.Second
 // verify compares, while nobody does anything, what handles, watchers and references know with what the owner says.
 // What is known late is waited for; what stays unknown is found.
 func (c *client) verify() error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
 	defer cancel()
-	models, server, err := c.books(ctx)
+	models, server, err := c.catalog(ctx)
 	if err != nil {
 		return err
 	}
@@ -44,8 +44,8 @@ func (c *client) verify() error {
 	return nil
 }
 
-// books are the models of the owner that there is now, and its id.
-func (c *client) books(ctx context.Context) (models map[string]endpoint.ModelInfo, server string, err error) {
+// catalog returns the models of the owner that there is now, and its id.
+func (c *client) catalog(ctx context.Context) (models map[string]endpoint.ModelInfo, server string, err error) {
 	for {
 		list, err := c.c.List(ctx)
 		if errors.Is(err, endpoint.ErrUnavailable) { // the connection is of an owner that has gone
@@ -96,7 +96,7 @@ func (w *watched) lacks(models map[string]endpoint.ModelInfo, server string) str
 	return ""
 }
 
-// verifyHandle waits until a handle's state is what the owner's books say.
+// verifyHandle waits until a handle's state agrees with the owner's catalog.
 func (c *client) verifyHandle(h *endpoint.Handle, models map[string]endpoint.ModelInfo, server string) error {
 	m := models[h.Name()]
 	i := slices.IndexFunc(m.Versions, func(v endpoint.VersionInfo) bool { return v.Version == h.Version() })

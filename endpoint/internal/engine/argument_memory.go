@@ -46,12 +46,12 @@ func (e *Engine) importArguments(handles []message.Handle, files *wire.Files, d 
 	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil, nil
 	}
-	if lent := transfer.LentWith(files); lent != nil {
-		storages, err := transfer.Lend(e.devices, lent, driver.ImportOptions{Writable: d.Options.Writable})
+	if inProcess := transfer.InProcessStorages(files); inProcess != nil {
+		storages, err := transfer.ShareInProcess(e.devices, inProcess, driver.ImportOptions{Writable: d.Options.Writable})
 		if err != nil {
 			return nil, nil, err
 		}
-		return storages, e.nameLocal(lent, d, session), nil
+		return storages, e.nameLocal(inProcess, d, session), nil
 	}
 	names := make([]string, len(handles))
 	own := func(i int, h message.Handle) *tensor.Storage {

@@ -17,13 +17,13 @@ import (
 type Arguments struct {
 	raw         message.RawMessage
 	Storages    []*tensor.Storage // owned
-	names       []string          // of the storages, which keys are made of; see lent
+	names       []string          // of the storages, which keys are made of
 	Value       any               // a pointer to the endpoint's In
 	made        []interface{ Close() error }
 	claimed     atomic.Bool
 	memory      atomic.Uint32 // heldForAnswer and so on
 	Reservation Reservation   // of the request that they came with, once they are decoded
-	turn        func()        // gives back the turn that was taken for their run; nil for none
+	unlock      func()        // gives back the turn that was taken for their run; nil for none
 }
 
 // To unmap memory takes longer than anything else in a call that gets a tensor. The caller need not wait for it: the
@@ -102,8 +102,8 @@ func (a *Arguments) Claim() bool { return a.claimed.CompareAndSwap(false, true) 
 // close releases the memory; the caller whose Claim was true calls it once.
 func (a *Arguments) close() {
 	a.Reservation.Release() // before the answer: a client that has it may rely on that
-	if a.turn != nil {
-		a.turn()
+	if a.unlock != nil {
+		a.unlock()
 	}
 	if !a.memory.CompareAndSwap(heldForAnswer, heldDone) {
 		a.free()

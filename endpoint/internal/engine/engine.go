@@ -13,15 +13,15 @@ import (
 
 // Engine runs the endpoints of a server and keeps what comes of it: cached results, tasks and managed objects.
 type Engine struct {
-	log     *slog.Logger
-	devices transfer.Devices
-	frame   wire.Limits
-	Names   transfer.MemoryNames    // of what the server lent
-	Results *cache.Cache[*Result]   // the cached results
-	Tasks   *task.Manager[*Outcome] // the tasks
-	Objects objects                 // the managed objects
-	turns   keyedMutex
-	Memory  resultMemory // what clients have of results
+	log        *slog.Logger
+	devices    transfer.Devices
+	frame      wire.Limits
+	Names      transfer.MemoryNames    // of the memory that the server has shared
+	Results    *cache.Cache[*Result]   // the cached results
+	Tasks      *task.Manager[*Outcome] // the tasks
+	Objects    objects                 // the managed objects
+	serialized keyedMutex
+	Memory     resultMemory // what clients have of results
 }
 
 // Config says what an engine works with.

@@ -57,15 +57,15 @@ func (r *Result) Release() {
 	r.Payload.Close()
 }
 
-// Returned is the answer that carries the result, for a client in this process where its memory is lent. The files are
-// the result's, valid while the caller's reference is.
-func (r *Result) Returned(lent bool) (message.Returned, []*os.File, error) {
+// Returned is the answer that carries the result, inProcess for a client in this process, which gets the storages
+// themselves. The files are the result's, valid while the caller's reference is.
+func (r *Result) Returned(inProcess bool) (message.Returned, []*os.File, error) {
 	out := message.Returned{Value: r.Payload.Value}
 	if len(r.Payload.Storages) == 0 {
 		return out, nil, nil
 	}
-	if lent {
-		shared, err := transfer.ExportLent(r.Payload.Storages)
+	if inProcess {
+		shared, err := transfer.ExportInProcess(r.Payload.Storages)
 		if err != nil {
 			return out, nil, fmt.Errorf("share the result: %w", err)
 		}

@@ -37,12 +37,12 @@ func (e *Engine) Obtain(ctx context.Context, d *Definition, a *Arguments) (_ Res
 		}
 		// The run that held the key before may have made what this call wants: it is looked for after that. So the turn
 		// ends when the result is in the cache, and the run is over, which may outlast a caller that leaves.
-		if err := e.takeTurn(ctx, d, a); err != nil {
+		if err := e.lockSerialized(ctx, d, a); err != nil {
 			return ResultRef{}, false, err
 		}
-		if a.turn != nil {
-			a.turn = second(a.turn)
-			defer a.turn()
+		if a.unlock != nil {
+			a.unlock = second(a.unlock)
+			defer a.unlock()
 		}
 	}
 	made := false
@@ -76,7 +76,7 @@ func (e *Engine) Run(ctx context.Context, d *Definition, a *Arguments) (r *Resul
 		defer func() { err = limited.timeoutError(err) }()
 		ctx = limited
 	}
-	if err := e.takeTurn(ctx, d, a); err != nil {
+	if err := e.lockSerialized(ctx, d, a); err != nil {
 		return nil, err
 	}
 	start := time.Now()
@@ -85,10 +85,10 @@ func (e *Engine) Run(ctx context.Context, d *Definition, a *Arguments) (r *Resul
 	return r, err
 }
 
-// takeTurn waits until the arguments are those whose run is next, where runs of the endpoint wait for each other. They
-// give the turn back when they are closed.
-func (e *Engine) takeTurn(ctx context.Context, d *Definition, a *Arguments) error {
-	if d.Options.Serialized == nil || a.turn != nil {
+// lockSerialized locks the key of a Serialized endpoint, at most one call of which runs at a time. Closing the
+// arguments unlocks it.
+func (e *Engine) lockSerialized(ctx context.Context, d *Definition, a *Arguments) error {
+	if d.Options.Serialized == nil || a.unlock != nil {
 		return nil
 	}
 	if d.Options.Timeout > 0 {
@@ -97,7 +97,7 @@ func (e *Engine) takeTurn(ctx context.Context, d *Definition, a *Arguments) erro
 		defer cancel()
 	}
 	var err error
-	if a.turn, err = e.turns.lock(ctx, d.Name+"\x00"+d.Options.Serialized.Expand(reflect.ValueOf(a.Value).Elem())); err != nil {
+	if a.unlock, err = e.serialized.lock(ctx, d.Name+"\x00"+d.Options.Serialized.Expand(reflect.ValueOf(a.Value).Elem())); err != nil {
 		return fmt.Errorf("endpoint %q: wait for its turn: %w", d.Name, err)
 	}
 	return nil

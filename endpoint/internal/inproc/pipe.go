@@ -16,7 +16,7 @@ import (
 
 // A client of a server in its own process has a session like any other, so leases, references, watchers, streams and
 // tasks are counted and end alike. Only what lies between the two differs: frames pass through a pair of queues, and
-// storages are lent with them where descriptors would go over a socket. (A driver may refuse to import what its own
+// storages are shared with them where descriptors would go over a socket. (A driver may refuse to import what its own
 // process exported, and a second mapping would be of no use.)
 
 // Conn is what frames pass through: a [wire.Conn] or a [Pipe].
@@ -61,24 +61,24 @@ func (*Pipe) Peer() wire.Credentials {
 }
 
 // Send implements Conn. It does not wait: what is on its way is bounded by what may be in flight. Descriptors stay
-// behind: their memory is lent.
+// behind: their memory is shared.
 func (p *Pipe) Send(kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
-	return p.Lend(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
+	return p.SendStorages(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
 
 // SendContext implements Conn.
 func (p *Pipe) SendContext(_ context.Context, kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
-	return p.Lend(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
+	return p.SendStorages(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
 
 // SendLater implements Conn.
 func (p *Pipe) SendLater(kind wire.Kind, id uint64, body []byte, _ ...*os.File) error {
-	return p.Lend(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
+	return p.SendStorages(wire.Frame{Kind: kind, ID: id, Body: body}, nil)
 }
 
-// Lend is Send of a frame with storages. It borrows the frame's body and the storages: what is sent has a copy and
-// references. The frame's context, if any, goes along.
-func (p *Pipe) Lend(frame wire.Frame, storages []*tensor.Storage) error {
+// SendStorages is Send of a frame with storages. It borrows the frame's body and the storages: what is sent has a copy
+// and references. The frame's context, if any, goes along.
+func (p *Pipe) SendStorages(frame wire.Frame, storages []*tensor.Storage) error {
 	switch {
 	case int64(len(frame.Body)) > p.bytes:
 		return fmt.Errorf("send %s frame of %d bytes, the limit is %d: %w", frame.Kind, len(frame.Body), p.bytes, wire.ErrTooLarge)
@@ -90,11 +90,11 @@ func (p *Pipe) Lend(frame wire.Frame, storages []*tensor.Storage) error {
 	}
 	frame.Body = append([]byte(nil), frame.Body...)
 	if len(storages) > 0 {
-		lent := make([]io.Closer, len(storages))
+		shared := make([]io.Closer, len(storages))
 		for i, s := range storages {
-			lent[i] = s.Retain()
+			shared[i] = s.Retain()
 		}
-		frame.Files = wire.LentFiles(lent)
+		frame.Files = wire.InProcessFiles(shared)
 	}
 	if err := p.out.put(frame); err != nil {
 		frame.Files.Close()

@@ -39,24 +39,24 @@ func TestPipes(t *testing.T) {
 	require.True(t, a.Peer().SameUser())
 	require.False(t, b.Buffered())
 	body := []byte{1, 2}
-	require.NoError(t, a.Lend(wire.Frame{Kind: wire.KindRequest, ID: 7, Body: body}, []*tensor.Storage{x.Storage()}))
+	require.NoError(t, a.SendStorages(wire.Frame{Kind: wire.KindRequest, ID: 7, Body: body}, []*tensor.Storage{x.Storage()}))
 	body[0] = 9 // it was borrowed
 	require.True(t, b.Buffered())
 	f, err := b.Receive()
 	require.NoError(t, err)
 	require.Equal(t, wire.Frame{Kind: wire.KindRequest, ID: 7, Body: []byte{1, 2}, Files: f.Files}, f)
-	require.Equal(t, []*tensor.Storage{x.Storage()}, transfer.LentWith(f.Files))
+	require.Equal(t, []*tensor.Storage{x.Storage()}, transfer.InProcessStorages(f.Files))
 	require.EqualValues(t, 2, x.Storage().Refs())
 	require.NoError(t, f.Files.Close())
 	require.EqualValues(t, 1, x.Storage().Refs())
-	require.Empty(t, transfer.LentWith(f.Files))
+	require.Empty(t, transfer.InProcessStorages(f.Files))
 
 	for _, end := range []*Pipe{a, b} {
 		require.ErrorIs(t, end.Send(wire.KindRequest, 1, make([]byte, 51)), wire.ErrTooLarge)
-		require.ErrorIs(t, end.Lend(wire.Frame{Kind: wire.KindRequest, ID: 1}, make([]*tensor.Storage, 2)), wire.ErrTooLarge)
+		require.ErrorIs(t, end.SendStorages(wire.Frame{Kind: wire.KindRequest, ID: 1}, make([]*tensor.Storage, 2)), wire.ErrTooLarge)
 	}
 	for i := range uint64(2 * keptFrames) {
-		require.NoError(t, a.Lend(wire.Frame{Kind: wire.KindEvent, ID: i}, []*tensor.Storage{x.Storage()}))
+		require.NoError(t, a.SendStorages(wire.Frame{Kind: wire.KindEvent, ID: i}, []*tensor.Storage{x.Storage()}))
 	}
 	require.NoError(t, a.Send(wire.KindGoodbye, 0, nil))
 	require.NoError(t, a.Close())

@@ -20,8 +20,8 @@ type Link struct {
 	// Receiver reads the connection, Server is what the owner said of itself.
 	Receiver inproc.Receiver
 	Server   message.Hello
-	// lendsContext makes the contexts of requests go with them: they are of a server's own process.
-	lendsContext bool
+	// sharesContext sends the contexts of requests with them: the server of this process gets them.
+	sharesContext bool
 
 	requests
 
@@ -37,8 +37,8 @@ type Link struct {
 	// Slabs are those of the owner's results that are mapped here.
 	Slabs transfer.SlabMappings
 
-	News  ObjectNews // what was heard of destroyed objects
-	queue sendQueue
+	ObjectEvents ObjectEvents // what was heard of destroyed objects
+	queue        sendQueue
 
 	Done chan struct{} // closed when the reading goroutine has ended
 }
@@ -177,6 +177,6 @@ func NewPipe(conn *inproc.Pipe, server message.Hello) *Link {
 // NewOwn is newPipeLink for the server's own client, whose requests carry their contexts.
 func NewOwn(conn *inproc.Pipe, server message.Hello) *Link {
 	l := NewPipe(conn, server)
-	l.lendsContext = true
+	l.sharesContext = true
 	return l
 }

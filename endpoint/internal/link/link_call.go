@@ -23,7 +23,7 @@ type Request struct {
 	Op    message.Op // what is asked for
 	Body  any        // nil for none
 	Files []*os.File // borrowed until it has been sent
-	// Storages are lent, in the place of the files, to an owner in this process. Borrowed until it has been sent.
+	// Storages are shared, in the place of the files, with an owner in this process. Borrowed until it has been sent.
 	Storages []*tensor.Storage
 	// Event gets the events that belong to the request, until ignore. It is called by whoever reads, must return at
 	// once, and may be called before the answer is seen.
@@ -48,12 +48,12 @@ type Request struct {
 // sendCall sends a request with what goes beside it, as [wire.Conn.SendContext] does.
 func (l *Link) sendCall(ctx context.Context, id uint64, body []byte, c *Request) error {
 	if p, ok := l.conn.(*inproc.Pipe); ok {
-		if !l.lendsContext {
+		if !l.sharesContext {
 			ctx = nil
 		} else {
 			inproc.CallsBack(ctx)
 		}
-		return p.Lend(wire.Frame{Kind: wire.KindRequest, ID: id, Body: body, Context: ctx}, c.Storages)
+		return p.SendStorages(wire.Frame{Kind: wire.KindRequest, ID: id, Body: body, Context: ctx}, c.Storages)
 	}
 	return l.conn.SendContext(ctx, wire.KindRequest, id, body, c.Files...)
 }
@@ -62,7 +62,7 @@ func (l *Link) sendCall(ctx context.Context, id uint64, body []byte, c *Request)
 // them.
 func (l *Link) Share(c *Request, storages []*tensor.Storage) (*transfer.Export, error) {
 	if _, ok := l.conn.(*inproc.Pipe); ok {
-		return transfer.ExportLent(storages)
+		return transfer.ExportInProcess(storages)
 	}
 	if l.Keeps && c.Op == message.OpCall {
 		return l.Known.Share(storages)

@@ -92,7 +92,7 @@ func (l *Link) answered(ctx context.Context, id uint64, w *waiter, frame wire.Fr
 	if frame.Kind == wire.KindError {
 		defer frame.Files.Close()
 		l.Ignore(id)
-		if l.lendsContext && ctx.Err() != nil { // what the server's side of it came to is not told by a code
+		if l.sharesContext && ctx.Err() != nil { // what the server's side of it came to is not told by a code
 			return 0, wire.Frame{}, context.Cause(ctx)
 		}
 		return 0, wire.Frame{}, status.RemoteError(frame)

@@ -1,5 +1,5 @@
-// Package transfer hands memory to other processes and maps theirs: exports, imports, and storages that are lent within
-// the process.
+// Package transfer hands memory to other processes and maps theirs: exports, imports, and storages that are shared
+// within the process.
 package transfer
 
 import (
@@ -127,8 +127,8 @@ func (im Importer) Storages(handles []message.Handle, files *wire.Files) (_ []*t
 	if len(handles) == 0 && files.Len() == 0 {
 		return nil, nil
 	}
-	if lent := LentWith(files); lent != nil {
-		return Lend(im.Devices, lent, im.Opts)
+	if inProcess := InProcessStorages(files); inProcess != nil {
+		return ShareInProcess(im.Devices, inProcess, im.Opts)
 	}
 	if err := message.ValidateHandles(handles, files.Len()); err != nil {
 		return nil, err

@@ -10,43 +10,43 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Within a process memory is lent, not exported and imported: the receiver has references to the same storages. It is
+// Within a process memory is not exported and imported: the receiver gets references to the same storages. It is
 // refused where another process could not have it, by the same checks, so that a program which works in one role works
 // in the others.
 
-// Lend is what importStorages is between processes: it returns the storages as a receiver with those devices may use
-// them. It borrows the storages; the caller closes what it gets.
-func Lend(devices Devices, storages []*tensor.Storage, opts driver.ImportOptions) ([]*tensor.Storage, error) {
+// ShareInProcess does within a process what importStorages does between processes: it returns the storages as a
+// receiver with those devices may use them. It borrows the storages; the caller closes what it gets.
+func ShareInProcess(devices Devices, storages []*tensor.Storage, opts driver.ImportOptions) ([]*tensor.Storage, error) {
 	if len(storages) == 0 {
 		return nil, nil
 	}
-	lent := make([]*tensor.Storage, 0, len(storages))
+	shared := make([]*tensor.Storage, 0, len(storages))
 	for i, s := range storages {
-		view, err := lendOne(devices, s, opts)
+		view, err := shareOne(devices, s, opts)
 		if err != nil {
-			CloseStorages(lent)
+			CloseStorages(shared)
 			return nil, fmt.Errorf("storage %d: %w", i, err)
 		}
-		lent = append(lent, view.Retain())
+		shared = append(shared, view.Retain())
 	}
-	return lent, nil
+	return shared, nil
 }
 
-// LentWith are the storages that came with a frame within the process, borrowed; none with others.
-func LentWith(files *wire.Files) []*tensor.Storage {
-	items := files.Lent()
+// InProcessStorages are the storages that came with a frame within the process, borrowed; none with other frames.
+func InProcessStorages(files *wire.Files) []*tensor.Storage {
+	items := files.InProcess()
 	if len(items) == 0 {
 		return nil
 	}
 	storages := make([]*tensor.Storage, len(items))
 	for i, item := range items {
-		storages[i] = item.(*tensor.Storage) // pipe.lend put nothing else there
+		storages[i] = item.(*tensor.Storage) // inproc.Pipe puts nothing else there
 	}
 	return storages
 }
 
-// ExportLent is exportStorages for a peer in this process.
-func ExportLent(storages []*tensor.Storage) (*Export, error) {
+// ExportInProcess is ExportStorages for a peer in this process.
+func ExportInProcess(storages []*tensor.Storage) (*Export, error) {
 	out := &Export{Storages: storages, Handles: make([]message.Handle, 0, len(storages))}
 	for i, s := range storages {
 		h, err := s.Shareable()
@@ -60,8 +60,8 @@ func ExportLent(storages []*tensor.Storage) (*Export, error) {
 	return out, nil
 }
 
-// lendOne is lend for one storage, without a reference.
-func lendOne(devices Devices, s *tensor.Storage, opts driver.ImportOptions) (*tensor.Storage, error) {
+// shareOne is ShareInProcess for one storage, without a reference.
+func shareOne(devices Devices, s *tensor.Storage, opts driver.ImportOptions) (*tensor.Storage, error) {
 	h, err := s.Shareable()
 	if err != nil {
 		return nil, status.Unshareable(err)

@@ -99,7 +99,7 @@ func (s *stage) killOne(ctx context.Context, observer *endpoint.Client, socket s
 		return 0, 0, err
 	}
 	if n != 1 {
-		return 0, 0, fmt.Errorf("the books have %d holders instead of the one that is to be killed", n)
+		return 0, 0, fmt.Errorf("the owner counts %d holders instead of the one that is to be killed", n)
 	}
 	seen := make(chan time.Time, 1)
 	go func() {

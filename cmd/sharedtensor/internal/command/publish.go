@@ -133,8 +133,8 @@ func newWithdrawCommand() *cobra.Command {
 	var o *cli.OwnerFlags
 	c := &cobra.Command{
 		Use:   "withdraw [flags] NAME...",
-		Short: "Take names off the owner's books",
-		Long: `Take names off the owner's books: nobody can attach them any more. Who holds a version keeps it and is told;
+		Short: "Withdraw names from the owner",
+		Long: `Withdraw names from the owner: nobody can attach them any more. Who holds a version keeps it and is told;
 its memory is given back when the last holder has gone.`,
 		Example: "  sharedtensor withdraw llm",
 		RunE: func(c *cobra.Command, names []string) error {

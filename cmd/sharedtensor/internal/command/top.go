@@ -150,7 +150,7 @@ func topLive(ctx context.Context, o topFlags, s *sampler, on *term.Screen) (err 
 func redraw(ctx context.Context, o topFlags, s *sampler, on *term.Screen, shown *topSnapshot, keys <-chan byte) error {
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
-	patience := min(o.owner.Timeout, max(o.interval, time.Second)) // from when on it is time to say that the owner is slow
+	slowAfter := min(o.owner.Timeout, max(o.interval, time.Second)) // from when on it is time to say that the owner is slow
 	trouble := ""
 	for {
 		width, height := on.Size()
@@ -165,7 +165,7 @@ func redraw(ctx context.Context, o topFlags, s *sampler, on *term.Screen, shown 
 		case <-ctx.Done():
 			return nil
 		}
-		now, err := s.look(ctx, patience)
+		now, err := s.look(ctx, slowAfter)
 		switch {
 		case ctx.Err() != nil:
 			return nil

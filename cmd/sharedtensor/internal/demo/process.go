@@ -46,21 +46,21 @@ func startProcess(ctx context.Context, command []string, role, dir string) (*pro
 	return p, nil
 }
 
-// ask sends a request and waits for the answer; progress may be nil. A process that takes longer than patience for what
-// does not depend on the size of the model is killed. Errors name the process.
+// ask sends a request and waits for the answer; progress may be nil. A process that takes longer than stepTimeout for
+// what does not depend on the size of the model is killed. Errors name the process.
 func (p *process) ask(ctx context.Context, r request, progress func(done, total int64)) (_ reply, err error) {
 	if ctx.Err() != nil {
 		return reply{}, context.Cause(ctx)
 	}
 	if r.quick() {
 		var late atomic.Bool
-		timer := time.AfterFunc(patience, func() {
+		timer := time.AfterFunc(stepTimeout, func() {
 			late.Store(true)
 			_ = p.signalKill() // its end is what is waited for
 		})
 		defer func() {
 			if timer.Stop(); err != nil && late.Load() {
-				err = fmt.Errorf("%s, pid %d, was asked to %s and did not answer within %v", p.report.Role, p.report.PID, r.Op, patience)
+				err = fmt.Errorf("%s, pid %d, was asked to %s and did not answer within %v", p.report.Role, p.report.PID, r.Op, stepTimeout)
 			}
 		}()
 	}
@@ -114,8 +114,8 @@ func (p *process) kill() error {
 	return nil
 }
 
-// quitPatience is how long a process may take to close what it has.
-const quitPatience = 10 * time.Second
+// quitTimeout is how long a process may take to close what it has.
+const quitTimeout = 10 * time.Second
 
 // quit asks the process to clean up and end, and waits until it has. An end that is not a good one is an error.
 func (p *process) quit(ctx context.Context) error {
@@ -126,7 +126,7 @@ func (p *process) quit(ctx context.Context) error {
 		return err
 	}
 	p.ended = true
-	late := time.AfterFunc(quitPatience, func() { _ = p.signalKill() })
+	late := time.AfterFunc(quitTimeout, func() { _ = p.signalKill() })
 	defer late.Stop()
 	err := p.cmd.Wait()
 	p.report.End = p.cmd.ProcessState.String()

@@ -94,7 +94,7 @@ type director struct {
 	dir    string
 	path   string // of the model
 
-	books     *endpoint.Client // asks the owner
+	client    *endpoint.Client // asks the owner
 	owner     *process
 	clients   []*process
 	processes []*process // all that were started
@@ -137,16 +137,16 @@ func each(ctx context.Context, processes []*process, r request) ([]reply, error)
 	return answers, errors.Join(errs...)
 }
 
-// patience bounds what should take no time.
-const patience = 30 * time.Second
+// stepTimeout bounds what should take no time.
+const stepTimeout = 30 * time.Second
 
-// booksShow waits until the owner's books are as the condition says, and returns them. The books have no event for
-// leases, so it asks again and again.
-func (d *director) booksShow(ctx context.Context, what string, condition func(holders map[uint64][]int) bool) (map[uint64][]int, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the owner's books do not show %s", what))
+// waitForHolders waits until the versions' holders at the owner meet the condition, and returns them. There is no event
+// for leases, so it polls.
+func (d *director) waitForHolders(ctx context.Context, what string, condition func(holders map[uint64][]int) bool) (map[uint64][]int, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("the owner does not report %s", what))
 	defer cancel()
 	for {
-		info, err := d.books.Info(ctx, modelName)
+		info, err := d.client.Info(ctx, modelName)
 		if err != nil {
 			return nil, err
 		}
@@ -181,8 +181,8 @@ func (d *director) quit(ctx context.Context) error {
 // cleanUp leaves nothing behind.
 func (d *director) cleanUp() error {
 	var errs []error
-	if d.books != nil {
-		errs = append(errs, d.books.Close())
+	if d.client != nil {
+		errs = append(errs, d.client.Close())
 	}
 	for _, p := range d.processes {
 		errs = append(errs, p.kill())

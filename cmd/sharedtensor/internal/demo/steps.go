@@ -79,7 +79,7 @@ func (d *director) serve(ctx context.Context) error {
 	}
 	d.owner.report.Bytes, d.owner.report.Load = got.Bytes, got.Took
 	d.report.Model.Bytes, d.report.Model.Mapped = got.Bytes, got.Mapped
-	d.books, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socketPath(d.dir), Label: "demo"})
+	d.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socketPath(d.dir), Label: "demo"})
 	if err != nil {
 		return err
 	}
@@ -140,14 +140,14 @@ func same(p *process, got, want *Result) error {
 func (d *director) killClient(ctx context.Context) error {
 	p := d.clients[clients-1]
 	held := func(holders map[uint64][]int) bool { return slices.Contains(holders[1], p.report.PID) }
-	if _, err := d.booksShow(ctx, p.report.Role, held); err != nil {
+	if _, err := d.waitForHolders(ctx, p.report.Role, held); err != nil {
 		return err
 	}
 	start := time.Now()
 	if err := p.signalKill(); err != nil {
 		return err
 	}
-	holders, err := d.booksShow(ctx, "that "+p.report.Role+" is gone", func(h map[uint64][]int) bool { return !held(h) })
+	holders, err := d.waitForHolders(ctx, "that "+p.report.Role+" is gone", func(h map[uint64][]int) bool { return !held(h) })
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (d *director) killClient(ctx context.Context) error {
 	d.clients = d.clients[:clients-1]
 	d.report.ClientKilled = &ClientKilled{PID: p.report.PID, Returned: took, Holders: len(holders[1])}
 	if n := len(holders[1]); n != len(d.clients) {
-		return fmt.Errorf("%w: the owner's books have %d readers, %d are there", ErrDisagree, n, len(d.clients))
+		return fmt.Errorf("%w: the owner counts %d readers, %d are there", ErrDisagree, n, len(d.clients))
 	}
 	d.step(ClientKilledStep)
 	return nil

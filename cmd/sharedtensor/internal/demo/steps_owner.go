@@ -48,8 +48,8 @@ func (d *director) restartOwner(ctx context.Context) (err error) {
 	}
 	report.PID, report.Reconnected = d.owner.report.PID, time.Since(start)
 
-	keeper, other := d.clients[0], d.clients[1]
-	if got, err = keeper.ask(ctx, request{Op: opHandOver}, nil); err != nil {
+	publisher, other := d.clients[0], d.clients[1]
+	if got, err = publisher.ask(ctx, request{Op: opHandOver}, nil); err != nil {
 		return err
 	}
 	report.HandOver = got.Took
@@ -67,7 +67,7 @@ func (d *director) restartOwner(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if report.Memory, err = d.measure([]*process{d.owner, keeper, other}, false); err != nil {
+	if report.Memory, err = d.measure([]*process{d.owner, publisher, other}, false); err != nil {
 		return err
 	}
 	d.report.Restarted = report

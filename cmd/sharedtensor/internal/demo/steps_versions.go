@@ -75,7 +75,7 @@ func (d *director) switchOver(ctx context.Context, p *process) error {
 		return err
 	}
 	want := map[uint64]int{1: d.clients[0].report.PID, pub.Version: p.report.PID}
-	pub.Holders, err = d.booksShow(ctx, "one reader on each version", func(holders map[uint64][]int) bool {
+	pub.Holders, err = d.waitForHolders(ctx, "one reader on each version", func(holders map[uint64][]int) bool {
 		for version, pid := range want {
 			if !slices.Equal(holders[version], []int{pid}) {
 				return false

@@ -50,8 +50,8 @@ func (n *Notifier) Tell(lines ...string) error {
 	return nil
 }
 
-// patience is how much longer a service manager is asked to wait with every sign of progress.
-const patience = 30 * time.Second
+// extendTimeout is how much longer a service manager is asked to wait with every sign of progress.
+const extendTimeout = 30 * time.Second
 
 // Progress tells how far a load has come, at most once a second for each model, and asks for time: large models take
 // longer to load than a service manager waits by itself.
@@ -68,6 +68,6 @@ func (n *Notifier) Progress(name string, done, total int64) {
 	if due {
 		// What matters is told by tell; a lost status line does not.
 		_ = n.Tell(fmt.Sprintf("STATUS=loading %s: %s of %s", term.Printable(name), term.FormatBytes(done), term.FormatBytes(total)),
-			fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", patience.Microseconds()))
+			fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extendTimeout.Microseconds()))
 	}
 }

@@ -48,7 +48,7 @@ func TestViewsOfAStorageCrossAsOne(t *testing.T) {
 
 	devices, err := NewDevices([]driver.Device{dev})
 	require.NoError(t, err)
-	storages, err := Lend(devices, p.Storages, driver.ImportOptions{})
+	storages, err := ShareInProcess(devices, p.Storages, driver.ImportOptions{})
 	require.NoError(t, err)
 	defer CloseStorages(storages)
 	var out map[string]any
@@ -65,16 +65,16 @@ func TestViewsOfAStorageCrossAsOne(t *testing.T) {
 	codec.CloseValue(out)
 }
 
-func TestLendingGivesBackWhatItCannotLend(t *testing.T) {
+func TestInProcessStoragesRefused(t *testing.T) {
 	dev := hostDevice(t)
 	x, y := vector(t, dev, 1), vector(t, dev, 2)
 	devices, err := NewDevices([]driver.Device{dev})
 	require.NoError(t, err)
 	require.NoError(t, y.Storage().Memory().(driver.Freezer).Freeze())
-	_, err = Lend(devices, []*tensor.Storage{x.Storage(), y.Storage()}, driver.ImportOptions{Writable: true})
+	_, err = ShareInProcess(devices, []*tensor.Storage{x.Storage(), y.Storage()}, driver.ImportOptions{Writable: true})
 	require.ErrorIs(t, err, driver.ErrReadOnly)
 	require.ErrorContains(t, err, "storage 1")
-	_, err = Lend(Devices{}, []*tensor.Storage{x.Storage()}, driver.ImportOptions{})
+	_, err = ShareInProcess(Devices{}, []*tensor.Storage{x.Storage()}, driver.ImportOptions{})
 	require.ErrorIs(t, err, status.ErrCapability)
 	require.EqualValues(t, 1, x.Storage().Refs())
 	require.EqualValues(t, 1, y.Storage().Refs())

@@ -18,8 +18,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// neighbours are a server with the endpoints of the tests and a client of it, both in this process.
-func neighbours(t testing.TB, opts endpoint.ServerOptions) (*endpoint.Server, *endpoint.Client, driver.Device, *counters) {
+// inProcessPair is a server with the endpoints of the tests and a client of it, both in this process.
+func inProcessPair(t testing.TB, opts endpoint.ServerOptions) (*endpoint.Server, *endpoint.Client, driver.Device, *counters) {
 	t.Helper()
 	dev, counts := testDevice(t), new(counters)
 	opts.Registry = testRegistry(dev, counts)
@@ -42,9 +42,9 @@ func firstOf(t testing.TB, sd *module.StateDict) *tensor.Tensor {
 	return nil
 }
 
-func TestANeighbourHasASessionOfItsOwn(t *testing.T) {
+func TestInProcessSession(t *testing.T) {
 	drivertest.Leaks(t)
-	s, c, dev, _ := neighbours(t, endpoint.ServerOptions{Label: "owner"})
+	s, c, dev, _ := inProcessPair(t, endpoint.ServerOptions{Label: "owner"})
 	ctx := context.Background()
 	sd, err := synthetic(dev, command{Seed: 1})
 	require.NoError(t, err)
@@ -104,9 +104,9 @@ func TestANeighbourHasASessionOfItsOwn(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrClosed)
 }
 
-func TestANeighbourCalls(t *testing.T) {
+func TestInProcessCall(t *testing.T) {
 	drivertest.Leaks(t)
-	s, c, dev, counts := neighbours(t, endpoint.ServerOptions{})
+	s, c, dev, counts := inProcessPair(t, endpoint.ServerOptions{})
 	ctx := context.Background()
 	x, err := filled(dev, 4, 3)
 	require.NoError(t, err)
@@ -166,9 +166,9 @@ func TestANeighbourCalls(t *testing.T) {
 	require.ErrorIs(t, c.Call(ctx, "nothing", nil, nil), endpoint.ErrNoEndpoint)
 }
 
-func TestANeighboursReferencesEndWithIt(t *testing.T) {
+func TestInProcessRefsEndWithClient(t *testing.T) {
 	drivertest.Leaks(t)
-	s, c, _, _ := neighbours(t, endpoint.ServerOptions{})
+	s, c, _, _ := inProcessPair(t, endpoint.ServerOptions{})
 	ctx := context.Background()
 	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "fresh model", modelIn{Size: 2})
 	require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestANeighboursReferencesEndWithIt(t *testing.T) {
 	require.NoError(t, own.Close())
 }
 
-func TestANeighboursStreamLeavesNothing(t *testing.T) {
+func TestInProcessStreamLeaks(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := testDevice(t)
 	r := endpoint.NewRegistry()
@@ -210,8 +210,8 @@ func TestANeighboursStreamLeavesNothing(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
-// What a driver refuses to import where it was exported, a neighbour gets all the same.
-func TestANeighbourIsLentWhatItCouldNotImport(t *testing.T) {
+// What a driver refuses to import where it was exported, a client of the same process gets all the same.
+func TestInProcessUnimportableMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := testDevice(t)
 	r := endpoint.NewRegistry()
@@ -255,8 +255,8 @@ func TestANeighbourIsLentWhatItCouldNotImport(t *testing.T) {
 	require.NoError(t, x.Close())
 }
 
-func TestANeighboursFramesAreBounded(t *testing.T) {
-	_, c, _, _ := neighbours(t, endpoint.ServerOptions{Limits: endpoint.Limits{Wire: wire.Limits{Frame: 1 << 16}}})
+func TestInProcessFrameLimit(t *testing.T) {
+	_, c, _, _ := inProcessPair(t, endpoint.ServerOptions{Limits: endpoint.Limits{Wire: wire.Limits{Frame: 1 << 16}}})
 	ctx := context.Background()
 	err := c.Call(ctx, "bytes", map[string]any{"Data": make([]byte, 1<<17)}, nil)
 	require.ErrorIs(t, err, wire.ErrTooLarge)
@@ -267,12 +267,12 @@ func TestANeighboursFramesAreBounded(t *testing.T) {
 	require.NoError(t, err, "the connection goes on")
 }
 
-func BenchmarkNeighbourCall(b *testing.B) {
-	s, c, _, _ := neighbours(b, endpoint.ServerOptions{})
+func BenchmarkInProcessCall(b *testing.B) {
+	s, c, _, _ := inProcessPair(b, endpoint.ServerOptions{})
 	over, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), OverSocket: true})
 	require.NoError(b, err)
 	defer over.Close()
-	for name, through := range map[string]endpoint.Caller{"server": s, "neighbour": c, "socket": over} {
+	for name, through := range map[string]endpoint.Caller{"server": s, "in process": c, "socket": over} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
 				var n int

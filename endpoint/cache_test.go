@@ -15,7 +15,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-func TestB11ACachedNothingIsInvalidated(t *testing.T) {
+// TestCacheInvalidateNil is about B11 in BUGS.md.
+func TestCacheInvalidateNil(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
 	there, err := c.InvalidateCall(ctx, "no model", nil)
@@ -29,7 +30,8 @@ func TestB11ACachedNothingIsInvalidated(t *testing.T) {
 	require.EqualValues(t, 2, ran(o, "no model"))
 }
 
-func TestB12WhatCannotBeEncodedIsNotCached(t *testing.T) {
+// TestCacheUnencodable is about B12 in BUGS.md.
+func TestCacheUnencodable(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
 	for n := range uint64(3) {
@@ -47,7 +49,8 @@ func TestB12WhatCannotBeEncodedIsNotCached(t *testing.T) {
 	require.NoError(t, c.Call(ctx, "list", modelIn{Size: 1 << 20}, nil))
 }
 
-func TestB13AnInvalidatedBuildIsNotCached(t *testing.T) {
+// TestCacheInvalidateDuringRun is about B13 in BUGS.md.
+func TestCacheInvalidateDuringRun(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -71,7 +74,8 @@ func TestB13AnInvalidatedBuildIsNotCached(t *testing.T) {
 	require.EqualValues(t, 2, third)
 }
 
-func TestB14AFunctionThatEndsItsGoroutineHangsNobody(t *testing.T) {
+// TestCacheGoexit is about B14 in BUGS.md.
+func TestCacheGoexit(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -92,8 +96,9 @@ func TestB14AFunctionThatEndsItsGoroutineHangsNobody(t *testing.T) {
 	require.Zero(t, server.Stats.TasksRunning)
 }
 
-// TestB14JoinersOfARunThatEndsAreTold has callers of two processes wait for one run that ends without a result.
-func TestB14JoinersOfARunThatEndsAreTold(t *testing.T) {
+// TestCacheGoexitWaiters has callers of two processes wait for one run that ends without a result.
+// B14 in BUGS.md.
+func TestCacheGoexitWaiters(t *testing.T) {
 	drivertest.Leaks(t)
 	const each = 4
 	o, socket := owner(t)
@@ -130,7 +135,8 @@ func TestB14JoinersOfARunThatEndsAreTold(t *testing.T) {
 	require.Zero(t, server.Stats.CacheEntries)
 }
 
-func TestB15JoinersAndLateComersGetLiveObjects(t *testing.T) {
+// TestCacheManagedWaiters is about B15 in BUGS.md.
+func TestCacheManagedWaiters(t *testing.T) {
 	drivertest.Leaks(t)
 	_, socket := owner(t)
 	dev := testDevice(t)
@@ -166,7 +172,7 @@ func TestB15JoinersAndLateComersGetLiveObjects(t *testing.T) {
 	require.Zero(t, server.Stats.Objects)
 }
 
-func TestConcurrentCallsShareOneRun(t *testing.T) {
+func TestCacheSingleFlight(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -190,7 +196,7 @@ func TestConcurrentCallsShareOneRun(t *testing.T) {
 	require.EqualValues(t, 1, ran(o, "gated"))
 }
 
-func TestARunBelongsToAllWhoWait(t *testing.T) {
+func TestCacheSingleFlightCancel(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -219,7 +225,8 @@ func TestARunBelongsToAllWhoWait(t *testing.T) {
 	eventually(t, waitLimit, "the run is told to stop when the last one leaves", func() bool { return ran(o, "gated told to stop") == 1 })
 }
 
-func TestB17ConcurrentSubmissionsAreAllKnown(t *testing.T) {
+// TestTaskSubmitConcurrently is about B17 in BUGS.md.
+func TestTaskSubmitConcurrently(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -250,7 +257,8 @@ func TestB17ConcurrentSubmissionsAreAllKnown(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
 }
 
-func TestB19KeysGoWithTheirObjects(t *testing.T) {
+// TestCacheKeyEndsWithObject is about B19 in BUGS.md.
+func TestCacheKeyEndsWithObject(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -278,7 +286,7 @@ func TestB19KeysGoWithTheirObjects(t *testing.T) {
 	require.EqualValues(t, 10, server.Stats.CacheMisses)
 }
 
-func TestInvalidationLeavesHandedOutResultsAlone(t *testing.T) {
+func TestCacheInvalidateKeepsResultsInUse(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()

@@ -47,7 +47,7 @@ func overwrite(t testing.TB, x *tensor.Tensor, value float32) {
 	require.NoError(t, err)
 }
 
-func TestArgumentsThatTheOwnerLentAreCached(t *testing.T) {
+func TestCacheKeyOfServerMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
 	ctx := context.Background()
@@ -102,9 +102,9 @@ func TestArgumentsThatTheOwnerLentAreCached(t *testing.T) {
 	})
 }
 
-// TestLegacyMemoryGoesBackToItsOwner has arguments in memory that its own process cannot import: the owner takes it by
+// TestCallArgumentsLegacyIPC has arguments in memory that its own process cannot import: the owner takes it by
 // its name.
-func TestLegacyMemoryGoesBackToItsOwner(t *testing.T) {
+func TestCallArgumentsLegacyIPC(t *testing.T) {
 	if name := os.Getenv(deviceVariable); name == "" || name == "host" {
 		t.Skip("there is no such memory on the host")
 	}
@@ -127,8 +127,8 @@ func TestLegacyMemoryGoesBackToItsOwner(t *testing.T) {
 	require.EqualValues(t, 1, ran(o, "sum"))
 }
 
-// TestOthersMemoryIsNoKey has memory that comes from the owner but that somebody goes on writing.
-func TestOthersMemoryIsNoKey(t *testing.T) {
+// TestCacheKeyOfOthersMemory has memory that comes from the owner but that somebody goes on writing.
+func TestCacheKeyOfOthersMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, _ := calling(t)
 	ctx := context.Background()
@@ -164,9 +164,9 @@ func TestOthersMemoryIsNoKey(t *testing.T) {
 	require.EqualValues(t, 28, sumOf(t, c, lent), "a function wrote to it")
 }
 
-// TestWhatCannotBeWrittenStaysCached passes a published tensor to a function that writes: where frozen memory keeps
+// TestCacheKeyOfReadOnlyMemory passes a published tensor to a function that writes: where frozen memory keeps
 // that from happening, the tensor is what it was for the cache too.
-func TestWhatCannotBeWrittenStaysCached(t *testing.T) {
+func TestCacheKeyOfReadOnlyMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
 	ctx := context.Background()
@@ -188,9 +188,9 @@ func TestWhatCannotBeWrittenStaysCached(t *testing.T) {
 	}
 }
 
-// TestFalseNamesDeceiveNobody claims that memory of this process is what the owner lent: the function gets what the
+// TestHostileMemoryNames claims that memory of this process is what the owner lent: the function gets what the
 // owner lent.
-func TestFalseNamesDeceiveNobody(t *testing.T) {
+func TestHostileMemoryNames(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
 	ctx := context.Background()
@@ -227,7 +227,7 @@ func TestFalseNamesDeceiveNobody(t *testing.T) {
 	require.EqualValues(t, 5, ran(o, "sum"))
 }
 
-func TestVersionedArgumentsAreCached(t *testing.T) {
+func TestCacheKeyOfVersionedMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
 	x, err := filled(dev, 4, 1)
@@ -252,9 +252,9 @@ func TestVersionedArgumentsAreCached(t *testing.T) {
 	runs(another(t, c, dev), 0, 6, "a client's word counts for its own session only")
 }
 
-// TestClientsOfOneNumberAreKeptApart has two processes whose storages have the same numbers and versions, and other
+// TestCacheKeyPerSession has two processes whose storages have the same numbers and versions, and other
 // bytes.
-func TestClientsOfOneNumberAreKeptApart(t *testing.T) {
+func TestCacheKeyPerSession(t *testing.T) {
 	o, socket := owner(t)
 	for i, value := range []float64{3, 5} {
 		c := client(t, socket)
@@ -265,8 +265,8 @@ func TestClientsOfOneNumberAreKeptApart(t *testing.T) {
 	}
 }
 
-// TestCallsWithinTheProcessAreCachedAlike is about the direct way.
-func TestCallsWithinTheProcessAreCachedAlike(t *testing.T) {
+// TestCacheKeyInProcess is about the direct way.
+func TestCacheKeyInProcess(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := testDevice(t)
 	var counts counters
@@ -318,7 +318,7 @@ func (l *lines) String() string {
 	return l.all.String()
 }
 
-func TestWhatIsNotCachedIsShown(t *testing.T) {
+func TestCacheUncachedStats(t *testing.T) {
 	dev := testDevice(t)
 	var counts counters
 	var log lines

@@ -20,10 +20,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestContextsThatEndNearTheAnswer makes every kind of request that leaves something behind, with contexts that end
+// TestClientCancelNearAnswer makes every kind of request that leaves something behind, with contexts that end
 // about when the answer comes. What succeeds works: a watcher and a handle hear of the next version, a reference and a
 // task are there, a stream has items. What fails leaves nothing at the owner. (D37)
-func TestContextsThatEndNearTheAnswer(t *testing.T) {
+func TestClientCancelNearAnswer(t *testing.T) {
 	drivertest.Leaks(t)
 	r := endpoint.NewRegistry()
 	require.NoError(t, endpoint.Register(r, "object", func(_ context.Context, n int) (int, error) { return n, nil }, endpoint.Managed()))
@@ -206,9 +206,9 @@ func awaitVersion(t *testing.T, w *endpoint.Watcher, version uint64) {
 	}
 }
 
-// TestWatchersThatCloseDuringReconnection closes watchers while the client of an owner that was restarted takes the
+// TestWatcherCloseDuringReconnect closes watchers while the client of an owner that was restarted takes the
 // others up again: requests of the same client that have nothing to do with them succeed. (D38)
-func TestWatchersThatCloseDuringReconnection(t *testing.T) {
+func TestWatcherCloseDuringReconnect(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := socketPath(t)
 	open := func() *endpoint.Server {

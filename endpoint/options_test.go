@@ -32,7 +32,8 @@ func serving(t *testing.T, do command, env ...string) (*child, answer) {
 	return c, a
 }
 
-func TestB40LogLinesCarryTheirValues(t *testing.T) {
+// TestLogValues is about B40 in BUGS.md.
+func TestLogValues(t *testing.T) {
 	socket := socketPath(t)
 	o, _ := serving(t, command{Name: "server", Socket: socket})
 	c, _ := in(t, command{Name: "client", Socket: socket})
@@ -47,7 +48,8 @@ func TestB40LogLinesCarryTheirValues(t *testing.T) {
 	require.Empty(t, c.must(command{Do: "log"}).State)
 }
 
-func TestB41MisspeltWordsAreErrors(t *testing.T) {
+// TestOptionsMisspelt is about B41 in BUGS.md.
+func TestOptionsMisspelt(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
 	err := c.Call(ctx, "model", map[string]any{"size": 4, "lable": "x"}, nil)
@@ -61,8 +63,9 @@ func TestB41MisspeltWordsAreErrors(t *testing.T) {
 	require.ErrorContains(t, err, `"seize"`)
 }
 
-// TestB42BetweenProcesses runs one program in three processes, each in a role of its own.
-func TestB42BetweenProcesses(t *testing.T) {
+// TestNodeShareBetweenProcesses runs one program in three processes, each in a role of its own.
+// B42 in BUGS.md.
+func TestNodeShareBetweenProcesses(t *testing.T) {
 	socket := socketPath(t)
 	pids := map[string]string{}
 	for _, role := range []string{"local", "server", "client"} {
@@ -80,7 +83,8 @@ func TestB42BetweenProcesses(t *testing.T) {
 	}
 }
 
-func TestB43WhatTheProgramSaysGoesBeforeTheEnvironment(t *testing.T) {
+// TestOptionsBeforeEnvironment is about B43 in BUGS.md.
+func TestOptionsBeforeEnvironment(t *testing.T) {
 	dir := filepath.Dir(socketPath(t))
 	base, arg := filepath.Join(dir, "env"), filepath.Join(dir, "arg")
 	env := []string{endpoint.EnvBasePath + "=" + base, endpoint.EnvEnabled + "=1", endpoint.EnvRole + "=server"}
@@ -114,7 +118,7 @@ func TestB43WhatTheProgramSaysGoesBeforeTheEnvironment(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
 }
 
-func TestAutoFindsItsRole(t *testing.T) {
+func TestNodeAutoRole(t *testing.T) {
 	base := filepath.Join(filepath.Dir(socketPath(t)), "auto")
 	owner, err := endpoint.NewServer(endpoint.ServerOptions{Socket: base + "-0.sock"})
 	require.NoError(t, err)
@@ -156,7 +160,8 @@ func TestAutoFindsItsRole(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
 }
 
-func TestB44DeadlinesReachTheFunction(t *testing.T) {
+// TestCallDeadlineReachesFunction is about B44 in BUGS.md.
+func TestCallDeadlineReachesFunction(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()

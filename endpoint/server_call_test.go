@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestServerCallsItself has functions that call their own server while its reader runs them: another goroutine reads at
+// TestServerCall has functions that call their own server while its reader runs them: another goroutine reads at
 // once, and not when a timer finds the call overdue. In the bubble time stands still unless somebody waits for a timer.
-func TestServerCallsItself(t *testing.T) {
+func TestServerCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRegistry()
 		var s *Server
@@ -35,9 +35,9 @@ func TestServerCallsItself(t *testing.T) {
 	})
 }
 
-// TestServerCallCarriesItsContext checks that a function which is called within the process sees the values of its
+// TestServerCallContext checks that a function which is called within the process sees the values of its
 // caller's context, its deadline, and why it ended.
-func TestServerCallCarriesItsContext(t *testing.T) {
+func TestServerCallContext(t *testing.T) {
 	type key struct{}
 	r := NewRegistry()
 	began, ended := make(chan struct{}), make(chan error, 1)
@@ -71,9 +71,9 @@ func TestServerCallCarriesItsContext(t *testing.T) {
 	require.ErrorIs(t, <-ended, why)
 }
 
-// TestServerIsNoClientOfItself checks that calls within the process take none of the places of clients, also when their
+// TestServerCallIsNoClient checks that calls within the process take none of the places of clients, also when their
 // connection has broken.
-func TestServerIsNoClientOfItself(t *testing.T) {
+func TestServerCallIsNoClient(t *testing.T) {
 	r := NewRegistry()
 	require.NoError(t, Register(r, "x", func(context.Context, int) (int, error) { return 1, nil }))
 	s, err := newOwner(ServerOptions{Registry: r, Logger: slog.New(slog.DiscardHandler), Limits: Limits{Clients: 1, Requests: 1, Subscriptions: 1}})

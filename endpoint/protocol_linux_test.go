@@ -64,7 +64,7 @@ func (p *peer) answered(op message.Op, body any, timeout time.Duration, files ..
 	return e.Code
 }
 
-func TestSnapshotEventsHaveSequenceZero(t *testing.T) {
+func TestProtocolSnapshotEvents(t *testing.T) {
 	s := hostileOwner(t) // has version 1 of m
 	p := politePeer(t, s.Socket())
 	var body string
@@ -96,7 +96,7 @@ func TestSnapshotEventsHaveSequenceZero(t *testing.T) {
 	p.next(wire.KindResponse, withdraw, &body)
 }
 
-func TestALeaseBringsEventsOfItsName(t *testing.T) {
+func TestProtocolLeaseEvents(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
 	var acquired message.Acquired
@@ -120,7 +120,7 @@ func TestALeaseBringsEventsOfItsName(t *testing.T) {
 	require.Zero(t, p.answered(message.OpRelease, message.Release{Leases: []uint64{first}}, 0), "and nothing of the lease that was released")
 }
 
-func TestWhatCanBePublished(t *testing.T) {
+func TestProtocolPublish(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
 	for _, c := range []struct {
@@ -160,7 +160,7 @@ func TestWhatCanBePublished(t *testing.T) {
 	}
 }
 
-func TestTensorsOfAServerAreAligned(t *testing.T) {
+func TestProtocolAlignment(t *testing.T) {
 	s := hostileOwner(t)
 	p := politePeer(t, s.Socket())
 	var acquired message.Acquired
@@ -208,7 +208,7 @@ func valueRegistry(t *testing.T, step chan int) *endpoint.Registry {
 
 func same[T any](_ context.Context, v T) (T, error) { return v, nil }
 
-func TestValuesOfCalls(t *testing.T) {
+func TestProtocolValues(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, nil)})
 	p := politePeer(t, s.Socket())
 	text := func(s string) string { return hex.EncodeToString(append([]byte{0x78, byte(len(s))}, s...)) }
@@ -252,7 +252,7 @@ func TestValuesOfCalls(t *testing.T) {
 	}
 }
 
-func TestTimeoutOfARequest(t *testing.T) {
+func TestProtocolTimeout(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, nil)})
 	p := politePeer(t, s.Socket())
 	call := message.Call{Endpoint: "int", Args: []byte{5}}
@@ -267,7 +267,7 @@ func TestTimeoutOfARequest(t *testing.T) {
 	require.Equal(t, message.CodeCanceled, e.Code)
 }
 
-func TestWaitFollowsATask(t *testing.T) {
+func TestProtocolTaskWait(t *testing.T) {
 	step := make(chan int)
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, step)})
 	p := politePeer(t, s.Socket())
@@ -300,7 +300,7 @@ func TestWaitFollowsATask(t *testing.T) {
 	require.Equal(t, "completed", info.State)
 }
 
-func TestStreamMoreIsAnsweredWithAnEmptyMap(t *testing.T) {
+func TestProtocolStreamMore(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Logger: discard(), Registry: valueRegistry(t, nil)})
 	p := politePeer(t, s.Socket())
 	stream := p.begin(message.OpStream, message.Call{Endpoint: "count", Args: []byte{17}}, 0)

@@ -9,24 +9,24 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// ObjectNews is what a connection hears of destroyed objects. While references are on their way it remembers what it
-// heard: the news may come before the reference is known here.
-type ObjectNews struct {
+// ObjectEvents are the destroyed objects that a connection was told of. While references are on their way it remembers
+// what it heard: the news may come before the reference is known here.
+type ObjectEvents struct {
 	mu       sync.Mutex
 	asked    bool          // the request to be told has been sent
 	asking   chan struct{} // closed when whoever sends it has done so, or could not; nil while nobody does
 	expected int           // references on their way
 	gone     map[string]struct{}
 	bytes    int               // of the ids in gone
-	spent    map[uint64]string // references that were given back by id: the objects, by token
+	spent    map[uint64]string // references that were released by id: the objects, by token
 }
 
-// maxNews is how many bytes of ids of destroyed objects a client remembers while references are on their way: far more
-// than an owner that has to say something of as many objects as it may keep for a client.
-const maxNews = 32 << 20
+// maxEvents is how many bytes of ids of destroyed objects a client remembers while references are on their way: far
+// more than an owner that has to say something of as many objects as it may keep for a client.
+const maxEvents = 32 << 20
 
 // Expect begins and ends the time in which references are on their way.
-func (n *ObjectNews) Expect() (end func()) {
+func (n *ObjectEvents) Expect() (end func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.expected++
@@ -40,13 +40,13 @@ func (n *ObjectNews) Expect() (end func()) {
 }
 
 // Note remembers a destroyed object.
-func (n *ObjectNews) Note(id string) error {
+func (n *ObjectEvents) Note(id string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.expected == 0 {
 		return nil
 	}
-	if n.bytes += len(id) + 64; n.bytes > maxNews { // with what it takes to keep one
+	if n.bytes += len(id) + 64; n.bytes > maxEvents { // with what it takes to keep one
 		return fmt.Errorf("%w: the owner tells of more destroyed objects than a client can have", status.ErrProtocol)
 	}
 	if n.gone == nil {
@@ -56,8 +56,8 @@ func (n *ObjectNews) Note(id string) error {
 	return nil
 }
 
-// NoteSpent remembers references that were given back by id.
-func (n *ObjectNews) NoteSpent(tokens map[uint64]string) {
+// NoteSpent remembers references that were released by id.
+func (n *ObjectEvents) NoteSpent(tokens map[uint64]string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.expected == 0 {
@@ -70,14 +70,14 @@ func (n *ObjectNews) NoteSpent(tokens map[uint64]string) {
 }
 
 // WasSpent reports whether a reference was given back by id before it was known here.
-func (n *ObjectNews) WasSpent(id string, token uint64) bool {
+func (n *ObjectEvents) WasSpent(id string, token uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return token != 0 && n.spent[token] == id
 }
 
 // HeardOf reports whether an object was destroyed while references were on their way.
-func (n *ObjectNews) HeardOf(id string) bool {
+func (n *ObjectEvents) HeardOf(id string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_, heard := n.gone[id]
@@ -86,7 +86,7 @@ func (n *ObjectNews) HeardOf(id string) bool {
 
 // Once calls ask unless that was done with success before, and returns when it was: what its callers send afterwards
 // comes after what ask sent.
-func (n *ObjectNews) Once(ctx context.Context, ask func() error) error {
+func (n *ObjectEvents) Once(ctx context.Context, ask func() error) error {
 	for {
 		n.mu.Lock()
 		if n.asked {
@@ -108,7 +108,7 @@ func (n *ObjectNews) Once(ctx context.Context, ask func() error) error {
 	}
 }
 
-func (n *ObjectNews) settle(err error) error {
+func (n *ObjectEvents) settle(err error) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked = err == nil

@@ -23,7 +23,7 @@ type registeredIn struct {
 	Name string
 }
 
-func TestRegistrationsAreChecked(t *testing.T) {
+func TestRegistryChecks(t *testing.T) {
 	r := NewRegistry()
 	fn := func(context.Context, registeredIn) (int, error) { return 0, nil }
 	for _, opts := range [][]Option{
@@ -49,7 +49,7 @@ func TestRegistrationsAreChecked(t *testing.T) {
 	require.ErrorIs(t, Register(r, "x", fn), status.ErrRegistered)
 }
 
-func TestCredit(t *testing.T) {
+func TestStreamCredit(t *testing.T) {
 	c := &credit{items: 2, more: make(chan struct{}, 1)}
 	ctx, cancel := context.WithCancel(context.Background())
 	require.NoError(t, c.take(ctx))
@@ -67,7 +67,7 @@ func TestCredit(t *testing.T) {
 	require.NoError(t, c.take(context.Background()))
 }
 
-func TestLongKeysAreHashed(t *testing.T) {
+func TestCacheKeyHashed(t *testing.T) {
 	d := &engine.Definition{Name: "e", In: reflect.TypeFor[registeredIn]()}
 	require.NoError(t, applyOptions(d, nil, []Option{CacheKey("{Name}")}))
 	key := func(name string) string {

@@ -13,10 +13,10 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// TestLateAnswersHoldUpNoReader has an owner that answers thousands of calls, for which nobody waits any more, before
+// TestClientLateAnswers has an owner that answers thousands of calls, for which nobody waits any more, before
 // it reads anything again. What came with them goes back all the same, and who reads at either end does not wait for
 // the other.
-func TestLateAnswersHoldUpNoReader(t *testing.T) {
+func TestClientLateAnswers(t *testing.T) {
 	drivertest.Leaks(t)
 	const calls = 3000
 	o := newFakeOwner(t)
@@ -54,9 +54,9 @@ func TestLateAnswersHoldUpNoReader(t *testing.T) {
 	pings(t, c, end)
 }
 
-// TestACallOfAnOwnerThatDoesNotReadEndsWithItsContext has an owner that was stopped: the socket is full, and still a
+// TestClientCallStoppedServer has an owner that was stopped: the socket is full, and still a
 // call ends when it is to end. When the owner goes on, so does the connection.
-func TestACallOfAnOwnerThatDoesNotReadEndsWithItsContext(t *testing.T) {
+func TestClientCallStoppedServer(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	c, end := o.connected("one")
@@ -95,7 +95,7 @@ func TestACallOfAnOwnerThatDoesNotReadEndsWithItsContext(t *testing.T) {
 	require.NoError(t, <-pinged)
 }
 
-func TestClosingAClientDoesNotWaitForAnOwnerThatDoesNotRead(t *testing.T) {
+func TestClientCloseStoppedServer(t *testing.T) {
 	drivertest.Leaks(t)
 	o := newFakeOwner(t)
 	c, _ := o.connected("one")

@@ -9,9 +9,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// TestClosedWatcherEndsAlone takes up a watcher on a new connection that was closed meanwhile: that is no error of the
+// TestWatcherCloseAlone takes up a watcher on a new connection that was closed meanwhile: that is no error of the
 // connection. (D38)
-func TestClosedWatcherEndsAlone(t *testing.T) {
+func TestWatcherCloseAlone(t *testing.T) {
 	s, err := newOwner(ServerOptions{})
 	require.NoError(t, err)
 	defer s.Close()

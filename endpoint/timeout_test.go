@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheTimeoutOfARunHoldsThoughItsDeadlineMoves(t *testing.T) {
+func TestTimeoutWithMovingDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		r := NewRegistry()

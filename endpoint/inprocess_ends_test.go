@@ -19,9 +19,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-func TestANeighbourOutlivesItsServer(t *testing.T) {
+func TestInProcessOutlivesServer(t *testing.T) {
 	drivertest.Leaks(t)
-	s, c, dev, _ := neighbours(t, endpoint.ServerOptions{})
+	s, c, dev, _ := inProcessPair(t, endpoint.ServerOptions{})
 	ctx := context.Background()
 	sd, err := synthetic(dev, command{Seed: 1})
 	require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestANeighbourOutlivesItsServer(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-func TestANeighbourWaitsForServe(t *testing.T) {
+func TestInProcessWaitsForServe(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := socketPath(t)
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Limits: endpoint.Limits{Clients: 1}})
@@ -99,8 +99,9 @@ func TestANeighbourWaitsForServe(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
 }
 
-// The socket file says who is a neighbour, whatever it is called; another file in its place is another server.
-func TestANeighbourIsKnownByItsSocketFile(t *testing.T) {
+// A server of this process is found by its socket file, whatever path leads to it; another file in its place is another
+// server.
+func TestInProcessSocketFile(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{})
 	ctx := context.Background()
 	link := filepath.Join(filepath.Dir(s.Socket()), "link.sock")
@@ -129,10 +130,10 @@ func TestANeighbourIsKnownByItsSocketFile(t *testing.T) {
 	require.NoError(t, far.Close())
 }
 
-// TestNeighboursComeAndGo has many of them do all that they can, until the server shuts down below them.
-func TestNeighboursComeAndGo(t *testing.T) {
+// TestInProcessShutdownConcurrently has many of them do all that they can, until the server shuts down below them.
+func TestInProcessShutdownConcurrently(t *testing.T) {
 	drivertest.Leaks(t)
-	s, _, dev, counts := neighbours(t, endpoint.ServerOptions{})
+	s, _, dev, counts := inProcessPair(t, endpoint.ServerOptions{})
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	sd, err := synthetic(dev, command{Seed: 1})

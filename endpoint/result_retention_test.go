@@ -14,7 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-func TestB06NoTaskKeepsWhatItsCallerHasGot(t *testing.T) {
+// TestTaskKeepsNoFetchedResult is about B6 in BUGS.md.
+func TestTaskKeepsNoFetchedResult(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -45,7 +46,7 @@ func TestB06NoTaskKeepsWhatItsCallerHasGot(t *testing.T) {
 	}
 }
 
-func TestResultsOfTasksAreKeptWithinTheirBytes(t *testing.T) {
+func TestTaskResultBytes(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Bytes: 2500}})
 	register(t, r, "bytes", func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil }, endpoint.NoCache(), endpoint.Task())
@@ -86,7 +87,7 @@ func roomFor(t *testing.T, results endpoint.ResultOptions, opts ...endpoint.Opti
 
 var roomForOne = map[string]endpoint.ResultOptions{"entries": {Entries: 1}, "bytes": {Bytes: 1500}}
 
-func TestWhatClientsHoldIsNotMadeTwice(t *testing.T) {
+func TestCacheKeepsWhatClientsHold(t *testing.T) {
 	for name, results := range roomForOne {
 		t.Run(name, func(t *testing.T) {
 			ctx, s, c, counts := roomFor(t, results, endpoint.Managed())
@@ -109,7 +110,7 @@ func TestWhatClientsHoldIsNotMadeTwice(t *testing.T) {
 	}
 }
 
-func TestWhatATaskKeepsIsNotMadeTwice(t *testing.T) {
+func TestCacheKeepsWhatTasksHold(t *testing.T) {
 	for name, results := range roomForOne {
 		t.Run(name, func(t *testing.T) {
 			ctx, _, c, counts := roomFor(t, results, endpoint.Task())
@@ -130,7 +131,7 @@ func TestWhatATaskKeepsIsNotMadeTwice(t *testing.T) {
 	}
 }
 
-func TestTheCacheKeyOfAnObjectThatIsNotCachedAnyMore(t *testing.T) {
+func TestObjectCacheKeyAfterEviction(t *testing.T) {
 	ctx, s, c, _ := roomFor(t, endpoint.ResultOptions{}, endpoint.Managed(), endpoint.CacheKey("{label}"))
 	ref, err := endpoint.CallManaged[[]byte](ctx, c, "object", modelIn{Label: "held"})
 	require.NoError(t, err)
@@ -158,7 +159,7 @@ func TestTheCacheKeyOfAnObjectThatIsNotCachedAnyMore(t *testing.T) {
 	require.Zero(t, after.Stats.CacheEntries)
 }
 
-func TestWhatIsKeptForATimeGoesByItself(t *testing.T) {
+func TestCacheTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		r := endpoint.NewRegistry(endpoint.Cached())
@@ -199,7 +200,7 @@ func TestWhatIsKeptForATimeGoesByItself(t *testing.T) {
 	})
 }
 
-func TestResultsThatNobodyHasAreKeptWithinTheirBudget(t *testing.T) {
+func TestCacheBudget(t *testing.T) {
 	for name, results := range map[string]endpoint.ResultOptions{"entries": {Entries: 2}, "bytes": {Bytes: 2500}} {
 		t.Run(name, func(t *testing.T) {
 			ctx, s, c, counts := roomFor(t, results)

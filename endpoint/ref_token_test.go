@@ -21,7 +21,7 @@ func references(t *testing.T, through endpoint.Caller, id string) uint64 {
 	return info.Refs
 }
 
-func TestAReferenceGivesNoOtherBack(t *testing.T) {
+func TestRefTokenReleasesOnce(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t)})
@@ -62,7 +62,7 @@ func TestAReferenceGivesNoOtherBack(t *testing.T) {
 }
 
 // A reference that is given back by id while it is on its way to its Ref is not taken for a live one.
-func TestAReferenceThatIsGivenBackBeforeItIsKnown(t *testing.T) {
+func TestRefReleasedBeforeKnown(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t)})
 	c, _, _ := calling(t)
 	for name, through := range map[string]endpoint.Caller{"another process": c, "this process": s} {
@@ -109,7 +109,7 @@ func TestAReferenceThatIsGivenBackBeforeItIsKnown(t *testing.T) {
 }
 
 // Who does not wait for the answer gives the reference back all the same, and once.
-func TestAReleaseThatNobodyWaitsForGoesBack(t *testing.T) {
+func TestRefReleaseAbandoned(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -137,7 +137,7 @@ func numbers(t *testing.T) *endpoint.Registry {
 }
 
 // What a client says of references is not believed: tokens of others, tokens twice, lists that do not fit.
-func TestTokensOfReferencesAreChecked(t *testing.T) {
+func TestRefTokensChecked(t *testing.T) {
 	s := serve(t, endpoint.ServerOptions{Registry: numbers(t), Logger: discard()})
 	holder, thief := politePeer(t, s.Socket()), politePeer(t, s.Socket())
 	hold := func(p *peer) message.ObjectRef {

@@ -15,7 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-func TestATaskOfWhichItsClientDidNotHearIsCancelled(t *testing.T) {
+func TestTaskUnheardIsCancelled(t *testing.T) {
 	owner := newFakeOwner(t)
 	c, end := owner.connected("one")
 	ctx, cancel := context.WithCancel(context.Background())
@@ -34,7 +34,7 @@ func TestATaskOfWhichItsClientDidNotHearIsCancelled(t *testing.T) {
 	require.Equal(t, "unheard", about.ID)
 }
 
-func TestNoTaskGoesOnOfWhichNobodyKnows(t *testing.T) {
+func TestTaskUnheardConcurrently(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	register(t, r, "wait", func(ctx context.Context, _ int) (int, error) {
@@ -59,7 +59,7 @@ func TestNoTaskGoesOnOfWhichNobodyKnows(t *testing.T) {
 	}
 }
 
-func TestATaskThatWaitsForItselfFails(t *testing.T) {
+func TestTaskWaitsForItself(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, callers := bothWays(t, endpoint.ServerOptions{Registry: r})
 	for of, opts := range map[string][]endpoint.Option{"cached": nil, "uncached": {endpoint.NoCache()}} {
@@ -81,7 +81,7 @@ func TestATaskThatWaitsForItselfFails(t *testing.T) {
 }
 
 // Of the tasks that share a run each waits for it, so the run can wait for none of them.
-func TestARunThatWaitsForATaskThatWaitsForItFails(t *testing.T) {
+func TestTaskWaitsForItsWaiter(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r})
 	ids := make(chan string, 2)
@@ -115,7 +115,7 @@ func TestARunThatWaitsForATaskThatWaitsForItFails(t *testing.T) {
 	}
 }
 
-func TestTasksOfOneClientAreLimited(t *testing.T) {
+func TestLimitsTasks(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	ctx, s, c := shared(t, endpoint.ServerOptions{Registry: r, Tasks: endpoint.TaskOptions{Capacity: 8, Workers: 1}})
 	gate := make(chan struct{})

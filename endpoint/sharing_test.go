@@ -33,7 +33,8 @@ func values(t testing.TB, x *tensor.Tensor) []float32 {
 	return list
 }
 
-func TestB01ArgumentsAreShared(t *testing.T) {
+// TestCallArgumentsShareMemory is about B1 in BUGS.md.
+func TestCallArgumentsShareMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, _ := calling(t)
 	x, err := filled(dev, 4, 1)
@@ -43,7 +44,8 @@ func TestB01ArgumentsAreShared(t *testing.T) {
 	require.Equal(t, []float32{7, 7, 7, 7}, values(t, x), "what the function wrote is here, because it is the same memory")
 }
 
-func TestB02ContainersAreShared(t *testing.T) {
+// TestCallContainersShareMemory is about B2 in BUGS.md.
+func TestCallContainersShareMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -56,7 +58,8 @@ func TestB02ContainersAreShared(t *testing.T) {
 	require.Equal(t, []float32{5, 5, 5, 5}, values(t, x), "the owner writes, the holder of the container sees it")
 }
 
-func TestB03TheCacheKeyHasTheArguments(t *testing.T) {
+// TestCacheKeyOfArguments is about B3 in BUGS.md.
+func TestCacheKeyOfArguments(t *testing.T) {
 	c, dev, o := calling(t)
 	ctx := context.Background()
 	for _, n := range []int{2, 21, 2} {
@@ -78,8 +81,9 @@ func TestB03TheCacheKeyHasTheArguments(t *testing.T) {
 	}
 }
 
-// TestB03NobodyWritesWhatOthersGotToo tries to write to a cached result that two processes have.
-func TestB03NobodyWritesWhatOthersGotToo(t *testing.T) {
+// TestCacheResultsAreReadOnly tries to write to a cached result that two processes have.
+// B3 in BUGS.md.
+func TestCacheResultsAreReadOnly(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
 	ctx := context.Background()
@@ -99,7 +103,8 @@ func TestB03NobodyWritesWhatOthersGotToo(t *testing.T) {
 	require.EqualValues(t, 1, ran(o, "model"))
 }
 
-func TestB04ReferencesKnowTheirServerOnEveryPath(t *testing.T) {
+// TestRefServerID is about B4 in BUGS.md.
+func TestRefServerID(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -131,7 +136,8 @@ func TestB04ReferencesKnowTheirServerOnEveryPath(t *testing.T) {
 	}
 }
 
-func TestB05ResultFetchedTwiceHasTwoReferences(t *testing.T) {
+// TestTaskResultFetchedTwice is about B5 in BUGS.md.
+func TestTaskResultFetchedTwice(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -163,7 +169,8 @@ func TestB05ResultFetchedTwiceHasTwoReferences(t *testing.T) {
 	require.NoError(t, second.Close())
 }
 
-func TestB06ReleasedIsFreed(t *testing.T) {
+// TestRefReleaseFreesMemory is about B6 in BUGS.md.
+func TestRefReleaseFreesMemory(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
 	before := o.must(command{Do: "count"})
@@ -186,7 +193,8 @@ func TestB06ReleasedIsFreed(t *testing.T) {
 	require.ErrorIs(t, c.Result(ctx, info.ID, nil), endpoint.ErrStale)
 }
 
-func TestB07WhatACrashedClientFetchedIsFreed(t *testing.T) {
+// TestTaskResultOfKilledClient is about B7 in BUGS.md.
+func TestTaskResultOfKilledClient(t *testing.T) {
 	o, socket := owner(t)
 	before := o.must(command{Do: "count"})
 	for range 3 {
@@ -201,7 +209,8 @@ func TestB07WhatACrashedClientFetchedIsFreed(t *testing.T) {
 	})
 }
 
-func TestB08ReferencesAreTheSessionsOwn(t *testing.T) {
+// TestRefBelongsToSession is about B8 in BUGS.md.
+func TestRefBelongsToSession(t *testing.T) {
 	drivertest.Leaks(t)
 	_, socket := owner(t)
 	other := client(t, socket)
@@ -241,7 +250,8 @@ func TestB08ReferencesAreTheSessionsOwn(t *testing.T) {
 	require.Zero(t, server.Stats.Objects)
 }
 
-func TestB09NothingIsNoObject(t *testing.T) {
+// TestRefOfNil is about B9 in BUGS.md.
+func TestRefOfNil(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -262,7 +272,8 @@ func TestB09NothingIsNoObject(t *testing.T) {
 	require.Zero(t, server.Stats.Objects)
 }
 
-func TestB10WhatCannotBeEncodedIsNoObject(t *testing.T) {
+// TestRefOfUnencodable is about B10 in BUGS.md.
+func TestRefOfUnencodable(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
 	before := o.must(command{Do: "count"})
@@ -279,7 +290,8 @@ func TestB10WhatCannotBeEncodedIsNoObject(t *testing.T) {
 	require.LessOrEqual(t, after.Maps, before.Maps, "the tensor beside it was closed")
 }
 
-func TestB16AWaitForACancelledTaskSaysSo(t *testing.T) {
+// TestTaskWaitCancelled is about B16 in BUGS.md.
+func TestTaskWaitCancelled(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	ctx := context.Background()
@@ -299,7 +311,8 @@ func TestB16AWaitForACancelledTaskSaysSo(t *testing.T) {
 	require.False(t, cancelled)
 }
 
-func TestB20NestedMapsAreResults(t *testing.T) {
+// TestCallNestedMaps is about B20 in BUGS.md.
+func TestCallNestedMaps(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, _ := calling(t)
 	got, err := endpoint.Call[map[string]any](context.Background(), c, "tree", modelIn{Size: 3})

@@ -26,7 +26,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-func TestB21ShutdownEndsUnderLoad(t *testing.T) {
+// TestServerShutdownDuringCalls is about B21 in BUGS.md.
+func TestServerShutdownDuringCalls(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -48,7 +49,8 @@ func TestB21ShutdownEndsUnderLoad(t *testing.T) {
 	calls.Wait()
 }
 
-func TestB22CloseDoesNotWaitForTasks(t *testing.T) {
+// TestServerCloseDuringTasks is about B22 in BUGS.md.
+func TestServerCloseDuringTasks(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -62,7 +64,8 @@ func TestB22CloseDoesNotWaitForTasks(t *testing.T) {
 	require.Less(t, o.must(command{Do: "close server"}).Millis, promptly.Seconds()*1000)
 }
 
-func TestB23ClosingLeavesTheSocketOfAnotherAlone(t *testing.T) {
+// TestSocketCloseLeavesOthers is about B23 in BUGS.md.
+func TestSocketCloseLeavesOthers(t *testing.T) {
 	o, socket := owner(t)
 	_, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
 	require.ErrorIs(t, err, endpoint.ErrInUse)
@@ -85,7 +88,8 @@ func TestB23ClosingLeavesTheSocketOfAnotherAlone(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestB24ASecondOwnerIsRefused(t *testing.T) {
+// TestSocketSecondServe is about B24 in BUGS.md.
+func TestSocketSecondServe(t *testing.T) {
 	_, socket := owner(t)
 	second := start(t)
 	a := second.ask(command{Do: "serve", Socket: socket})
@@ -96,7 +100,8 @@ func TestB24ASecondOwnerIsRefused(t *testing.T) {
 	require.NoError(t, c.Close())
 }
 
-func TestB25AServerThatCannotStartSaysSo(t *testing.T) {
+// TestServerServeError is about B25 in BUGS.md.
+func TestServerServeError(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "a", "b", "s.sock")
 	for _, do := range []command{{Do: "serve", Socket: missing}, {Do: "open node", Name: "server", Socket: missing}} {
 		o := start(t)
@@ -107,9 +112,10 @@ func TestB25AServerThatCannotStartSaysSo(t *testing.T) {
 	}
 }
 
-// TestB26ASignalLeavesNothingInTheWay ends owners by signals that they do not handle. A socket file that is left is no
+// TestSocketAfterSignal ends owners by signals that they do not handle. A socket file that is left is no
 // obstacle for the next one, which starts at once; who was connected is with that one then.
-func TestB26ASignalLeavesNothingInTheWay(t *testing.T) {
+// B26 in BUGS.md.
+func TestSocketAfterSignal(t *testing.T) {
 	socket := socketPath(t)
 	o := start(t)
 	o.must(command{Do: "serve", Socket: socket})
@@ -131,8 +137,9 @@ func TestB26ASignalLeavesNothingInTheWay(t *testing.T) {
 	require.NoFileExists(t, socket)
 }
 
-// TestB28ReadyIsAnnouncedAfterAllRegistrations has a client that calls before the owner has registered anything.
-func TestB28ReadyIsAnnouncedAfterAllRegistrations(t *testing.T) {
+// TestNodeReadyAfterRegistrations has a client that calls before the owner has registered anything.
+// B28 in BUGS.md.
+func TestNodeReadyAfterRegistrations(t *testing.T) {
 	socket := socketPath(t)
 	o, _ := in(t, command{Name: "server", Socket: socket})
 	c := start(t)
@@ -162,7 +169,8 @@ func TestB28ReadyIsAnnouncedAfterAllRegistrations(t *testing.T) {
 	require.Equal(t, "true true 4", o.must(command{Do: "about"}).State)
 }
 
-func TestB29IdleConnectionsStopNobody(t *testing.T) {
+// TestSessionIdleConnections is about B29 in BUGS.md.
+func TestSessionIdleConnections(t *testing.T) {
 	_, socket := owner(t)
 	ctx := context.Background()
 	for range 64 {
@@ -181,7 +189,8 @@ func TestB29IdleConnectionsStopNobody(t *testing.T) {
 	require.Equal(t, 4, n)
 }
 
-func TestB30WaitersHoldUpNobody(t *testing.T) {
+// TestTaskWaitersHoldUpNoCall is about B30 in BUGS.md.
+func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -224,8 +233,9 @@ func TestB30WaitersHoldUpNobody(t *testing.T) {
 	all.Wait()
 }
 
-// TestB30TasksMayCallTasks has an owner with two workers run trees of tasks, for three processes at once.
-func TestB30TasksMayCallTasks(t *testing.T) {
+// TestTaskCallsTask has an owner with two workers run trees of tasks, for three processes at once.
+// B30 in BUGS.md.
+func TestTaskCallsTask(t *testing.T) {
 	socket := socketPath(t)
 	o, _ := serving(t, command{Name: "server", Socket: socket})
 	callers := []*child{o}
@@ -247,7 +257,8 @@ func TestB30TasksMayCallTasks(t *testing.T) {
 	}
 }
 
-func TestB31ACallOfAnAbsentOwnerEndsWithItsContext(t *testing.T) {
+// TestClientCallWithoutServer is about B31 in BUGS.md.
+func TestClientCallWithoutServer(t *testing.T) {
 	o, socket := owner(t)
 	ctx := context.Background()
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket})
@@ -267,9 +278,10 @@ func TestB31ACallOfAnAbsentOwnerEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestB32ManyConnectAtOnce has processes connect to an owner that accepts nobody yet, many more than the kernel queues
+// TestClientDialConcurrently has processes connect to an owner that accepts nobody yet, many more than the kernel queues
 // for it.
-func TestB32ManyConnectAtOnce(t *testing.T) {
+// B32 in BUGS.md.
+func TestClientDialConcurrently(t *testing.T) {
 	const processes, each, queue = 4, 50, 8
 	socket := socketPath(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
@@ -312,7 +324,8 @@ func (d otherDevice) Info() driver.Info {
 	return info
 }
 
-func TestB35DevicesAreNotToldApartByNumber(t *testing.T) {
+// TestDeviceByUUID is about B35 in BUGS.md.
+func TestDeviceByUUID(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	o.must(command{Do: "publish", Name: "m"})
@@ -341,7 +354,8 @@ func TestB35DevicesAreNotToldApartByNumber(t *testing.T) {
 	require.NoError(t, x.Close())
 }
 
-func TestB35MemoryIsNamedByItsDevice(t *testing.T) {
+// TestDeviceOfHandles is about B35 in BUGS.md.
+func TestDeviceOfHandles(t *testing.T) {
 	drivertest.Leaks(t)
 	_, socket := owner(t)
 	ctx := context.Background()
@@ -361,7 +375,8 @@ func TestB35MemoryIsNamedByItsDevice(t *testing.T) {
 	require.NotEmpty(t, server.Devices[0].UUID)
 }
 
-func TestB36NothingReceivedIsExecutedAndNobodyElseIsServed(t *testing.T) {
+// TestHostilePayloadIsNotExecuted is about B36 in BUGS.md.
+func TestHostilePayloadIsNotExecuted(t *testing.T) {
 	_, socket := owner(t)
 	for path, mode := range map[string]os.FileMode{socket: 0o600, filepath.Dir(socket): 0o700} {
 		info, err := os.Stat(path)
@@ -402,7 +417,8 @@ func peakMemory(t *testing.T, pid int32) int64 {
 	return kib << 10
 }
 
-func TestB38LimitsHoldBeforeMemoryIsTaken(t *testing.T) {
+// TestLimitsBeforeAllocation is about B38 in BUGS.md.
+func TestLimitsBeforeAllocation(t *testing.T) {
 	drivertest.Leaks(t)
 	const limit, large = 1 << 20, 60 << 20
 	c, o := callingWith(t, command{Bytes: limit})
