@@ -31,6 +31,8 @@ func TestMain(m *testing.M) {
 		childServer()
 	case "taker":
 		childTaker()
+	case "member":
+		childMember()
 	}
 }
 

@@ -167,6 +167,8 @@ func (s *Store) batch(ctx context.Context, bin string, from uint64) (messages []
 			whole = true
 			pending, _ := strconv.Atoi(msg.Header.Get("Nats-Num-Pending"))
 			return messages, pending > 0 && len(messages) > 0, nil
+		case "503": // no server has the stream to read from now, as while its replicas find each other
+			return nil, false, nats.ErrNoResponders
 		default:
 			return nil, false, fmt.Errorf("the server refused to read: %s %s", status, msg.Header.Get("Description"))
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -40,19 +41,38 @@ func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Ite
 		return nil, err
 	}
 	defer events.Close()
-	for {
+	told := false
+	for attempt := 0; ; attempt++ {
 		items, err := s.takeNow(ctx, bin, opts.Max) // what came before Listen began is not announced
 		if !errors.Is(err, ErrNotFound) {
 			return items, err
 		}
-		for {
-			event, err := events.Next(ctx)
-			if err != nil {
-				return nil, err
-			}
-			if event.Items > 0 {
-				break
-			}
+		if told, err = awaitItems(ctx, events, told, attempt); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// awaitItems waits until an event says that there are items. Where one has said so, and none was found, it waits a
+// moment only: the replica that was asked may not have yet what the listener was told of.
+func awaitItems(ctx context.Context, events *Listener, told bool, attempt int) (bool, error) {
+	for {
+		waiting, cancel := ctx, context.CancelFunc(func() {})
+		if told {
+			waiting, cancel = context.WithTimeout(ctx, min(50*time.Millisecond<<min(attempt, 5), time.Second))
+		}
+		event, err := events.Next(waiting)
+		over := waiting.Err() != nil
+		cancel()
+		switch {
+		case err == nil && event.Items > 0:
+			return true, nil
+		case err == nil:
+			told = false
+		case over && ctx.Err() == nil:
+			return told, nil
+		default:
+			return false, err
 		}
 	}
 }
@@ -93,11 +113,25 @@ func (s *Store) takeOnce(ctx context.Context, bin string, most int) ([]Item, err
 	} else {
 		err = s.empty(ctx, bin, opTake, c.last)
 	}
+	if errors.Is(err, errRepeated) {
+		err = s.settleTake(ctx, bin, messages[0].item.Sequence, err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	s.dropBodies(messages)
 	return items, nil
+}
+
+// settleTake is for a take of which an attempt was not answered, and of which the server knows nothing. If the oldest
+// item is there still, it was not made, and the conflict is another's. Else it may be that the server was restarted, and
+// what the take left is over.
+func (s *Store) settleTake(ctx context.Context, bin string, oldest uint64, conflict error) error {
+	c, err := s.content(ctx, bin)
+	if err == nil && len(c.messages) > 0 && c.messages[0].item.Sequence <= oldest {
+		return conflict
+	}
+	return fmt.Errorf("%w: a server did not answer, and the items are gone", ErrOutcomeUnknown)
 }
 
 // takeSome takes the oldest items of a bin, unless anything was written since it was read.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -143,8 +144,12 @@ func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o write
 		switch {
 		case err == nil:
 			return ack, nil
+		case lostRace(err) && asked:
+			return settle(ctx, js, msg.Subject, o.id, err)
 		case lostRace(err):
 			return nil, fmt.Errorf("%w: %w", ErrConflict, err)
+		case !isOutage(err) && asked:
+			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		case !isOutage(err):
 			return nil, err
 		}
@@ -155,6 +160,39 @@ func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o write
 				return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 			}
 			return nil, fmt.Errorf("no server answers: %w", err)
+		}
+	}
+}
+
+// errRepeated is a conflict of a message of which an attempt before was not answered: that one may be what it is in
+// conflict with, where the server has forgotten the message's id.
+var errRepeated = errors.New("an attempt before was not answered")
+
+// settle finds out whether a message was stored of which one attempt was not answered and the next one is in conflict. A
+// server that stands alone compares the condition of a write before its id, so that the next attempt is in conflict with
+// the one before. The id is what tells: the server stores it once in the whole stream. So an empty message with the same
+// id goes where no bin is. If that one is a duplicate, the message was stored; if not, it was not, and never will be.
+func settle(ctx context.Context, js jetstream.JetStream, subject, id string, conflict error) (*jetstream.PubAck, error) {
+	parts := strings.SplitN(subject, ".", 3)
+	probe := nats.NewMsg(parts[0] + "." + parts[1] + ".%") // no name is written so
+	probe.Header.Set(jetstream.MsgTTLHeader, tombstoneTTL.String())
+	for attempt, asked := 0, false; ; attempt++ {
+		try, cancel := context.WithTimeout(ctx, requestTimeout)
+		ack, err := js.PublishMsg(try, probe, jetstream.WithMsgID(id), jetstream.WithRetryAttempts(1))
+		cancel()
+		switch {
+		case err == nil && ack.Duplicate && asked: // perhaps of the probe itself
+			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, conflict)
+		case err == nil && ack.Duplicate:
+			return ack, nil
+		case err == nil:
+			return nil, fmt.Errorf("%w: %w: %w", ErrConflict, errRepeated, conflict)
+		case !isOutage(err):
+			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+		}
+		asked = asked || !errors.Is(err, nats.ErrNoResponders)
+		if pause(ctx, attempt) != nil {
+			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
 	}
 }

@@ -3,7 +3,10 @@ package natslink_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -72,4 +75,31 @@ func TestStartLocksItsStore(t *testing.T) {
 	again, err := natslink.Start(natslink.ServerOptions{Store: dir})
 	require.NoError(t, err)
 	require.NoError(t, again.Close())
+}
+
+// TestAskTriesAgain asks servers of which one is gone and says nothing, the next ones choose a leader, and one stores
+// what was asked for before: each is asked again, and none for long.
+func TestAskTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := func(code jetstream.ErrorCode) error { return &jetstream.APIError{Code: 503, ErrorCode: code} }
+		answers := []error{refused(10008), refused(10009), refused(10158), nats.ErrNoResponders, nil}
+		begin, asked := time.Now(), 0
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		err := natslink.Ask(ctx, func(ctx context.Context) error {
+			if asked++; asked == 1 {
+				<-ctx.Done() // a server that is gone
+				return ctx.Err()
+			}
+			return answers[asked-2]
+		})
+		require.NoError(t, err)
+		require.Equal(t, 1+len(answers), asked)
+		require.Less(t, time.Since(begin), time.Minute)
+
+		asked = 0
+		err = natslink.Ask(ctx, func(context.Context) error { asked++; return refused(10059) })
+		require.Error(t, err, "what does not pass is an answer")
+		require.Equal(t, 1, asked)
+	})
 }

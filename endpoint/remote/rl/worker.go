@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // Worker gets parameters and adds data. Its methods are safe for concurrent use.
@@ -20,6 +21,7 @@ type Worker struct {
 	id     string // of this worker's life, part of the ids of its data
 	added  atomic.Uint64
 	events *bins.Listener
+	stop   context.CancelFunc
 
 	mu      sync.Mutex
 	current *Parameters // fetched last; nil before the first
@@ -39,19 +41,22 @@ func NewWorker(ctx context.Context, opts Options) (*Worker, error) {
 	if w.events, err = r.store.Listen(ctx, r.bin()); err != nil {
 		return nil, err
 	}
-	if err = w.look(ctx); err == nil {
+	if _, err = w.look(ctx); err == nil {
 		w.here, err = r.join(ctx, "worker")
 	}
 	if err != nil {
 		return nil, errors.Join(err, w.events.Close())
 	}
-	go w.hear()
+	hearing, stop := context.WithCancel(context.Background())
+	w.stop = stop
+	go w.hear(hearing)
 	return w, nil
 }
 
 // Close leaves the run. Parameters that callers hold stay valid until they close them; data stays for the trainer.
 func (w *Worker) Close() error {
 	w.here.leave()
+	w.stop()
 	err := w.events.Close()
 	<-w.done
 	w.mu.Lock()
@@ -64,9 +69,8 @@ func (w *Worker) Close() error {
 }
 
 // hear notes new versions until the worker is closed.
-func (w *Worker) hear() {
+func (w *Worker) hear(ctx context.Context) {
 	defer close(w.done)
-	ctx := context.Background()
 	for {
 		event, err := w.events.Next(ctx)
 		if err != nil {
@@ -75,20 +79,42 @@ func (w *Worker) hear() {
 		if event.Items == 0 {
 			continue
 		}
-		if err := w.look(ctx); err != nil {
+		w.lookFor(ctx, event)
+	}
+}
+
+// Looks after an event, each a second or less behind the one before. After a gap it is not known what there is to see.
+const (
+	maxLooks = 60
+	gapLooks = 8
+)
+
+// lookFor looks until it sees what an event tells of: the replica that is asked may not have it yet, and nobody will
+// tell again.
+func (w *Worker) lookFor(ctx context.Context, event bins.Event) {
+	looks := maxLooks
+	if event.Op == "" {
+		looks = gapLooks
+	}
+	for attempt := range looks {
+		sequence, err := w.look(ctx)
+		if err != nil && ctx.Err() == nil {
 			w.log.Warn("rl: new parameters could not be looked at", "run", w.opts.Run, "error", err)
+		}
+		if err == nil && event.Op != "" && sequence >= event.Sequence || natslink.Pause(ctx, attempt) != nil {
+			return
 		}
 	}
 }
 
-// look reads the pointer and wakes all who wait for it.
-func (w *Worker) look(ctx context.Context) error {
-	p, _, err := w.readPointer(ctx)
+// look reads the pointer, wakes all who wait for it, and returns its sequence number.
+func (w *Worker) look(ctx context.Context) (sequence uint64, err error) {
+	p, sequence, err := w.readPointer(ctx)
 	if errors.Is(err, ErrNoParameters) {
-		return nil
+		return 0, nil
 	}
 	if err != nil {
-		return err
+		return 0, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -97,7 +123,7 @@ func (w *Worker) look(ctx context.Context) error {
 		close(w.news)
 		w.news = make(chan struct{})
 	}
-	return nil
+	return sequence, nil
 }
 
 // Newest returns the newest version that the worker has heard of; -1 before the first.
@@ -113,17 +139,24 @@ func (w *Worker) Version() int64 { return w.here.version.Load() }
 // Latest returns the newest parameters, or [ErrNoParameters]. Calls for a version that is there already cost no
 // message. The caller closes what it gets; older parameters that it holds stay valid.
 func (w *Worker) Latest(ctx context.Context) (*Parameters, error) {
-	for {
+	for attempt := 0; ; attempt++ {
 		w.mu.Lock()
 		if w.current != nil && w.current.version >= w.newest {
 			p := w.current.clone()
 			w.mu.Unlock()
 			return p, nil
 		}
+		newest := w.newest
 		w.mu.Unlock()
 		to, _, err := w.readPointer(ctx)
 		if err != nil {
 			return nil, err
+		}
+		if to.Version < newest && attempt < maxLooks { // the replica that was asked does not have it yet
+			if err := natslink.Pause(ctx, attempt); err != nil {
+				return nil, context.Cause(ctx)
+			}
+			continue
 		}
 		p, err := w.fetch(ctx, to)
 		if err == nil {
