@@ -35,10 +35,13 @@ var errOwnerLeft = fmt.Errorf("%w: the owner is shutting down", status.ErrUnavai
 
 // fail ends the link and every request that waits on it.
 func (l *Link) fail(err error) {
+	err = lost(err)
+	l.mu.Lock()
+	l.endLocked(err) // before the connection is closed: a request that cannot be sent any more is to be told why
+	l.mu.Unlock()
 	l.conn.Close()
 	var done []func(wire.Frame, error)
 	l.mu.Lock()
-	l.endLocked(lost(err))
 	err = l.err
 	for _, w := range l.pending {
 		switch {

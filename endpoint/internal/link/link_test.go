@@ -53,6 +53,27 @@ func TestARequestThatIsNotSentLeavesNothingBehind(t *testing.T) {
 	require.Len(t, l.events, len(l.pending))
 }
 
+// closing is a connection that notes what its link says of its end when it is closed.
+type closing struct {
+	inproc.Conn
+	link   *Link
+	reason error
+}
+
+func (c *closing) Close() error {
+	c.reason = c.link.Reason()
+	return c.Conn.Close()
+}
+
+// A request that is being sent when the connection is closed finds out why: the reason is there before.
+func TestReasonComesBeforeTheEndOfTheConnection(t *testing.T) {
+	near, _ := inproc.New(wire.Limits{}, wire.Limits{})
+	c := &closing{Conn: near}
+	c.link = makeLink(c, message.Hello{})
+	c.link.fail(wire.ErrProtocol)
+	require.ErrorIs(t, c.reason, wire.ErrProtocol)
+}
+
 // TestAnswerBeforeAbandonKeepsEvents has the answer to a watch come before its context is seen to have ended: the
 // request has succeeded, so its events go on. (D37)
 func TestAnswerBeforeAbandonKeepsEvents(t *testing.T) {
