@@ -34,7 +34,7 @@ func newInspectCommand() *cobra.Command {
 is a path on disk is read as a file, anything else is a name at the owner; --name asks the owner in any
 case. With --digest the SHA-256 of each tensor's bytes, row-major as in a file, is computed, so that a
 published model can be compared with the file it came from. A digest of the whole that the owner has computed by itself
-(publish --digests) is shown without that. Of a model that the owner is still loading it is shown how
+(serve and publish --digests) is shown without that. Of a model that the owner is still loading it is shown how
 far it is.`,
 		Example: `  sharedtensor inspect llm
   sharedtensor inspect ./model.safetensors --digest

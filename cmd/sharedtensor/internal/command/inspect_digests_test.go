@@ -30,6 +30,15 @@ func TestInspectShowsTheOwnersDigest(t *testing.T) {
 	require.Contains(t, p.must("inspect", "m"), "\ndigest   "+want.String()+", computed by the owner\n")
 }
 
+// TestServeComputesDigests has an owner compute those of its own models.
+func TestServeComputesDigests(t *testing.T) {
+	p := newPlace(t)
+	path := p.model("m.safetensors", 1)
+	p.serve("--digests", "m="+path)
+	eventually(t, "the digest is computed", func() bool { return p.described("m").Digest != nil })
+	require.Equal(t, wholeDigest(t, path), *p.described("m").Digest)
+}
+
 // wholeDigest is the digest of a file as a whole.
 func wholeDigest(t *testing.T, path string) module.Digest {
 	t.Helper()

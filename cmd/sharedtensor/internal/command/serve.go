@@ -44,6 +44,7 @@ type serveFlags struct {
 	grace          time.Duration
 	level          string
 	pythonTies     bool
+	digests        bool
 }
 
 func newServeCommand() *cobra.Command {
@@ -74,6 +75,7 @@ func newServeCommand() *cobra.Command {
 	f.StringVar(&o.level, "log-level", "info", "what to log on standard error: debug, info, warn or error")
 	cli.DeviceFlag(c, &o.device)
 	pythonTiesFlag(c, &o.pythonTies)
+	f.BoolVar(&o.digests, "digests", false, "compute the SHA-256 of each tensor of the models in the background")
 	_ = c.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }

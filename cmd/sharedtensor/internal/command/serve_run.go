@@ -30,6 +30,8 @@ type service struct {
 	stderr io.Writer
 	notify *systemd.Notifier
 	grace  time.Duration
+	// digests are computed of what is published.
+	digests bool
 }
 
 // serve owns the models until it is told to stop.
@@ -45,7 +47,7 @@ func serve(c *cobra.Command, o serveFlags, models []modelArg) (err error) {
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)
 
-	s := &service{models: models, log: log, stderr: c.ErrOrStderr(), grace: o.grace}
+	s := &service{models: models, log: log, stderr: c.ErrOrStderr(), grace: o.grace, digests: o.digests}
 	if s.notify, err = systemd.NewNotifier(); err != nil {
 		log.Warn("the service manager cannot be told", "error", err)
 	}
