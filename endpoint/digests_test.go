@@ -14,6 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // digestOwner is an owner of this process whose digests are held, and a client over its socket.
@@ -223,4 +225,39 @@ func TestDigestsOfAnOwnerThatComputesNone(t *testing.T) {
 	defer sd.Close()
 	_, err = c.PublishWith(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})
 	require.ErrorIs(t, err, errors.ErrUnsupported)
+}
+
+// TestDigestsOfAHostileOwner has an owner answer what makes no sense.
+func TestDigestsOfAHostileOwner(t *testing.T) {
+	drivertest.Leaks(t)
+	for name, answer := range map[string]message.Digested{
+		"too short":        {Version: 3, Whole: make([]byte, 31)},
+		"too long":         {Version: 3, Whole: make([]byte, 33)},
+		"none":             {Version: 3},
+		"another version":  {Version: 4, Whole: make([]byte, 32)},
+		"too few tensors":  {Version: 3, Whole: make([]byte, 32)},
+		"half a digest":    {Version: 3, Whole: make([]byte, 32), Tensors: make([]byte, 16)},
+		"too many tensors": {Version: 3, Whole: make([]byte, 32), Tensors: make([]byte, 64)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newFakeOwner(t)
+			dialled := o.dial(endpoint.ClientOptions{})
+			end := o.accept()
+			_, err := message.ServerHandshake(end.Conn, message.Hello{Server: "one", Features: []string{message.FeatureDigests}}, nil)
+			require.NoError(t, err)
+			c := <-dialled
+			require.NotNil(t, c)
+			defer c.Close()
+			got := later(func() (endpoint.VersionDigests, error) { return c.Digests(t.Context(), "m", 3) })
+			end.say(wire.KindResponse, end.asked(message.OpDigests, nil), answer)
+			if len(answer.Whole) == 32 && answer.Version == 3 {
+				m, err := message.NewManifest([]message.Tensor{{Name: "w", DType: 12, Shape: []int64{8}}}, []message.Storage{{Bytes: 64, Type: 1}}, nil)
+				require.NoError(t, err)
+				model := message.ModelInfo{Name: "m", Versions: []message.VersionInfo{{Version: 3, Current: true}}}
+				end.say(wire.KindResponse, end.asked(message.OpInfo, nil), message.InfoResult{Model: model, Manifest: m})
+			}
+			_, err = got()
+			require.ErrorIs(t, err, endpoint.ErrProtocol)
+		})
+	}
 }

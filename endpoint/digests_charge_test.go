@@ -1,0 +1,20 @@
+package endpoint
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// TestDigestsAreCharged counts what an owner keeps for a client that asks for digests.
+func TestDigestsAreCharged(t *testing.T) {
+	in := message.Publish{Manifest: message.Manifest{NameLengths: make([]byte, 4*1000)}}
+	without, err := newCharge(1, &in, nil)
+	require.NoError(t, err)
+	in.Digests = true
+	with, err := newCharge(1, &in, nil)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, with.manifests-without.manifests, int64(32*1000), "each tensor has one")
+}
