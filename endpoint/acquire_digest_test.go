@@ -13,9 +13,9 @@ import (
 // TestClientAcquireDigest knows the digest of a model from the seed that another process made it of.
 func TestClientAcquireDigest(t *testing.T) {
 	one, socket := owner(t)
-	one.must(command{Do: "publish", Name: "m", Seed: 7})
+	one.publish(model{Name: "m", Seed: 7})
 	dev := testDevice(t)
-	sd, err := synthetic(dev, command{Seed: 7})
+	sd, err := synthetic(dev, model{Seed: 7})
 	require.NoError(t, err)
 	defer sd.Close()
 	digest, err := module.StateDictDigest(t.Context(), sd, 0)
@@ -27,7 +27,7 @@ func TestClientAcquireDigest(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 
-	one.must(command{Do: "publish", Name: "m", Seed: 8})
+	one.publish(model{Name: "m", Seed: 8})
 	_, err = c.AcquireWith(t.Context(), "m", endpoint.AcquireOptions{Digest: digest})
 	require.ErrorIs(t, err, module.ErrDigest)
 	require.ErrorContains(t, err, "version 2")

@@ -20,7 +20,7 @@ func BenchmarkAttach(b *testing.B) {
 	}{{1, 1 << 20}, {100, 1 << 20}, {1000, 1 << 20}, {10000, 4 << 20}, {1000, 64 << 20}, {1000, 1 << 30}} {
 		b.Run(fmt.Sprintf("tensors=%d/MiB=%d", size.tensors, size.bytes>>20), func(b *testing.B) {
 			o, socket := owner(b)
-			o.must(command{Do: "publish", Name: "m", Tensors: size.tensors, Bytes: size.bytes, Millis: 60000})
+			o.publish(model{Name: "m", Tensors: size.tensors, Bytes: size.bytes})
 			c := attacher(b, socket)
 			b.ReportAllocs()
 			for b.Loop() {

@@ -15,6 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -55,7 +56,7 @@ func TestCacheKeyOfServerMemory(t *testing.T) {
 
 	t.Run("published", func(t *testing.T) {
 		before := ran(o, "sum")
-		publish := func(seed uint64) { o.must(command{Do: "publish", Name: "m", Seed: seed, Tensors: 2}) }
+		publish := func(seed uint64) { o.publish(model{Name: "m", Seed: seed, Tensors: 2}) }
 		acquire := func(c *endpoint.Client) *tensor.Tensor {
 			h, err := c.Acquire(ctx, "m")
 			require.NoError(t, err)
@@ -110,7 +111,7 @@ func TestCallArgumentsLegacyIPC(t *testing.T) {
 	}
 	drivertest.Leaks(t)
 	legacy := func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, kindVariable+"="+string(driver.CUDAIPC)) }
-	o, socket, ctx := start(t, legacy), socketPath(t), context.Background()
+	o, socket, ctx := start(t, legacy), endpointtest.SocketPath(t), context.Background()
 	o.must(command{Do: "serve", Socket: socket})
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t))})
 	require.NoError(t, err)
@@ -170,7 +171,7 @@ func TestCacheKeyOfReadOnlyMemory(t *testing.T) {
 	drivertest.Leaks(t)
 	c, dev, o := calling(t)
 	ctx := context.Background()
-	o.must(command{Do: "publish", Name: "m", Tensors: 1})
+	o.publish(model{Name: "m", Tensors: 1})
 	h, err := c.Acquire(ctx, "m")
 	require.NoError(t, err)
 	defer h.Close()
@@ -270,7 +271,7 @@ func TestCacheKeyInProcess(t *testing.T) {
 	drivertest.Leaks(t)
 	dev := testDevice(t)
 	var counts counters
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts)})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts)})
 	require.NoError(t, err)
 	defer s.Close()
 	x, err := filled(dev, 4, 1)
@@ -323,7 +324,7 @@ func TestCacheUncachedStats(t *testing.T) {
 	var counts counters
 	var log lines
 	s, err := endpoint.NewServer(endpoint.ServerOptions{
-		Socket: socketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts),
+		Socket: endpointtest.SocketPath(t), Devices: driversOf(dev), Registry: testRegistry(dev, &counts),
 		Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -60,7 +61,7 @@ func TestCacheInvalidateDuringRun(t *testing.T) {
 		n, _ := endpoint.Call[uint64](ctx, c, "build", in)
 		results <- n
 	}()
-	eventually(t, waitLimit, "the build is running", func() bool { return ran(o, "build") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the build is running", func() bool { return ran(o, "build") == 1 })
 	n, err := c.InvalidateEndpoint(ctx, "build")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
@@ -119,7 +120,7 @@ func TestCacheGoexitWaiters(t *testing.T) {
 				results <- text
 			}
 		}()
-		eventually(t, waitLimit, "all wait for one run", func() bool {
+		endpointtest.Eventually(t, waitLimit, "all wait for one run", func() bool {
 			server, err := c.ServerInfo(ctx)
 			return err == nil && server.Stats.CacheMisses == uint64(i+1) && server.Stats.CacheJoins == uint64((i+1)*(2*each-1))
 		})
@@ -185,7 +186,7 @@ func TestCacheSingleFlight(t *testing.T) {
 			results <- n
 		}()
 	}
-	eventually(t, waitLimit, "all wait for one run", func() bool {
+	endpointtest.Eventually(t, waitLimit, "all wait for one run", func() bool {
 		server, err := c.ServerInfo(ctx)
 		return err == nil && server.Stats.CacheMisses+server.Stats.CacheJoins == callers
 	})
@@ -204,10 +205,10 @@ func TestCacheSingleFlightCancel(t *testing.T) {
 	in := gateIn{Gate: "all", N: 3}
 	first := make(chan error, 1)
 	go func() { first <- c.Call(leaving, "gated", in, nil) }()
-	eventually(t, waitLimit, "it runs", func() bool { return ran(o, "gated") == 1 })
+	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return ran(o, "gated") == 1 })
 	second := make(chan error, 1)
 	go func() { second <- c.Call(ctx, "gated", in, nil) }()
-	eventually(t, waitLimit, "the other has joined", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the other has joined", func() bool {
 		server, err := c.ServerInfo(ctx)
 		return err == nil && server.Stats.CacheJoins == 1
 	})
@@ -219,10 +220,10 @@ func TestCacheSingleFlightCancel(t *testing.T) {
 
 	leaving, leave = context.WithCancel(ctx)
 	go func() { first <- c.Call(leaving, "gated", gateIn{Gate: "nobody"}, nil) }()
-	eventually(t, waitLimit, "it runs", func() bool { return ran(o, "gated") == 2 })
+	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return ran(o, "gated") == 2 })
 	leave()
 	require.ErrorIs(t, <-first, context.Canceled)
-	eventually(t, waitLimit, "the run is told to stop when the last one leaves", func() bool { return ran(o, "gated told to stop") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the run is told to stop when the last one leaves", func() bool { return ran(o, "gated told to stop") == 1 })
 }
 
 // TestTaskSubmitConcurrently is about B17 in BUGS.md.

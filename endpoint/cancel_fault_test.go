@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
 // accustom makes an owner believe that calls of an endpoint are short, so that the goroutine that reads runs them
@@ -39,10 +40,10 @@ func TestCancelReachesFunction(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, waitLimit, "the functions wait", func() bool { return statsOf(t, c).Started == n })
+		endpointtest.Eventually(t, waitLimit, "the functions wait", func() bool { return statsOf(t, c).Started == n })
 		cancel()
 		calls.Wait()
-		eventually(t, waitLimit, "they were told to stop", func() bool { return statsOf(t, c).Stopped == n })
+		endpointtest.Eventually(t, waitLimit, "they were told to stop", func() bool { return statsOf(t, c).Stopped == n })
 		settled(t, c, before)
 	}
 }
@@ -54,7 +55,7 @@ func TestCallDeadlineStopsFunction(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.Call(ctx, "wait", false, nil), context.DeadlineExceeded)
-	eventually(t, waitLimit, "it was stopped", func() bool { return statsOf(t, c).Stopped == 1 })
+	endpointtest.Eventually(t, waitLimit, "it was stopped", func() bool { return statsOf(t, c).Stopped == 1 })
 }
 
 // A call that is long although all before it were short holds up those behind it on the same connection for a moment,
@@ -70,7 +71,7 @@ func TestCallInlineOverdue(t *testing.T) {
 	for i := range int64(20) {
 		accustom(t, c, "wait", true)
 		waiting.Go(func() { c.Call(ctx, "wait", false, nil) })
-		eventually(t, waitLimit, "it waits", func() bool { return statsOf(t, c).Started == i+1 })
+		endpointtest.Eventually(t, waitLimit, "it waits", func() bool { return statsOf(t, c).Started == i+1 })
 		got, err := endpoint.Call[int](context.Background(), c, "next", 1)
 		require.NoError(t, err)
 		require.Equal(t, 2, got)

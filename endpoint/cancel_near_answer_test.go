@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -76,7 +77,7 @@ func TestClientCancelNearAnswer(t *testing.T) {
 				}
 				return func(t *testing.T) {
 					defer h.Close()
-					eventually(t, waitLimit, "it hears of the newest version", func() bool { return h.Newest() == version })
+					endpointtest.Eventually(t, waitLimit, "it hears of the newest version", func() bool { return h.Newest() == version })
 				}, nil
 			},
 			"reference": func(t *testing.T, ctx context.Context) (func(*testing.T), error) {
@@ -157,7 +158,7 @@ func TestClientCancelNearAnswer(t *testing.T) {
 				for _, work := range slices.Concat(works[:]...) {
 					work(t)
 				}
-				eventually(t, waitLimit, "nothing is left at the owner", func() bool {
+				endpointtest.Eventually(t, waitLimit, "nothing is left at the owner", func() bool {
 					info, err := s.ServerInfo(context.Background())
 					require.NoError(t, err)
 					left := info.Stats.Leases + info.Stats.Objects + info.Stats.TasksRunning + info.Stats.TasksPending + info.Stats.Watchers
@@ -210,7 +211,7 @@ func awaitVersion(t *testing.T, w *endpoint.Watcher, version uint64) {
 // others up again: requests of the same client that have nothing to do with them succeed. (D38)
 func TestWatcherCloseDuringReconnect(t *testing.T) {
 	drivertest.Leaks(t)
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	open := func() *endpoint.Server {
 		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket})
 		require.NoError(t, err)

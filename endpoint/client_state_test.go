@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
 // TestClientStartsBeforeServer has owners come, crash and be replaced, and a client that was there before all of
@@ -19,11 +20,11 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 4*waitLimit)
 	defer cancel()
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard()})
 	require.NoError(t, err)
 	defer c.Close()
-	eventually(t, waitLimit, "attempts that fail", func() bool { return c.Stats().DialFailures > 1 })
+	endpointtest.Eventually(t, waitLimit, "attempts that fail", func() bool { return c.Stats().DialFailures > 1 })
 	before := c.Stats()
 	require.Equal(t, endpoint.StateConnecting, before.State)
 	require.Empty(t, before.Server)
@@ -44,8 +45,8 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	id := one.must(command{Do: "serve", Socket: socket}).ID
 	require.NoError(t, c.Connect(ctx))
 	require.Equal(t, endpoint.StateConnected, c.State())
-	eventually(t, waitLimit, "a watcher of the name", func() bool { return c.Stats().Watchers == 1 })
-	one.must(command{Do: "publish", Name: "llm", Bytes: 1 << 20})
+	endpointtest.Eventually(t, waitLimit, "a watcher of the name", func() bool { return c.Stats().Watchers == 1 })
+	one.publish(model{Name: "llm", Bytes: 1 << 20})
 	a := <-got
 	require.NoError(t, a.err)
 	defer a.h.Close()
@@ -62,17 +63,17 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	require.Equal(t, 2*stats.BytesMapped, c.Stats().Versions[0].Bytes)
 	require.NoError(t, second.Close())
 
-	one.kill()
-	eventually(t, waitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateConnecting })
+	one.Kill()
+	endpointtest.Eventually(t, waitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateConnecting })
 	two := start(t)
 	two.must(command{Do: "serve", Socket: socket})
 	require.NoError(t, c.Connect(ctx))
-	eventually(t, waitLimit, "the end of the version", func() bool { return c.Stats().Versions[0].State == endpoint.Orphaned })
+	endpointtest.Eventually(t, waitLimit, "the end of the version", func() bool { return c.Stats().Versions[0].State == endpoint.Orphaned })
 	require.Equal(t, uint64(2), c.Stats().Connections)
 	require.NoError(t, a.h.Close())
 	require.Empty(t, c.Stats().Versions)
-	two.kill()
-	eventually(t, waitLimit, "nobody who needs a connection", func() bool { return c.State() == endpoint.StateIdle })
+	two.Kill()
+	endpointtest.Eventually(t, waitLimit, "nobody who needs a connection", func() bool { return c.State() == endpoint.StateIdle })
 	require.NoError(t, c.Close())
 	require.Equal(t, endpoint.StateClosed, c.State())
 	require.ErrorIs(t, c.Connect(ctx), endpoint.ErrClosed)
@@ -90,7 +91,7 @@ func TestClientAcquireWait(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	publish := func(name string) uint64 {
-		sd, err := synthetic(dev, command{})
+		sd, err := synthetic(dev, model{})
 		require.NoError(t, err)
 		version := publishOn(t, s, name, sd)
 		return version
@@ -118,7 +119,7 @@ func TestClientAcquireWait(t *testing.T) {
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 
 	first, third := waiting(endpoint.AcquireOptions{Wait: true}), waiting(endpoint.AcquireOptions{Version: 3, Wait: true})
-	eventually(t, waitLimit, "two that wait", func() bool { return c.Stats().Watchers == 2 })
+	endpointtest.Eventually(t, waitLimit, "two that wait", func() bool { return c.Stats().Watchers == 2 })
 	publish("another")
 	require.Equal(t, uint64(1), publish("m"))
 	require.Equal(t, uint64(1), <-first)
@@ -170,7 +171,7 @@ func TestClientMetrics(t *testing.T) {
 // TestClientTellsOfItsState waits for each change by the channel alone: one that is missed hangs the test.
 func TestClientTellsOfItsState(t *testing.T) {
 	drivertest.Leaks(t)
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	c, err := endpoint.NewClient(endpoint.ClientOptions{Socket: socket, Logger: discard()})
 	require.NoError(t, err)
 	defer c.Close()
@@ -193,7 +194,7 @@ func TestClientTellsOfItsState(t *testing.T) {
 	one := start(t)
 	one.must(command{Do: "serve", Socket: socket})
 	until(endpoint.StateConnected)
-	one.kill()
+	one.Kill()
 	until(endpoint.StateIdle) // nothing needs a connection
 	two := start(t)
 	two.must(command{Do: "serve", Socket: socket})

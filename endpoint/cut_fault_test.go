@@ -19,6 +19,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -252,7 +253,7 @@ func TestSessionCutAnywhere(t *testing.T) {
 	hostOnly(t, "the device makes no difference to it")
 	drivertest.Leaks(t)
 	s, dev, counts := cutOwner(t)
-	dir := socketPath(t)
+	dir := endpointtest.SocketPath(t)
 	number := 0
 	run := func(toOwner bool, after int) (*cutter, error) {
 		number++
@@ -343,9 +344,9 @@ func TestServerKilledDuringCalls(t *testing.T) {
 	for range n {
 		go func() { failures <- other.Call(context.Background(), "wait", false, nil) }()
 	}
-	eventually(t, waitLimit, "all of them wait", func() bool { return statsOf(t, c).Started == n })
+	endpointtest.Eventually(t, waitLimit, "all of them wait", func() bool { return statsOf(t, c).Started == n })
 	start := time.Now()
-	crash(o)
+	o.Kill()
 	for range n {
 		require.ErrorIs(t, <-failures, endpoint.ErrUnavailable)
 	}

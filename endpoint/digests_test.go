@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -22,7 +23,7 @@ import (
 func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, release func()) {
 	t.Helper()
 	dev = testDevice(t)
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Devices: driversOf(dev), Logger: discard()})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Devices: driversOf(dev), Logger: discard()})
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	go s.Serve(context.Background())
@@ -35,7 +36,7 @@ func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driv
 // publishDigested publishes the model of a seed, whose digests it returns.
 func publishDigested(t *testing.T, c *endpoint.Client, dev driver.Device, seed uint64) (whole module.Digest, each map[string]module.Digest) {
 	t.Helper()
-	sd, err := synthetic(dev, command{Seed: seed})
+	sd, err := synthetic(dev, model{Seed: seed})
 	require.NoError(t, err)
 	defer sd.Close()
 	each, err = module.Digests(t.Context(), sd, 1)
@@ -114,21 +115,21 @@ func TestDigestsInTheBackground(t *testing.T) {
 	require.NoError(t, h.Close())
 	_, err = refused()
 	require.ErrorIs(t, err, module.ErrDigest)
-	eventually(t, waitLimit, "the handle of what was refused is closed", func() bool { return c.Stats().Handles == 0 })
+	endpointtest.Eventually(t, waitLimit, "the handle of what was refused is closed", func() bool { return c.Stats().Handles == 0 })
 	require.Equal(t, endpoint.DigestComputed, version().DigestState)
 	require.Equal(t, &whole, version().Digest)
 	text, err := json.Marshal(version())
 	require.NoError(t, err)
 	require.Contains(t, string(text), `"digest":"`+whole.String()+`"`)
 
-	sd, err := synthetic(dev, command{Seed: 2})
+	sd, err := synthetic(dev, model{Seed: 2})
 	require.NoError(t, err)
 	publishOn(t, s, "m", sd)
 	_, err = c.Digests(ctx, "m", 2)
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 	require.ErrorContains(t, err, "not asked for")
 	require.Empty(t, version().DigestState)
-	second, err := synthetic(dev, command{Seed: 2})
+	second, err := synthetic(dev, model{Seed: 2})
 	require.NoError(t, err)
 	defer second.Close()
 	whole, err = module.StateDictDigest(ctx, second, 1)
@@ -164,7 +165,7 @@ func TestDigestsOfVersionsThatGo(t *testing.T) {
 			s, c, dev, release := digestOwner(t)
 			publishDigested(t, c, dev, 1)
 			asked := later(func() (endpoint.VersionDigests, error) { return c.Digests(t.Context(), "m", 1) })
-			eventually(t, waitLimit, "the request is in flight", func() bool {
+			endpointtest.Eventually(t, waitLimit, "the request is in flight", func() bool {
 				info, err := s.ServerInfo(t.Context())
 				require.NoError(t, err)
 				return slices.ContainsFunc(info.Sessions, func(s endpoint.SessionInfo) bool { return !s.Self && s.Requests > 0 })
@@ -188,12 +189,12 @@ func TestDigestsOfVersionsThatGo(t *testing.T) {
 func TestDigestsOutliveTheirPublisher(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
-	before := o.must(command{Do: "count"})
+	before := o.count()
 	publisher := client(t, socket)
 	publisher.must(command{Do: "offer", Name: "m", Seed: 5, Bytes: 8 << 20, Digests: true})
-	publisher.kill()
+	publisher.Kill()
 	dev := testDevice(t)
-	sd, err := synthetic(dev, command{Seed: 5, Bytes: 8 << 20})
+	sd, err := synthetic(dev, model{Seed: 5, Bytes: 8 << 20})
 	require.NoError(t, err)
 	defer sd.Close()
 	whole, err := module.StateDictDigest(t.Context(), sd, 1)
@@ -208,9 +209,9 @@ func TestDigestsOutliveTheirPublisher(t *testing.T) {
 	_, err = c.Digests(t.Context(), "m", 1)
 	require.ErrorIs(t, err, endpoint.ErrNotFound)
 	require.NoError(t, c.Close())
-	eventually(t, waitLimit, "the owner has nothing of it any more", func() bool {
-		now := o.must(command{Do: "count"})
-		return now.Threads <= before.Threads && now.Maps <= before.Maps && now.Files <= before.Files
+	endpointtest.Eventually(t, waitLimit, "the owner has nothing of it any more", func() bool {
+		now := o.count()
+		return now.Goroutines <= before.Goroutines && now.Mappings <= before.Mappings
 	})
 }
 
@@ -220,7 +221,7 @@ func TestDigestsOfAnOwnerThatComputesNone(t *testing.T) {
 	c, _ := o.connected("one")
 	_, err := c.Digests(t.Context(), "m", 0)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
-	sd, err := synthetic(testDevice(t), command{Seed: 1})
+	sd, err := synthetic(testDevice(t), model{Seed: 1})
 	require.NoError(t, err)
 	defer sd.Close()
 	_, err = c.PublishWith(t.Context(), "m", sd, endpoint.PublishOptions{Digests: true})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -271,7 +272,7 @@ func driversOf(dev driver.Device) []driver.Device { return []driver.Device{dev} 
 func callingWith(t testing.TB, serve command) (*endpoint.Client, *child) {
 	t.Helper()
 	o := start(t)
-	serve.Do, serve.Socket = "serve", socketPath(t)
+	serve.Do, serve.Socket = "serve", endpointtest.SocketPath(t)
 	o.must(serve)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: serve.Socket, Devices: driversOf(testDevice(t))})
 	require.NoError(t, err)

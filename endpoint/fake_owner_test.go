@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -25,7 +26,7 @@ type fakeOwner struct {
 
 func newFakeOwner(t testing.TB) *fakeOwner {
 	t.Helper()
-	path := socketPath(t)
+	path := endpointtest.SocketPath(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })

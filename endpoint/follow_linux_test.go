@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
@@ -56,7 +57,7 @@ func (c *contents) want(seed uint64) (map[string][]byte, error) {
 	if of := c.of[seed]; of != nil {
 		return of, nil
 	}
-	sd, err := synthetic(testDevice(c.t), command{Seed: seed})
+	sd, err := synthetic(testDevice(c.t), model{Seed: seed})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +96,7 @@ func (c *contents) check(sd *module.StateDict, seed uint64) error {
 func TestFollowerPins(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	_, f := following(t, socket, endpoint.FollowOptions{})
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 1) }))
@@ -103,21 +104,21 @@ func TestFollowerPins(t *testing.T) {
 	request, err := f.Current()
 	require.NoError(t, err)
 
-	o.must(command{Do: "publish", Name: "m", Seed: 2})
-	eventually(t, waitLimit, "version 2 is taken", func() bool { return f.Status().Version == 2 })
+	o.publish(model{Name: "m", Seed: 2})
+	endpointtest.Eventually(t, waitLimit, "version 2 is taken", func() bool { return f.Status().Version == 2 })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
 	require.EqualValues(t, 1, request.Version())
 	require.NoError(t, all.check(request.StateDict(), 1), "a request keeps the version that it began with")
-	require.Len(t, o.must(command{Do: "books"}).Models[0].Versions, 2)
+	require.Len(t, o.models()[0].Versions, 2)
 
 	require.NoError(t, request.Close())
 	require.NoError(t, request.Close(), "a second time is nothing")
-	eventually(t, waitLimit, "version 1 is unmapped", func() bool { return mapped(t) == one })
-	eventually(t, waitLimit, "the owner frees it", func() bool { return len(o.must(command{Do: "books"}).Models[0].Versions) == 1 })
+	endpointtest.Eventually(t, waitLimit, "version 1 is unmapped", func() bool { return mapped(t) == one })
+	endpointtest.Eventually(t, waitLimit, "the owner frees it", func() bool { return len(o.models()[0].Versions) == 1 })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
 
 	o.must(command{Do: "withdraw", Name: "m"})
-	eventually(t, waitLimit, "the withdrawal is told", func() bool { return f.Status().Withdrawn })
+	endpointtest.Eventually(t, waitLimit, "the withdrawal is told", func() bool { return f.Status().Withdrawn })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
 	last, err := f.Current()
 	require.NoError(t, err)
@@ -148,8 +149,8 @@ func TestFollowerWaits(t *testing.T) {
 		}
 		got <- f
 	}()
-	o.must(command{Do: "publish", Name: "other", Seed: 1})
-	o.must(command{Do: "publish", Name: "m", Seed: 2})
+	o.publish(model{Name: "other", Seed: 1})
+	o.publish(model{Name: "m", Seed: 2})
 	f := <-got
 	require.NotNil(t, f)
 	defer f.Close()
@@ -160,7 +161,7 @@ func TestFollowerWaits(t *testing.T) {
 func TestFollowerValidate(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	errBad := errors.New("the loss is not a number")
 	validate := func(_ context.Context, version uint64, sd *module.StateDict) error {
 		switch version {
@@ -174,16 +175,16 @@ func TestFollowerValidate(t *testing.T) {
 	_, f := following(t, socket, endpoint.FollowOptions{Validate: validate})
 	require.NoError(t, f.Status().Refused)
 	one := mapped(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 2})
-	eventually(t, waitLimit, "version 2 is refused", func() bool { return errors.Is(f.Status().Refused, errBad) })
+	o.publish(model{Name: "m", Seed: 2})
+	endpointtest.Eventually(t, waitLimit, "version 2 is refused", func() bool { return errors.Is(f.Status().Refused, errBad) })
 	require.EqualValues(t, 1, f.Status().Version)
-	o.must(command{Do: "publish", Name: "m", Seed: 3})
-	eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
+	o.publish(model{Name: "m", Seed: 3})
+	endpointtest.Eventually(t, waitLimit, "version 3 is refused", func() bool { return errors.Is(f.Status().Refused, endpoint.ErrPanic) })
 	require.Equal(t, one, mapped(t), "what was refused is unmapped")
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 1) }))
-	o.must(command{Do: "publish", Name: "m", Seed: 4})
-	eventually(t, waitLimit, "version 4 is taken", func() bool { return f.Status().Version == 4 })
+	o.publish(model{Name: "m", Seed: 4})
+	endpointtest.Eventually(t, waitLimit, "version 4 is taken", func() bool { return f.Status().Version == 4 })
 	require.NoError(t, f.Status().Refused)
 
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
@@ -202,30 +203,30 @@ func TestFollowerReconnects(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
 	for seed := range uint64(3) {
-		o.must(command{Do: "publish", Name: "m", Seed: seed + 1})
+		o.publish(model{Name: "m", Seed: seed + 1})
 	}
 	c, f := following(t, socket, endpoint.FollowOptions{})
 	require.EqualValues(t, 3, f.Status().Version)
-	o.kill()
-	eventually(t, waitLimit, "the loss is told", func() bool { return f.Status().OwnerLost })
+	o.Kill()
+	endpointtest.Eventually(t, waitLimit, "the loss is told", func() bool { return f.Status().OwnerLost })
 	all := contents{t: t}
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }))
 
 	next := start(t)
 	next.must(command{Do: "serve", Socket: socket})
-	eventually(t, waitLimit, "the successor is told", func() bool { return !f.Status().OwnerLost })
+	endpointtest.Eventually(t, waitLimit, "the successor is told", func() bool { return !f.Status().OwnerLost })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }), "it has not published anything yet")
-	next.must(command{Do: "publish", Name: "m", Seed: 9})
-	eventually(t, waitLimit, "its version is taken", func() bool { return f.Status().Version == 1 })
+	next.publish(model{Name: "m", Seed: 9})
+	endpointtest.Eventually(t, waitLimit, "its version is taken", func() bool { return f.Status().Version == 1 })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 9) }))
-	eventually(t, waitLimit, "the old one is unmapped", func() bool { return c.Stats().Handles == 1 })
+	endpointtest.Eventually(t, waitLimit, "the old one is unmapped", func() bool { return c.Stats().Handles == 1 })
 }
 
 // TestFollowTellsOfChanges waits for each change by the channel alone: one that is missed hangs the test.
 func TestFollowTellsOfChanges(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	refuseTwo := func(_ context.Context, version uint64, _ *module.StateDict) error {
 		if version == 2 {
 			return errors.New("two is not for us")
@@ -249,15 +250,15 @@ func TestFollowTellsOfChanges(t *testing.T) {
 		}
 	}
 	until("version 1", func(s endpoint.FollowStatus) bool { return s.Version == 1 && s.Server != "" })
-	o.must(command{Do: "publish", Name: "m", Seed: 2})
+	o.publish(model{Name: "m", Seed: 2})
 	until("the refusal", func(s endpoint.FollowStatus) bool { return s.Version == 1 && s.Refused != nil })
-	o.must(command{Do: "publish", Name: "m", Seed: 3})
+	o.publish(model{Name: "m", Seed: 3})
 	until("version 3", func(s endpoint.FollowStatus) bool { return s.Version == 3 && s.Refused == nil })
 	o.must(command{Do: "withdraw", Name: "m"})
 	until("the withdrawal", func(s endpoint.FollowStatus) bool { return s.Version == 3 && s.Withdrawn })
-	o.must(command{Do: "publish", Name: "m", Seed: 4})
+	o.publish(model{Name: "m", Seed: 4})
 	until("version 4", func(s endpoint.FollowStatus) bool { return s.Version == 4 && !s.Withdrawn })
-	o.kill()
+	o.Kill()
 	until("the loss of the owner", func(s endpoint.FollowStatus) bool { return s.Version == 4 && s.OwnerLost })
 	before := f.Changed()
 	require.NoError(t, f.Close())
@@ -271,7 +272,7 @@ func TestFollowTellsOfChanges(t *testing.T) {
 func TestFollowerUnderLoad(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	c, f := following(t, socket, endpoint.FollowOptions{})
 	all := contents{t: t}
 	var mu sync.Mutex
@@ -320,9 +321,9 @@ func TestFollowerUnderLoad(t *testing.T) {
 			if owners == 0 && n == 1 {
 				continue // published above
 			}
-			o.must(command{Do: "publish", Name: "m", Seed: base + n})
+			o.publish(model{Name: "m", Seed: base + n})
 			if n == 1 {
-				eventually(t, waitLimit, "the successor's version is taken", func() bool { return f.Status().Version == 1 })
+				endpointtest.Eventually(t, waitLimit, "the successor's version is taken", func() bool { return f.Status().Version == 1 })
 				p, err := f.Current()
 				require.NoError(t, err)
 				mu.Lock()
@@ -332,9 +333,9 @@ func TestFollowerUnderLoad(t *testing.T) {
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
-		eventually(t, waitLimit, "the newest version is taken", func() bool { return f.Status().Version == 12 })
+		endpointtest.Eventually(t, waitLimit, "the newest version is taken", func() bool { return f.Status().Version == 12 })
 		if owners < 3 {
-			o.kill()
+			o.Kill()
 			o = start(t)
 			o.must(command{Do: "serve", Socket: socket})
 		}
@@ -343,5 +344,5 @@ func TestFollowerUnderLoad(t *testing.T) {
 	workers.Wait()
 	require.Positive(t, requests.Load())
 	require.GreaterOrEqual(t, c.Stats().Connections, uint64(4), "three owners were killed")
-	eventually(t, waitLimit, "one version is mapped", func() bool { return len(o.must(command{Do: "books"}).Models[0].Versions) == 1 })
+	endpointtest.Eventually(t, waitLimit, "one version is mapped", func() bool { return len(o.models()[0].Versions) == 1 })
 }

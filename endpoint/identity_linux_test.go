@@ -11,6 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -75,7 +76,7 @@ func TestCacheKeyAfterSealing(t *testing.T) {
 		return
 	}
 	require.EqualValues(t, 12, sumOf(t, c, x))
-	eventually(t, waitLimit, "the owner has let go of it", func() bool { return x.Storage().Seal() == nil })
+	endpointtest.Eventually(t, waitLimit, "the owner has let go of it", func() bool { return x.Storage().Seal() == nil })
 	require.ErrorIs(t, x.Zero(), driver.ErrReadOnly)
 	for _, c := range []*endpoint.Client{c, c, another(t, c, dev)} {
 		require.EqualValues(t, 12, sumOf(t, c, x))
@@ -86,20 +87,18 @@ func TestCacheKeyAfterSealing(t *testing.T) {
 // TestServerPublishSealedMemory publishes what the publisher itself cannot write any more.
 func TestServerPublishSealedMemory(t *testing.T) {
 	hostOnly(t, "no other memory can be sealed")
-	do := command{Name: "m", Key: "m", Seed: 7}
+	m := model{Name: "m", Seed: 7}
 	dev := testDevice(t)
 	s := serve(t, endpoint.ServerOptions{})
-	sd, err := synthetic(dev, do)
+	sd, err := synthetic(dev, m)
 	require.NoError(t, err)
 	for _, storage := range sd.Storages() {
 		require.NoError(t, storage.Seal())
 	}
 	publishOn(t, s, "m", sd)
 	c := client(t, s.Socket())
-	do.Do = "acquire"
-	c.must(do)
-	do.Do = "check"
-	c.must(do)
+	c.acquire(acquisition{Name: "m", Key: "m"})
+	c.check("m", m)
 }
 
 // TestCacheKeyOfFrozenMemory writes through a mapping from before the freeze: what was made of the bytes before

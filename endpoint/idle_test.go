@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
 // TestSessionIdleTimeout has clients that hold one thing each, which keeps them, and one that holds nothing.
@@ -45,16 +46,16 @@ func TestSessionIdleTimeout(t *testing.T) {
 	go func() { waited <- waits.Call(ctx, "wait", nil, nil) }()
 
 	idle := dial()
-	eventually(t, waitLimit, "the one that holds nothing is let go", func() bool { return count() == 4 })
-	eventually(t, waitLimit, "it dials again when it is used and has heard of that", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the one that holds nothing is let go", func() bool { return count() == 4 })
+	endpointtest.Eventually(t, waitLimit, "it dials again when it is used and has heard of that", func() bool {
 		_, err := idle.Ping(context.Background())
 		return err == nil
 	})
-	eventually(t, waitLimit, "it is let go again", func() bool { return count() == 4 })
+	endpointtest.Eventually(t, waitLimit, "it is let go again", func() bool { return count() == 4 })
 	require.NoError(t, h.Close())
 	require.NoError(t, ref.Close())
 	cancel()
 	require.Error(t, <-waited)
 	ctx = context.Background()
-	eventually(t, waitLimit, "only the watch keeps its client", func() bool { return count() == 1 })
+	endpointtest.Eventually(t, waitLimit, "only the watch keeps its client", func() bool { return count() == 1 })
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -36,7 +37,7 @@ func inEachState(t *testing.T, s *endpoint.Server) map[endpoint.TaskState]string
 	cancelled, err := s.Cancel(ctx, ids[endpoint.TaskCancelled])
 	require.NoError(t, err)
 	require.True(t, cancelled)
-	eventually(t, waitLimit, "the one that runs has reported", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the one that runs has reported", func() bool {
 		info, err := s.Task(ctx, ids[endpoint.TaskRunning])
 		require.NoError(t, err)
 		return info.Done == 3
@@ -144,7 +145,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 			ctx := context.Background()
 			info, err := c.Submit(ctx, "steps", gateIn{Gate: path, N: 3})
 			require.NoError(t, err)
-			eventually(t, waitLimit, "it has reported", func() bool {
+			endpointtest.Eventually(t, waitLimit, "it has reported", func() bool {
 				now, err := c.Task(ctx, info.ID)
 				require.NoError(t, err)
 				return now.Done == 3
@@ -153,7 +154,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 			for _, end := range []time.Duration{0, time.Millisecond} {
 				short, cancel := context.WithTimeoutCause(ctx, end, cause)
 				defer cancel()
-				eventually(t, waitLimit, "it has the time to ask", func() bool {
+				endpointtest.Eventually(t, waitLimit, "it has the time to ask", func() bool {
 					got, err := c.Wait(short, info.ID)
 					require.True(t, errors.Is(err, cause) || errors.Is(err, context.DeadlineExceeded), "%v", err)
 					require.Equal(t, info.ID, got.ID)
@@ -184,7 +185,7 @@ func TestTaskWaitContextEnds(t *testing.T) {
 			end, err := c.Wait(ctx, info.ID)
 			require.NoError(t, err)
 			require.Equal(t, endpoint.TaskCompleted, end.State)
-			eventually(t, waitLimit, "what has ended has ended", func() bool {
+			endpointtest.Eventually(t, waitLimit, "what has ended has ended", func() bool {
 				got, err := c.Wait(left, info.ID)
 				return err == nil && got.State == end.State
 			})

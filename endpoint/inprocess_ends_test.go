@@ -16,6 +16,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -23,7 +24,7 @@ func TestInProcessOutlivesServer(t *testing.T) {
 	drivertest.Leaks(t)
 	s, c, dev, _ := inProcessPair(t, endpoint.ServerOptions{})
 	ctx := context.Background()
-	sd, err := synthetic(dev, command{Seed: 1})
+	sd, err := synthetic(dev, model{Seed: 1})
 	require.NoError(t, err)
 	publishOn(t, s, "m", sd)
 	h, err := c.Acquire(ctx, "m")
@@ -47,7 +48,7 @@ func TestInProcessOutlivesServer(t *testing.T) {
 	<-ref.Done()
 	require.ErrorIs(t, ref.Err(), endpoint.ErrStale)
 	require.Equal(t, []float32{2, 2}, values(t, ref.Value()))
-	require.NoError(t, (&worker{dev: dev}).check(h, command{Seed: 1}), "the memory stays")
+	require.NoError(t, (&worker{dev: dev}).check(h, model{Seed: 1}), "the memory stays")
 	_, err = c.Ping(ctx)
 	require.ErrorIs(t, err, endpoint.ErrUnavailable)
 
@@ -56,15 +57,15 @@ func TestInProcessOutlivesServer(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- again.Serve(context.Background()) }()
 	next(endpoint.EventOwnerBack)
-	eventually(t, waitLimit, "the new owner is found", func() bool { return c.ServerID() == again.ID() })
-	eventually(t, waitLimit, "the handle is an orphan", func() bool { return h.State() == endpoint.Orphaned })
+	endpointtest.Eventually(t, waitLimit, "the new owner is found", func() bool { return c.ServerID() == again.ID() })
+	endpointtest.Eventually(t, waitLimit, "the handle is an orphan", func() bool { return h.State() == endpoint.Orphaned })
 	require.NoError(t, again.Close())
 	require.ErrorIs(t, <-served, endpoint.ErrServerClosed)
 
 	other := start(t) // in another process, at the same path
 	id := other.must(command{Do: "serve", Socket: s.Socket()}).ID
 	next(endpoint.EventOwnerBack)
-	eventually(t, waitLimit, "the other process is found", func() bool { return c.ServerID() == id })
+	endpointtest.Eventually(t, waitLimit, "the other process is found", func() bool { return c.ServerID() == id })
 	require.NoError(t, ref.Close())
 	require.NoError(t, h.Close())
 	require.NoError(t, c.Close())
@@ -72,7 +73,7 @@ func TestInProcessOutlivesServer(t *testing.T) {
 
 func TestInProcessWaitsForServe(t *testing.T) {
 	drivertest.Leaks(t)
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Limits: endpoint.Limits{Clients: 1}})
 	require.NoError(t, err)
 	short, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -136,7 +137,7 @@ func TestInProcessShutdownConcurrently(t *testing.T) {
 	s, _, dev, counts := inProcessPair(t, endpoint.ServerOptions{})
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	sd, err := synthetic(dev, command{Seed: 1})
+	sd, err := synthetic(dev, model{Seed: 1})
 	require.NoError(t, err)
 	publishOn(t, s, "m", sd)
 	var all sync.WaitGroup
@@ -180,7 +181,7 @@ func TestInProcessShutdownConcurrently(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, waitLimit, "they have come and gone", func() bool { return rounds.Load() > 100 })
+	endpointtest.Eventually(t, waitLimit, "they have come and gone", func() bool { return rounds.Load() > 100 })
 	require.NoError(t, s.Shutdown(ctx))
 	stop() // they would ask until somebody answers
 	all.Wait()

@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -46,7 +47,7 @@ func TestInProcessSession(t *testing.T) {
 	drivertest.Leaks(t)
 	s, c, dev, _ := inProcessPair(t, endpoint.ServerOptions{Label: "owner"})
 	ctx := context.Background()
-	sd, err := synthetic(dev, command{Seed: 1})
+	sd, err := synthetic(dev, model{Seed: 1})
 	require.NoError(t, err)
 	version := publishOn(t, s, "m", sd)
 	require.EqualValues(t, 1, version)
@@ -72,7 +73,7 @@ func TestInProcessSession(t *testing.T) {
 	require.EqualValues(t, 1, last.Leases)
 	require.Equal(t, "next door", last.Label)
 
-	mine, err := synthetic(dev, command{Seed: 2})
+	mine, err := synthetic(dev, model{Seed: 2})
 	require.NoError(t, err)
 	changed := h.Changed()
 	version, err = c.Publish(ctx, "m", mine)
@@ -86,17 +87,17 @@ func TestInProcessSession(t *testing.T) {
 	require.EqualValues(t, 2, event.Version)
 	next, err := c.Acquire(ctx, "m")
 	require.NoError(t, err)
-	require.NoError(t, (&worker{dev: dev}).check(next, command{Seed: 2}), "the owner keeps what was closed here")
+	require.NoError(t, (&worker{dev: dev}).check(next, model{Seed: 2}), "the owner keeps what was closed here")
 	require.NoError(t, next.Close())
 	require.NoError(t, h.Close())
-	eventually(t, waitLimit, "version 1 is freed", func() bool { return len(listOf(s)[0].Versions) == 1 })
+	endpointtest.Eventually(t, waitLimit, "version 1 is freed", func() bool { return len(listOf(s)[0].Versions) == 1 })
 
 	held, err := c.Acquire(ctx, "m")
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 	require.NoError(t, c.Close())
-	eventually(t, waitLimit, "the lease is back", func() bool { return len(listOf(s)[0].Versions[0].Holders) == 0 })
-	require.NoError(t, (&worker{dev: dev}).check(held, command{Seed: 2}))
+	endpointtest.Eventually(t, waitLimit, "the lease is back", func() bool { return len(listOf(s)[0].Versions[0].Holders) == 0 })
+	require.NoError(t, (&worker{dev: dev}).check(held, model{Seed: 2}))
 	require.NoError(t, held.Close())
 	_, err = nextEvent(ctx, w)
 	require.ErrorIs(t, err, endpoint.ErrClosed)
@@ -162,7 +163,7 @@ func TestInProcessCall(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.Call(short, "gated run", gateIn{Gate: "never"}, nil), context.DeadlineExceeded)
-	eventually(t, waitLimit, "the function is told to stop", func() bool { return counts.get("gated run told to stop") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the function is told to stop", func() bool { return counts.get("gated run told to stop") == 1 })
 	require.ErrorIs(t, c.Call(ctx, "nothing", nil, nil), endpoint.ErrNoEndpoint)
 }
 
@@ -176,7 +177,7 @@ func TestInProcessRefsEndWithClient(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, c.Close())
 	require.ErrorIs(t, ref.Err(), endpoint.ErrClosed)
-	eventually(t, waitLimit, "its object is gone, the other is not", func() bool {
+	endpointtest.Eventually(t, waitLimit, "its object is gone, the other is not", func() bool {
 		info, err := s.ServerInfo(ctx)
 		require.NoError(t, err)
 		return info.Stats.Objects == 1 && info.Stats.Clients == 0

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -43,7 +44,7 @@ func (w *warnings) logger() *slog.Logger {
 // collect runs the collector until something has come about.
 func collect(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	eventually(t, waitLimit, what, func() bool {
+	endpointtest.Eventually(t, waitLimit, what, func() bool {
 		runtime.GC()
 		return ok()
 	})
@@ -95,7 +96,7 @@ func TestLeakGuardRef(t *testing.T) {
 	// One that was closed is not warned of, whatever was forgotten beside it.
 	require.NoError(t, kept.Err())
 	require.NoError(t, kept.Close())
-	eventually(t, waitLimit, "both warnings", func() bool { return strings.Count(log.String(), "not closed") == 2 })
+	endpointtest.Eventually(t, waitLimit, "both warnings", func() bool { return strings.Count(log.String(), "not closed") == 2 })
 	require.NotContains(t, log.String(), kept.ID())
 }
 
@@ -165,8 +166,8 @@ func TestLeakGuardHandle(t *testing.T) {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}, Logger: log.logger()})
 	require.NoError(t, err)
 	defer c.Close()
-	o.must(command{Do: "publish", Name: "m", Seed: 7})
-	holders := func() int { return len(o.must(command{Do: "books"}).Models[0].Versions[0].Holders) }
+	o.publish(model{Name: "m", Seed: 7})
+	holders := func() int { return len(o.models()[0].Versions[0].Holders) }
 	want, err := module.Synthesize(dev, module.Synthetic{Seed: 7, Tensors: 3, Bytes: 1 << 16})
 	require.NoError(t, err)
 	defer want.Close()
@@ -184,7 +185,7 @@ func TestLeakGuardHandle(t *testing.T) {
 	x = nil
 	collect(t, "the lease is back", func() bool { return holders() == 0 })
 	_ = x
-	eventually(t, waitLimit, "it was told", func() bool { return strings.Contains(log.String(), "a handle was not closed") })
+	endpointtest.Eventually(t, waitLimit, "it was told", func() bool { return strings.Contains(log.String(), "a handle was not closed") })
 	require.Contains(t, log.String(), "name=m version=1 server="+c.ServerID())
 
 	h, err := c.Acquire(ctx, "m")
@@ -241,7 +242,7 @@ func TestLeakGuardRefSlice(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, info.Refs)
 		require.Greater(t, driver.Leaks().Kept, kept)
-		eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "it is kept") })
+		endpointtest.Eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "it is kept") })
 		require.Contains(t, log.String(), "object="+id)
 		require.Equal(t, []float32{5, 5, 5, 5, 5}, slice)
 	}
@@ -280,12 +281,12 @@ func TestLeakGuardHandleSlice(t *testing.T) {
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: driversOf(dev), Logger: log.logger()})
 	require.NoError(t, err)
 	defer c.Close()
-	o.must(command{Do: "publish", Name: "m", Seed: 7})
+	o.publish(model{Name: "m", Seed: 7})
 	slice := sliceOfHandle(t, c, "m")
 	want := bytes.Clone(slice)
 	collect(t, "the leak was reported", func() bool { return leaks() == 1 })
-	require.Len(t, o.must(command{Do: "books"}).Models[0].Versions[0].Holders, 1)
-	eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "its lease is kept") })
+	require.Len(t, o.models()[0].Versions[0].Holders, 1)
+	endpointtest.Eventually(t, waitLimit, "it was logged", func() bool { return strings.Contains(log.String(), "its lease is kept") })
 	require.Contains(t, log.String(), "name=m version=1 server="+c.ServerID())
 	require.Equal(t, want, slice)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -20,7 +21,7 @@ import (
 func serve(t testing.TB, opts endpoint.ServerOptions) *endpoint.Server {
 	t.Helper()
 	dev := testDevice(t)
-	opts.Socket, opts.Devices = socketPath(t), []driver.Device{dev}
+	opts.Socket, opts.Devices = endpointtest.SocketPath(t), []driver.Device{dev}
 	s, err := endpoint.NewServer(opts)
 	require.NoError(t, err)
 	var served sync.WaitGroup
@@ -31,17 +32,17 @@ func serve(t testing.TB, opts endpoint.ServerOptions) *endpoint.Server {
 
 func TestServerShutdownIdleClients(t *testing.T) {
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	var clients []*child
 	for range 4 {
 		c := client(t, socket)
-		c.must(command{Do: "acquire", Name: "m", Key: "h"})
+		c.acquire(acquisition{Name: "m", Key: "h"})
 		clients = append(clients, c)
 	}
 	// The promise is 100 ms; a busy machine gets more here, a hang is caught.
 	require.Less(t, o.must(command{Do: "shutdown", Millis: 60_000}).Millis, promptly.Seconds()*1000)
 	for _, c := range clients {
-		c.must(command{Do: "check", Key: "h", Seed: 1})
+		c.check("h", model{Seed: 1})
 		require.Contains(t, c.ask(command{Do: "ping"}).Is, "unavailable")
 	}
 	require.Empty(t, o.ask(command{Do: "close server"}).Error, "closing twice is nil")
@@ -80,52 +81,52 @@ func TestServerCloseCause(t *testing.T) {
 
 func TestServerLeaks(t *testing.T) {
 	o := start(t)
-	before := o.must(command{Do: "count"})
+	before := o.count()
 	for range 3 {
-		socket := socketPath(t)
+		socket := endpointtest.SocketPath(t)
 		o.must(command{Do: "serve", Socket: socket})
-		o.must(command{Do: "publish", Name: "m"})
-		o.must(command{Do: "publish", Name: "m"})
+		o.publish(model{Name: "m"})
+		o.publish(model{Name: "m"})
 		c := client(t, socket)
-		c.must(command{Do: "acquire", Name: "m", Key: "h"})
+		c.acquire(acquisition{Name: "m", Key: "h"})
 		c.must(command{Do: "offer", Name: "n"})
 		o.must(command{Do: "shutdown"})
-		c.kill()
+		c.Kill()
 	}
-	var now answer
+	var now endpointtest.Counts
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("before: %+v, after: %+v", before, now)
 		}
 	})
-	eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
-		now = o.must(command{Do: "count"})
-		return now.Files <= before.Files+1 && now.Maps <= before.Maps && now.Threads <= before.Threads // the poller's descriptor stays
+	endpointtest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
+		now = o.count()
+		return now.Files <= before.Files+1 && now.Mappings <= before.Mappings && now.Goroutines <= before.Goroutines // the poller's descriptor stays
 	})
 }
 
 func TestClientLeaks(t *testing.T) {
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m"})
+	o.publish(model{Name: "m"})
 	c := client(t, socket)
 	c.must(command{Do: "hang up"})
-	before := c.must(command{Do: "count"})
+	before := c.count()
 	for range 3 {
 		c.must(command{Do: "dial", Socket: socket})
-		c.must(command{Do: "acquire", Name: "m", Key: "h"})
+		c.acquire(acquisition{Name: "m", Key: "h"})
 		c.must(command{Do: "watch", Key: "w"})
 		c.must(command{Do: "release", Key: "h"})
-		c.must(command{Do: "acquire", Name: "m", Key: "h"})
+		c.acquire(acquisition{Name: "m", Key: "h"})
 		c.must(command{Do: "hang up"})
 		c.must(command{Do: "release", Key: "h"})
 		require.Contains(t, c.ask(command{Do: "next", Key: "w"}).Is, "closed")
 		require.Contains(t, c.ask(command{Do: "ping"}).Is, "closed")
 	}
-	eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
-		now := c.must(command{Do: "count"})
-		return now.Files <= before.Files && now.Maps <= before.Maps && now.Threads <= before.Threads
+	endpointtest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
+		now := c.count()
+		return now.Within(before)
 	})
-	eventually(t, waitLimit, "the owner knows", func() bool { return holders(o) == 0 })
+	endpointtest.Eventually(t, waitLimit, "the owner knows", func() bool { return holders(o) == 0 })
 }
 
 func TestLimitsClients(t *testing.T) {
@@ -164,7 +165,7 @@ func TestLimitsSubscriptions(t *testing.T) {
 	_, err = c.Watch(ctx, "a")
 	require.ErrorIs(t, err, endpoint.ErrLimit)
 	require.NoError(t, all.Close())
-	eventually(t, waitLimit, "there is room again", func() bool {
+	endpointtest.Eventually(t, waitLimit, "there is room again", func() bool {
 		_, err := c.Watch(ctx, "a")
 		return err == nil
 	})
@@ -206,7 +207,7 @@ func TestServerServeContext(t *testing.T) {
 		return 7, nil
 	}))
 	s, err := endpoint.NewServer(endpoint.ServerOptions{
-		Socket: socketPath(t), Devices: driversOf(testDevice(t)), Registry: registry, Logger: discard(),
+		Socket: endpointtest.SocketPath(t), Devices: driversOf(testDevice(t)), Registry: registry, Logger: discard(),
 	})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())

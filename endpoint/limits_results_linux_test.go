@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -72,7 +73,7 @@ func TestLimitsResultsEvicted(t *testing.T) {
 	require.NoError(t, endpoint.Register(r, "zeros", func(_ context.Context, n int) (*tensor.Tensor, error) {
 		return tensor.Empty(dev, tensor.Uint8, tensor.Shape{size})
 	}))
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Registry: r, Logger: discard(), Devices: []driver.Device{dev}})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Registry: r, Logger: discard(), Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	t.Cleanup(func() { s.Close() })
 	ctx := context.Background()

@@ -1,18 +1,15 @@
 package endpoint_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,16 +18,32 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // The tests of load and faults have processes of their own that need little of their parent: an owner that is asked
-// through its endpoints, and clients that attach, call, say so in one line and wait to be killed.
-const (
-	loadEnv    = "ENDPOINT_TEST_LOAD" // "owner", or how many clients the process is
-	loadSocket = "ENDPOINT_TEST_LOAD_SOCKET"
+// through its endpoints, and clients that attach, call, and wait to be killed.
+var (
+	loadOwners  = endpointtest.NewRole("load owner", nil, func() (*loadServer, error) { return &loadServer{}, nil })
+	loadClients = endpointtest.NewRole("load clients", nil, func() (*loadHolders, error) { return &loadHolders{}, nil })
+
+	serveLoadOp = endpointtest.NewOp(loadOwners, "serve", (*loadServer).serve)
+	holdOp      = endpointtest.NewOp(loadClients, "hold", (*loadHolders).hold)
 )
+
+// loadServer is a process that owns a model.
+type loadServer struct{ server *endpoint.Server }
+
+// loadHolders is a process that is many clients. The handles are not to be forgotten, and are never closed.
+type loadHolders struct{ handles []*endpoint.Handle }
+
+// loadSize says how many clients a process is.
+type loadSize struct {
+	Socket  string
+	Clients int
+}
 
 // fullEnv asks for the full counts: by default the tests do what tells of a mistake in a few seconds.
 const fullEnv = "SHAREDTENSOR_LOAD"
@@ -42,21 +55,6 @@ func count(t testing.TB, few, all int) int {
 	}
 	t.Logf("%d times", all)
 	return all
-}
-
-func init() { // not in TestMain, which has children of its own
-	role := os.Getenv(loadEnv)
-	if role == "" {
-		return
-	}
-	err := errors.ErrUnsupported
-	if role == "owner" {
-		err = serveLoad(os.Getenv(loadSocket))
-	} else if n, convErr := strconv.Atoi(role); convErr == nil {
-		err = holdModels(os.Getenv(loadSocket), n)
-	}
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
 }
 
 // loadCounts are what the functions of a load owner have seen.
@@ -137,52 +135,50 @@ func (c *loadCounts) stats() loadStats {
 	}
 }
 
-// serveLoad is the main function of a load owner, which has the model m.
-func serveLoad(socket string) error {
+// serve serves the model m on a socket.
+func (l *loadServer) serve(socket string) (struct{}, error) {
 	dev, err := host.Open()
 	if err != nil {
-		return err
+		return struct{}{}, err
 	}
-	s, err := endpoint.NewServer(endpoint.ServerOptions{
+	l.server, err = endpoint.NewServer(endpoint.ServerOptions{
 		Socket: socket, Devices: []driver.Device{dev}, Registry: loadRegistry(new(loadCounts)), Logger: discard(),
 	})
 	if err != nil {
-		return err
+		return struct{}{}, err
 	}
 	sd, err := module.Synthesize(dev, module.Synthetic{Tensors: 2, Bytes: 1 << 16})
 	if err != nil {
-		return err
+		return struct{}{}, err
 	}
 	defer sd.Close()
-	if _, err := s.Publish(context.Background(), "m", sd); err != nil {
-		return err
+	if _, err := l.server.Publish(context.Background(), "m", sd); err != nil {
+		return struct{}{}, err
 	}
-	fmt.Println("serving")
-	return s.Serve(context.Background())
+	go func() {
+		if err := l.server.Serve(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}()
+	return struct{}{}, nil
 }
 
-// holdModels is the main function of a process that is n clients. Each acquires the model and calls.
-func holdModels(socket string, n int) error {
+// hold makes the clients. Each acquires the model and calls.
+func (l *loadHolders) hold(in loadSize) (struct{}, error) {
 	dev, err := host.Open()
 	if err != nil {
-		return err
+		return struct{}{}, err
 	}
 	var all sync.WaitGroup
-	failures := make([]error, n)
-	held = make([]*endpoint.Handle, n)
-	for i := range n {
-		all.Go(func() { held[i], failures[i] = holdModel(socket, dev, n > 1) })
+	failures := make([]error, in.Clients)
+	l.handles = make([]*endpoint.Handle, in.Clients)
+	for i := range in.Clients {
+		all.Go(func() { l.handles[i], failures[i] = holdModel(in.Socket, dev, in.Clients > 1) })
 	}
 	all.Wait()
-	if err := errors.Join(failures...); err != nil {
-		return err
-	}
-	fmt.Println("holding")
-	select {}
+	return struct{}{}, errors.Join(failures...)
 }
-
-// held are the handles of a process that holds models: they are not to be forgotten, and are never closed.
-var held []*endpoint.Handle
 
 func holdModel(socket string, dev driver.Device, calls bool) (*endpoint.Handle, error) {
 	ctx := context.Background()
@@ -201,43 +197,25 @@ func holdModel(socket string, dev driver.Device, calls bool) (*endpoint.Handle, 
 	return h, err
 }
 
-// loadProcess starts a process in a role and waits for the word that it is ready.
-func loadProcess(role, socket string) (*exec.Cmd, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
+// holdLoad starts a process that is so many clients, and waits until they hold the model. Several goroutines may do so
+// at a time: a failure is reported and nil is returned.
+func holdLoad(t testing.TB, socket string, clients int) *endpointtest.Process[loadHolders] {
+	p := loadClients.Start(t)
+	if _, err := holdOp.Ask(p, loadSize{socket, clients}); err != nil {
+		t.Error(err)
+		p.Kill()
+		return nil
 	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), loadEnv+"="+role, loadSocket+"="+socket)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		crash(cmd)
-		return nil, fmt.Errorf("%s said %q: %w", role, line, err)
-	}
-	return cmd, nil
-}
-
-// crash ends a process at once.
-func crash(cmd *exec.Cmd) {
-	cmd.Process.Signal(syscall.SIGKILL)
-	cmd.Wait()
+	return p
 }
 
 // loadOwner is a process that owns the model m, with a client of it in this process.
-func loadOwner(t testing.TB) (*exec.Cmd, *endpoint.Client) {
+func loadOwner(t testing.TB) (*endpointtest.Process[loadServer], *endpoint.Client) {
 	t.Helper()
 	hostOnly(t, "the device makes no difference to it")
-	socket := socketPath(t)
-	o, err := loadProcess("owner", socket)
-	require.NoError(t, err)
-	t.Cleanup(func() { crash(o) })
+	socket := endpointtest.SocketPath(t)
+	o := loadOwners.Start(t)
+	serveLoadOp.Must(o, socket)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
@@ -266,16 +244,16 @@ func statsOf(t testing.TB, c *endpoint.Client) loadStats {
 func settled(t testing.TB, c *endpoint.Client, before loadStats) {
 	t.Helper()
 	var now loadStats
-	eventually(t, waitLimit, "descriptors, mappings and goroutines of the owner are back", func() bool {
+	endpointtest.Eventually(t, waitLimit, "descriptors, mappings and goroutines of the owner are back", func() bool {
 		now = statsOf(t, c)
 		return now.Files <= before.Files && now.Maps <= before.Maps && now.Goroutines <= before.Goroutines
 	})
 }
 
 // residentBytes is the memory of a process that is in RAM and its own.
-func residentBytes(t testing.TB, cmd *exec.Cmd) int64 {
+func residentBytes(t testing.TB, pid int32) int64 {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
 	for line := range strings.Lines(string(status)) {
 		if rest, ok := strings.CutPrefix(line, "RssAnon:"); ok {

@@ -2,9 +2,7 @@ package endpoint_test
 
 import (
 	"context"
-	"os/exec"
 	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
 func TestClientCallsInFlight(t *testing.T) {
@@ -60,7 +59,7 @@ func TestLimitsCallsRefused(t *testing.T) {
 	require.NoError(t, err, "what is short is answered all the same")
 	cancel()
 	calls.Wait()
-	eventually(t, waitLimit, "there is room again", func() bool { return c.Call(context.Background(), "next", 1, nil) == nil })
+	endpointtest.Eventually(t, waitLimit, "there is room again", func() bool { return c.Call(context.Background(), "next", 1, nil) == nil })
 }
 
 func TestServerThousandClients(t *testing.T) {
@@ -68,34 +67,21 @@ func TestServerThousandClients(t *testing.T) {
 	before := statsOf(t, c)
 	const clients = 1000
 	const processes = 4
-	var all [processes]*exec.Cmd
+	var all [processes]*endpointtest.Process[loadHolders]
 	var starting sync.WaitGroup
 	for i := range all {
-		starting.Go(func() {
-			var err error
-			if all[i], err = loadProcess(strconv.Itoa(clients/processes), c.Socket()); err != nil {
-				t.Error(err)
-			}
-		})
+		starting.Go(func() { all[i] = holdLoad(t, c.Socket(), clients/processes) })
 	}
 	starting.Wait()
-	defer func() {
-		for _, p := range all {
-			if p != nil {
-				crash(p)
-			}
-		}
-	}()
 	require.False(t, t.Failed())
 	models, err := c.List(context.Background())
 	require.NoError(t, err)
 	require.Len(t, models[0].Versions[0].Holders, clients)
-	t.Logf("%d clients: the owner has %d KiB of its own memory", clients, residentBytes(t, o)>>10)
-	for i, p := range all {
-		crash(p)
-		all[i] = nil
+	t.Logf("%d clients: the owner has %d KiB of its own memory", clients, residentBytes(t, o.PID())>>10)
+	for _, p := range all {
+		p.Kill()
 	}
-	eventually(t, waitLimit, "all leases are back", func() bool {
+	endpointtest.Eventually(t, waitLimit, "all leases are back", func() bool {
 		models, err := c.List(context.Background())
 		return err == nil && len(models[0].Versions[0].Holders) == 0
 	})
@@ -116,12 +102,11 @@ func TestClientsKilledLeakNothing(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) + 1 {
 			workers.Go(func() {
 				for range turns {
-					p, err := loadProcess("1", c.Socket())
-					if err != nil {
-						t.Error(err)
+					p := holdLoad(t, c.Socket(), 1)
+					if p == nil {
 						return
 					}
-					crash(p)
+					p.Kill()
 				}
 			})
 		}
@@ -129,16 +114,16 @@ func TestClientsKilledLeakNothing(t *testing.T) {
 	}
 	cycles := count(t, 300, 10_000)
 	cycle(50) // until what grows once has grown
-	before, memory := statsOf(t, c), residentBytes(t, o)
+	before, memory := statsOf(t, c), residentBytes(t, o.PID())
 	start := time.Now()
 	cycle(cycles)
-	eventually(t, waitLimit, "all leases are back", func() bool {
+	endpointtest.Eventually(t, waitLimit, "all leases are back", func() bool {
 		models, err := c.List(context.Background())
 		return err == nil && len(models[0].Versions[0].Holders) == 0
 	})
 	settled(t, c, before)
 	after := statsOf(t, c)
-	grown := residentBytes(t, o) - memory
+	grown := residentBytes(t, o.PID()) - memory
 	t.Logf("%d cycles in %v: heap %d KiB before and %d KiB after, RSS grew by %d KiB, descriptors %d and %d, mappings %d and %d, goroutines %d and %d",
 		cycles, time.Since(start).Round(time.Millisecond), before.Heap>>10, after.Heap>>10, grown>>10,
 		before.Files, after.Files, before.Maps, after.Maps, before.Goroutines, after.Goroutines)
@@ -168,11 +153,11 @@ func TestServerShutdownUnderLoad(t *testing.T) {
 			load.Go(func() { c.Call(ctx, "wait", false, nil) })
 		}
 	}
-	eventually(t, waitLimit, "functions wait", func() bool { return counts.started.Load() == 32 })
+	endpointtest.Eventually(t, waitLimit, "functions wait", func() bool { return counts.started.Load() == 32 })
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
 	require.ErrorIs(t, s.Shutdown(ctx), context.DeadlineExceeded)
 	require.Less(t, time.Since(start), promptly)
-	eventually(t, waitLimit, "the functions were told to stop", func() bool { return counts.stopped.Load() == 32 })
+	endpointtest.Eventually(t, waitLimit, "the functions were told to stop", func() bool { return counts.stopped.Load() == 32 })
 }

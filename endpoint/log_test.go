@@ -13,6 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
 // discard is a logger for tests that provoke warnings.
@@ -66,7 +67,7 @@ func TestLogDefaultLevel(t *testing.T) {
 	require.NoError(t, c.Close())
 	p := politePeer(t, s.Socket())
 	require.NoError(t, p.conn.Send(3, 1, []byte{0xa0})) // a response, which no client sends
-	eventually(t, waitLimit, "a warning is passed on", func() bool { return log.times("WARN client broke the protocol") == 1 })
+	endpointtest.Eventually(t, waitLimit, "a warning is passed on", func() bool { return log.times("WARN client broke the protocol") == 1 })
 	time.Sleep(10 * time.Millisecond)
 	log.mu.Lock()
 	defer log.mu.Unlock()

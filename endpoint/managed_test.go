@@ -9,6 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -34,7 +35,7 @@ func TestRefSharedByProcesses(t *testing.T) {
 		}
 		ids <- ref.ID()
 	}()
-	eventually(t, waitLimit, "all wait for one run", func() bool {
+	endpointtest.Eventually(t, waitLimit, "all wait for one run", func() bool {
 		info, err := c.ServerInfo(ctx)
 		return err == nil && info.Stats.CacheMisses == 1 && info.Stats.CacheJoins == 2
 	})

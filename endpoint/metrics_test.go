@@ -322,9 +322,9 @@ func TestMetricsVars(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal([]byte(shown.String()), &info))
 	require.Equal(t, endpoint.ServerKind, info.Server)
-	require.Equal(t, o.pid(), info.PID)
+	require.Equal(t, o.PID(), info.PID)
 	require.Empty(t, info.Error)
-	o.kill()
+	o.Kill()
 	require.NoError(t, json.Unmarshal([]byte(expvar.Func(endpoint.Vars(c, 50*time.Millisecond)).String()), &info))
 	require.NotEmpty(t, info.Error)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
 // numberedDevice is a device with another number.
@@ -29,7 +30,7 @@ func (d numberedDevice) Info() driver.Info {
 }
 
 func TestNodeSocketOfRank(t *testing.T) {
-	base := filepath.Join(filepath.Dir(socketPath(t)), "rank")
+	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "rank")
 	third := []driver.Device{numberedDevice{testDevice(t), 3}}
 	for _, row := range []struct {
 		local, rank string
@@ -100,7 +101,7 @@ func TestLogLevelOfEnvironment(t *testing.T) {
 			if level != "" { // else it would go to the log of the test
 				require.Error(t, node.Call(context.Background(), "panic", nil, nil))
 			}
-			sd, err := synthetic(testDevice(t), command{Seed: 1})
+			sd, err := synthetic(testDevice(t), model{Seed: 1})
 			require.NoError(t, err)
 			publishOn(t, node.Server(), "m", sd)
 			require.NoError(t, node.Server().Withdraw(context.Background(), "m"))

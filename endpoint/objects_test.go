@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -53,7 +54,7 @@ func TestObjectHolders(t *testing.T) {
 	for i, want := range []struct {
 		pid  int32
 		refs uint64
-	}{{one.pid(), 2}, {two.pid(), 1}} {
+	}{{one.PID(), 2}, {two.PID(), 1}} {
 		h := o.Holders[i]
 		require.Equal(t, want.pid, h.PID)
 		require.EqualValues(t, os.Getuid(), h.UID)
@@ -69,10 +70,10 @@ func TestObjectHolders(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, second, list[0].ID)
-	two.kill()
-	eventually(t, waitLimit, "the killed process holds nothing", func() bool {
+	two.Kill()
+	endpointtest.Eventually(t, waitLimit, "the killed process holds nothing", func() bool {
 		info, err := c.ObjectInfo(ctx, first)
-		return err == nil && info.Sessions == 1 && len(info.Holders) == 1 && info.Holders[0].PID == one.pid()
+		return err == nil && info.Sessions == 1 && len(info.Holders) == 1 && info.Holders[0].PID == one.PID()
 	})
 }
 
@@ -158,7 +159,7 @@ func TestObjectDestroy(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 2, was.Refs)
 	require.Len(t, was.Holders, 2)
-	require.Equal(t, other.pid(), was.Holders[0].PID)
+	require.Equal(t, other.PID(), was.Holders[0].PID)
 	require.EqualValues(t, os.Getpid(), was.Holders[1].PID)
 
 	<-ref.Done()
@@ -168,7 +169,7 @@ func TestObjectDestroy(t *testing.T) {
 	require.Equal(t, endpoint.StaleError{ObjectID: id, ServerID: c.ServerID(), Reason: endpoint.StaleObjectMissing, Detail: why}, *stale)
 	require.ErrorContains(t, stale, why)
 	require.Equal(t, 4, ref.Value())
-	eventually(t, waitLimit, "the other process has heard why", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the other process has heard why", func() bool {
 		return strings.HasSuffix(other.must(command{Do: "held", Key: "a"}).State, why)
 	})
 	_, err = by.Destroy(ctx, id)
@@ -209,7 +210,7 @@ func TestObjectDestroyPermission(t *testing.T) {
 			a := by.ask(command{Do: "take away", Name: id})
 			if c.may {
 				require.Empty(t, a.Error)
-				eventually(t, waitLimit, "the holder has heard", func() bool { return holder.must(command{Do: "held", Key: "a"}).State != "" })
+				endpointtest.Eventually(t, waitLimit, "the holder has heard", func() bool { return holder.must(command{Do: "held", Key: "a"}).State != "" })
 				return
 			}
 			require.Contains(t, a.Is, "permission")

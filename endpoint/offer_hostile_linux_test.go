@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -158,7 +159,7 @@ func TestOfferStreams(t *testing.T) {
 		x.Close()
 		break
 	}
-	eventually(t, waitLimit, "the function has ended", func() bool { return counts.get("steps ended") == 3 })
+	endpointtest.Eventually(t, waitLimit, "the function has ended", func() bool { return counts.get("steps ended") == 3 })
 }
 
 // TestOfferCachedResults: tasks and cached results of endpoints that are offered, which go when they are withdrawn.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -81,7 +82,7 @@ func TestOfferLimits(t *testing.T) {
 		require.ErrorIs(t, err, endpoint.ErrLimit)
 		require.EqualValues(t, 2, refusedBy(t, c, "offers"))
 		require.NoError(t, one.Close())
-		eventually(t, waitLimit, "there is room again", func() bool {
+		endpointtest.Eventually(t, waitLimit, "there is room again", func() bool {
 			_, err := two.Offer(ctx, oneEndpoint(t, "b1"), endpoint.OfferOptions{})
 			return err == nil
 		})
@@ -111,7 +112,7 @@ func TestOfferCallLimit(t *testing.T) {
 			ended <- err
 		}()
 	}
-	eventually(t, waitLimit, "one call waits", func() bool { return counts.get("waits") == 2 && refusedBy(t, c, "worker_calls") == 1 })
+	endpointtest.Eventually(t, waitLimit, "one call waits", func() bool { return counts.get("waits") == 2 && refusedBy(t, c, "worker_calls") == 1 })
 	short, stop := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer stop()
 	_, err := endpoint.Call[int](short, c, "add", map[string]int{"a": 1})
@@ -138,7 +139,7 @@ func TestOfferTimeLimit(t *testing.T) {
 		_, err := endpoint.Call[int](context.Background(), c, "wait", nil)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
-	eventually(t, waitLimit, "the function hears of it", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the function hears of it", func() bool {
 		return counts.get("cause: canceled: the caller has left: the worker has not answered within 30ms")+
 			counts.get("cause: context deadline exceeded") > 0
 	})
@@ -208,7 +209,7 @@ func TestOfferRefused(t *testing.T) {
 	require.Len(t, list[1].Workers, 2)
 	require.NoError(t, other.Close())
 	require.NoError(t, w.Close())
-	eventually(t, waitLimit, "the endpoint is withdrawn", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the endpoint is withdrawn", func() bool {
 		_, err := endpoint.Call[string](ctx, c, "shared", nil)
 		return errors.Is(err, endpoint.ErrNoEndpoint)
 	})

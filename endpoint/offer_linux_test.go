@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -16,7 +17,7 @@ import (
 // offerOwner is a process that takes offers.
 func offerOwner(t *testing.T) (*child, string) {
 	t.Helper()
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	o := start(t)
 	o.must(command{Do: "take offers", Socket: socket})
 	return o, socket
@@ -99,7 +100,7 @@ func TestOfferTensorsShareMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, mine, again, "a result in the memory of an argument is that memory")
 
-	w.kill() // what it has made stays
+	w.Kill() // what it has made stays
 	require.Equal(t, float32(7), values(t, out.X)[999])
 	require.Equal(t, float32(6), values(t, scaled)[999])
 	require.Equal(t, float32(3), values(t, back)[999])
@@ -118,14 +119,14 @@ func TestOfferWorkerKilled(t *testing.T) {
 		_, err := endpoint.Call[int](ctx, c, "stubborn", nil)
 		failed <- err
 	}()
-	eventually(t, waitLimit, "the function runs", func() bool { return did(w, "stubborn") == 1 })
-	w.kill()
+	endpointtest.Eventually(t, waitLimit, "the function runs", func() bool { return did(w, "stubborn") == 1 })
+	w.Kill()
 	err := <-failed
 	require.ErrorIs(t, err, endpoint.ErrWorkerGone)
 	require.ErrorIs(t, err, message.CodeUnavailable)
 	require.NotErrorIs(t, err, endpoint.ErrUnavailable, "nothing asks again by itself")
 	require.ErrorContains(t, err, "nobody knows whether the function ran")
-	eventually(t, waitLimit, "its endpoints are withdrawn", func() bool {
+	endpointtest.Eventually(t, waitLimit, "its endpoints are withdrawn", func() bool {
 		_, err := endpoint.Call[int](ctx, c, "add", map[string]int{"a": 1})
 		return errors.Is(err, endpoint.ErrNoEndpoint)
 	})
@@ -139,11 +140,11 @@ func TestOfferWorkerKilled(t *testing.T) {
 func TestOfferReconnects(t *testing.T) {
 	o, socket := offerOwner(t)
 	offerWorker(t, socket, 0)
-	o.kill()
+	o.Kill()
 	next := start(t)
 	next.must(command{Do: "take offers", Socket: socket})
 	c := offerCaller(t, socket)
-	eventually(t, waitLimit, "the worker is back", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the worker is back", func() bool {
 		sum, err := endpoint.Call[int](context.Background(), c, "add", map[string]int{"a": 5})
 		return err == nil && sum == 5
 	})
@@ -160,10 +161,10 @@ func TestOfferCancel(t *testing.T) {
 		_, err := endpoint.Call[int](ctx, c, "wait", nil)
 		ended <- err
 	}()
-	eventually(t, waitLimit, "the function runs", func() bool { return did(w, "waits") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the function runs", func() bool { return did(w, "waits") == 1 })
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
-	eventually(t, waitLimit, "the function hears of it", func() bool { return did(w, "cause: context canceled") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the function hears of it", func() bool { return did(w, "cause: context canceled") == 1 })
 
 	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
@@ -171,16 +172,15 @@ func TestOfferCancel(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	dies := client(t, socket)
-	_, err = dies.in.Write([]byte(`{"do":"hold","name":"wait"}` + "\n")) // it does not live to answer
-	require.NoError(t, err)
-	eventually(t, waitLimit, "the functions run", func() bool { return did(w, "waits") == 3 })
-	require.NoError(t, dies.cmd.Process.Kill())
-	eventually(t, waitLimit, "the worker has no calls", func() bool {
+	perform.Send(dies.Process, command{Do: "hold", Name: "wait"}) // it does not live to answer
+	endpointtest.Eventually(t, waitLimit, "the functions run", func() bool { return did(w, "waits") == 3 })
+	dies.Kill()
+	endpointtest.Eventually(t, waitLimit, "the worker has no calls", func() bool {
 		list, err := c.Endpoints(context.Background())
 		require.NoError(t, err)
 		for _, e := range list {
 			if e.Name == "wait" {
-				return len(e.Workers) == 1 && e.Workers[0].Running == 0 && e.Workers[0].Label == "the worker" && e.Workers[0].PID == w.pid()
+				return len(e.Workers) == 1 && e.Workers[0].Running == 0 && e.Workers[0].Label == "the worker" && e.Workers[0].PID == w.PID()
 			}
 		}
 		return false

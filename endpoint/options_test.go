@@ -12,6 +12,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -34,7 +35,7 @@ func serving(t *testing.T, do command, env ...string) (*child, answer) {
 
 // TestLogValues is about B40 in BUGS.md.
 func TestLogValues(t *testing.T) {
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	o, _ := serving(t, command{Name: "server", Socket: socket})
 	c, _ := in(t, command{Name: "client", Socket: socket})
 	c.must(command{Do: "share"})
@@ -66,12 +67,12 @@ func TestOptionsMisspelt(t *testing.T) {
 // TestNodeShareBetweenProcesses runs one program in three processes, each in a role of its own.
 // B42 in BUGS.md.
 func TestNodeShareBetweenProcesses(t *testing.T) {
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	pids := map[string]string{}
 	for _, role := range []string{"local", "server", "client"} {
 		p, a := serving(t, command{Name: role, Socket: socket})
 		require.Equal(t, role, a.State)
-		pids[role] = strconv.Itoa(int(p.pid()))
+		pids[role] = strconv.Itoa(int(p.PID()))
 		a = p.must(command{Do: "twice", Seed: 4})
 		require.Equal(t, "*tensor.Tensor", a.Kind, role)
 		require.EqualValues(t, 8, a.Value, role)
@@ -85,7 +86,7 @@ func TestNodeShareBetweenProcesses(t *testing.T) {
 
 // TestOptionsBeforeEnvironment is about B43 in BUGS.md.
 func TestOptionsBeforeEnvironment(t *testing.T) {
-	dir := filepath.Dir(socketPath(t))
+	dir := filepath.Dir(endpointtest.SocketPath(t))
 	base, arg := filepath.Join(dir, "env"), filepath.Join(dir, "arg")
 	env := []string{endpoint.EnvBasePath + "=" + base, endpoint.EnvEnabled + "=1", endpoint.EnvRole + "=server"}
 	owners := map[string]*child{}
@@ -119,7 +120,7 @@ func TestOptionsBeforeEnvironment(t *testing.T) {
 }
 
 func TestNodeAutoRole(t *testing.T) {
-	base := filepath.Join(filepath.Dir(socketPath(t)), "auto")
+	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "auto")
 	owner, err := endpoint.NewServer(endpoint.ServerOptions{Socket: base + "-0.sock"})
 	require.NoError(t, err)
 	served := make(chan error, 1)
@@ -168,7 +169,7 @@ func TestCallDeadlineReachesFunction(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.Call(short, "gated run", gateIn{Gate: "never"}, nil), context.DeadlineExceeded)
-	eventually(t, waitLimit, "the function is told to stop", func() bool { return ran(o, "gated run told to stop") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the function is told to stop", func() bool { return ran(o, "gated run told to stop") == 1 })
 	require.ErrorIs(t, c.Call(ctx, "hurried", gateIn{Gate: "never"}, nil), context.DeadlineExceeded, "an endpoint has a limit of its own")
 	server, err := c.ServerInfo(ctx)
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -91,7 +92,7 @@ func seenIn(t assert.TestingT, h *endpoint.Handle) uint8 {
 // pieces get them.
 func allBack(t *testing.T, pool *host.Pool, size int64, before driver.PoolStats) {
 	t.Helper()
-	eventually(t, waitLimit, "all memory is back", func() bool {
+	endpointtest.Eventually(t, waitLimit, "all memory is back", func() bool {
 		now := driver.Pools()
 		pieces := now.Slabs - before.Slabs
 		require.Equal(t, pieces*size, now.Bytes-before.Bytes)
@@ -176,7 +177,7 @@ func TestServerPublishKeepsMappedMemory(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, handed.Close())
 				require.NoError(t, h.Close())
-				eventually(t, waitLimit, "the lease is back", func() bool {
+				endpointtest.Eventually(t, waitLimit, "the lease is back", func() bool {
 					models, err := s.List(context.Background())
 					require.NoError(t, err)
 					return len(models[0].Versions[0].Holders) == 0
@@ -208,13 +209,13 @@ func TestServerPublishReusesMemoryOfKilled(t *testing.T) {
 	for range 4 {
 		publish()
 		child := client(t, s.Socket())
-		child.must(command{Do: "acquire", Name: "m", Key: "k", Millis: 60000})
+		child.acquire(acquisition{Name: "m", Key: "k"})
 		held := seed
 		for range 3 {
 			publish()
 		}
-		child.must(command{Do: "check", Key: "k", Seed: held, Millis: 60000})
-		child.kill()
+		child.check("k", model{Seed: held})
+		child.Kill()
 	}
 	require.NoError(t, s.Withdraw(context.Background(), "m"))
 	require.Positive(t, driver.Pools().Reused-before.Reused)

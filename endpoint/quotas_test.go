@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -115,7 +116,7 @@ func TestServerPublishTooLarge(t *testing.T) {
 	ctx := context.Background()
 	first, _ := publisher(t, s, dev) // answered by a server all of whose goroutines run
 	require.NoError(t, first.Close())
-	eventually(t, waitLimit, "nobody is connected", func() bool {
+	endpointtest.Eventually(t, waitLimit, "nobody is connected", func() bool {
 		info, err := s.ServerInfo(ctx)
 		return err == nil && len(info.Sessions) == 1
 	})

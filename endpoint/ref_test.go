@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -54,7 +55,7 @@ func TestRefDoneWhenDestroyed(t *testing.T) {
 	staleFor(t, ref, endpoint.StaleObjectMissing)
 	require.ErrorContains(t, ref.Err(), "destroyed by process")
 	require.Len(t, values(t, ref.Value()), 4, "the memory is this process's own")
-	eventually(t, waitLimit, "the other process has heard too", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the other process has heard too", func() bool {
 		return other.must(command{Do: "held", Key: "a"}).State != ""
 	})
 	require.NoError(t, kept.Err())
@@ -98,7 +99,7 @@ func TestRefStaleAfterServerReplaced(t *testing.T) {
 	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model task", modelIn{Size: 4})
 	require.NoError(t, err)
 	defer ref.Close()
-	o.kill()
+	o.Kill()
 	next := start(t)
 	next.must(command{Do: "serve", Socket: c.Socket()})
 	staleFor(t, ref, endpoint.StaleServerMismatch)
@@ -141,7 +142,7 @@ type relay struct {
 
 func newRelay(t *testing.T, to string) (*relay, string) {
 	t.Helper()
-	path := socketPath(t)
+	path := endpointtest.SocketPath(t)
 	l, err := net.Listen("unix", path)
 	require.NoError(t, err)
 	r := &relay{listener: l}
@@ -207,7 +208,7 @@ func TestRefReconnects(t *testing.T) {
 
 	r.cut()
 	staleFor(t, alone, endpoint.StaleObjectMissing) // nobody else had a reference
-	eventually(t, waitLimit, "the reference was taken again", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the reference was taken again", func() bool {
 		info, err := direct.ObjectInfo(ctx, shared.ID())
 		return err == nil && info.Refs == 2
 	})
@@ -261,7 +262,7 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 
 	breakConnections(t, c.Socket())
 	staleFor(t, alone, endpoint.StaleObjectMissing)
-	eventually(t, waitLimit, "the reference was taken again", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the reference was taken again", func() bool {
 		info, err := c.ObjectInfo(ctx, id)
 		return err == nil && info.Refs == 2 && info.Mine == 1
 	})
@@ -271,7 +272,7 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 	require.Equal(t, []float32{9, 9, 9}, values(t, alone.Value())[:3], "what is lost is the reference")
 
 	// The owner dies and another one takes its place: the reference is of no use any more, the memory is.
-	o.kill()
+	o.Kill()
 	next := start(t)
 	next.must(command{Do: "serve", Socket: c.Socket()})
 	staleFor(t, shared, endpoint.StaleServerMismatch)
@@ -288,7 +289,7 @@ func TestRefReleaseEach(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
 	keepCalling(t, c)
-	before := o.must(command{Do: "count"})
+	before := o.count()
 	ids := make([]string, 3)
 	hold := func(i int) {
 		ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 1<<16 + i})
@@ -326,7 +327,7 @@ func TestRefReleaseEach(t *testing.T) {
 	one, err = c.Release(ctx, ids[0])
 	require.NoError(t, err)
 	require.True(t, one)
-	eventually(t, waitLimit, "the owner has the memory back", func() bool { return o.must(command{Do: "count"}).Maps <= before.Maps })
+	endpointtest.Eventually(t, waitLimit, "the owner has the memory back", func() bool { return o.count().Mappings <= before.Mappings })
 }
 
 func TestLimitsObjects(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -41,7 +42,7 @@ func TestLimitsRequestBytes(t *testing.T) {
 	ctx := context.Background()
 	free := func() {
 		t.Helper()
-		eventually(t, waitLimit, "there is room again", func() bool {
+		endpointtest.Eventually(t, waitLimit, "there is room again", func() bool {
 			n, err := endpoint.Call[int](ctx, c, "length", make([]byte, 5<<20)) // one alone may be as large as a frame
 			if err != nil {
 				require.ErrorIs(t, err, endpoint.ErrLimit)
@@ -63,7 +64,7 @@ func TestLimitsRequestBytes(t *testing.T) {
 				}
 			})
 		}
-		eventually(t, waitLimit, "all of them wait", func() bool { return held.Load() == int64(n) })
+		endpointtest.Eventually(t, waitLimit, "all of them wait", func() bool { return held.Load() == int64(n) })
 		require.ErrorIs(t, c.Call(ctx, name, in(n), nil), endpoint.ErrLimit)
 		_, err := c.Ping(ctx)
 		require.NoError(t, err)

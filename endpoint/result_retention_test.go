@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -19,15 +20,15 @@ func TestTaskKeepsNoFetchedResult(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
-	before := o.must(command{Do: "count"})
+	before := o.count()
 	for range 3 {
 		x, err := endpoint.Call[*tensor.Tensor](ctx, c, "plain model task", modelIn{Size: 1 << 16})
 		require.NoError(t, err)
 		require.NoError(t, x.Close())
 	}
-	eventually(t, waitLimit, "the memory went with the answer", func() bool {
-		after := o.must(command{Do: "count"})
-		return after.Maps <= before.Maps && after.Files <= before.Files
+	endpointtest.Eventually(t, waitLimit, "the memory went with the answer", func() bool {
+		after := o.count()
+		return after.Mappings <= before.Mappings && after.Files <= before.Files
 	})
 	known, err := c.Tasks(ctx, endpoint.TaskFilter{Endpoint: "plain model task"})
 	require.NoError(t, err)
@@ -121,7 +122,7 @@ func TestCacheKeepsWhatTasksHold(t *testing.T) {
 			for _, label := range []string{"a", "b"} {
 				require.NoError(t, c.Call(ctx, "object", modelIn{Label: label}, nil))
 			}
-			eventually(t, waitLimit, "there is room for one, and that is taken", func() bool {
+			endpointtest.Eventually(t, waitLimit, "there is room for one, and that is taken", func() bool {
 				info, err := c.ServerInfo(ctx)
 				return err == nil && info.Stats.CacheEntries == 1 && info.Stats.CacheEvictions == 2
 			})
@@ -208,7 +209,7 @@ func TestCacheBudget(t *testing.T) {
 			for _, label := range []string{"a", "b", "c"} {
 				call(label)
 			}
-			eventually(t, waitLimit, "what does not fit goes when its answer has been sent", func() bool {
+			endpointtest.Eventually(t, waitLimit, "what does not fit goes when its answer has been sent", func() bool {
 				info, err := s.ServerInfo(ctx)
 				return err == nil && info.Stats.CacheEntries == 2 && info.Stats.CacheEvictions == 1
 			})

@@ -14,6 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
@@ -83,7 +84,7 @@ func TestRingLimit(t *testing.T) {
 	for _, c := range clients {
 		require.NoError(t, c.Close())
 	}
-	eventually(t, waitLimit, "the rings are given back", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the rings are given back", func() bool {
 		return limitUse(t, s, "ring_bytes").Used == 0 && ringsOf(t, os.Getpid()) == 0
 	})
 	clients = []*endpoint.Client{dialled(t, s, endpoint.ClientOptions{})}
@@ -109,7 +110,7 @@ func TestRingOption(t *testing.T) {
 			keepCalling(t, c)
 			require.Equal(t, sides.rings, ringsOf(t, os.Getpid()))
 			require.NoError(t, c.Close())
-			eventually(t, waitLimit, "nothing is left", func() bool { return ringsOf(t, os.Getpid()) == 0 })
+			endpointtest.Eventually(t, waitLimit, "nothing is left", func() bool { return ringsOf(t, os.Getpid()) == 0 })
 		})
 	}
 }
@@ -119,7 +120,7 @@ func TestRingOfKilledClient(t *testing.T) {
 	requireRings(t)
 	drivertest.Leaks(t)
 	o, c := loadOwner(t)
-	require.Equal(t, 1, ringsOf(t, o.Process.Pid))
+	require.Equal(t, 1, ringsOf(t, int(o.PID())))
 	require.Equal(t, 1, ringsOf(t, os.Getpid()))
 	calls := make(chan error)
 	go func() {
@@ -130,7 +131,7 @@ func TestRingOfKilledClient(t *testing.T) {
 			}
 		}
 	}()
-	crash(o)
+	o.Kill()
 	require.ErrorIs(t, <-calls, endpoint.ErrUnavailable)
-	eventually(t, waitLimit, "the ring is unmapped", func() bool { return ringsOf(t, os.Getpid()) == 0 })
+	endpointtest.Eventually(t, waitLimit, "the ring is unmapped", func() bool { return ringsOf(t, os.Getpid()) == 0 })
 }

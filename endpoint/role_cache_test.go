@@ -10,6 +10,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -46,7 +47,7 @@ func inRoles(t *testing.T, share func(n *endpoint.Node, dev driver.Device, count
 		t.Run(row.name, func(t *testing.T) {
 			drivertest.Leaks(t)
 			dev, counts := testDevice(t), new(counters)
-			row.opts.Socket = socketPath(t)
+			row.opts.Socket = endpointtest.SocketPath(t)
 			r := role{name: row.name, counts: counts}
 			if row.opts.Mode == endpoint.ModeClient {
 				r.runs = open(t, dev, counts, endpoint.Options{Mode: endpoint.ModeServer, ServerOptions: endpoint.ServerOptions{Socket: row.opts.Socket}})
@@ -209,14 +210,14 @@ func TestInProcessSharesMemory(t *testing.T) {
 		same, err := endpoint.Call[bool](ctx, r.node, "same", scaleIn{X: kept})
 		require.NoError(t, err)
 		require.Equal(t, lent, same)
-		eventually(t, waitLimit, "nobody else has it any more", func() bool { return kept.Storage().Refs() == 1 })
+		endpointtest.Eventually(t, waitLimit, "nobody else has it any more", func() bool { return kept.Storage().Refs() == 1 })
 	})
 }
 
 // TestNodeAutoWaits opens a client before its owner.
 func TestNodeAutoWaits(t *testing.T) {
 	drivertest.Leaks(t)
-	base := filepath.Join(filepath.Dir(socketPath(t)), "late")
+	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "late")
 	t.Setenv(endpoint.EnvEnabled, "1")
 	t.Setenv(endpoint.EnvBasePath, base)
 	ctx := context.Background()
@@ -246,7 +247,7 @@ func TestNodeAutoWaits(t *testing.T) {
 func TestNodeCloseTwice(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	twice := func(what string, close func() error) {
 		t.Helper()
 		for range 2 {
@@ -257,7 +258,7 @@ func TestNodeCloseTwice(t *testing.T) {
 	for name, at := range map[string]struct {
 		mode   endpoint.Mode
 		socket string
-	}{"local": {endpoint.ModeLocal, ""}, "never ready": {endpoint.ModeServer, socketPath(t)}, "server": {endpoint.ModeServer, socket}} {
+	}{"local": {endpoint.ModeLocal, ""}, "never ready": {endpoint.ModeServer, endpointtest.SocketPath(t)}, "server": {endpoint.ModeServer, socket}} {
 		n, err := endpoint.Open(ctx, endpoint.Options{Mode: at.mode, ServerOptions: endpoint.ServerOptions{Socket: at.socket}})
 		require.NoError(t, err)
 		nodes[name] = n

@@ -13,6 +13,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/cuda"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -45,7 +46,7 @@ func program(t testing.TB, opts endpoint.Options) (*endpoint.Node, func(context.
 // TestNodeShareTypes is about B42 in BUGS.md.
 func TestNodeShareTypes(t *testing.T) {
 	drivertest.Leaks(t)
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	for _, opts := range []endpoint.Options{
 		{Mode: endpoint.ModeLocal}, {Mode: endpoint.ModeServer}, {Mode: endpoint.ModeClient}, {Mode: endpoint.ModeClient, OverSocket: true},
 	} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -80,7 +81,7 @@ func TestClientCloseWhileServerDrains(t *testing.T) {
 	go func() { called <- c.Call(context.Background(), "slow", 1, nil) }()
 	old.asked(message.OpCall, nil)
 	old.say(wire.KindGoodbye, 0, nil)
-	eventually(t, waitLimit, "the client has heard", func() bool { return c.ServerID() == "" })
+	endpointtest.Eventually(t, waitLimit, "the client has heard", func() bool { return c.ServerID() == "" })
 	pinged := make(chan error, 1)
 	go func() { _, err := c.Ping(context.Background()); pinged <- err }()
 	fresh := o.greet("new")

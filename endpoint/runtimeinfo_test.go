@@ -9,12 +9,13 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
 func TestRuntimeInfo(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
-	base := filepath.Join(filepath.Dir(socketPath(t)), "base")
+	base := filepath.Join(filepath.Dir(endpointtest.SocketPath(t)), "base")
 	server, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, BasePath: base, DeviceIndex: 2})
 	require.NoError(t, err)
 	defer server.Close()
@@ -36,7 +37,7 @@ func TestRuntimeInfo(t *testing.T) {
 		info.Server = nil
 		require.Equal(t, want, info)
 	}
-	eventually(t, waitLimit, "it serves", func() bool {
+	endpointtest.Eventually(t, waitLimit, "it serves", func() bool {
 		info, err := server.Info(ctx)
 		return err == nil && info.ServerReady
 	})
@@ -68,8 +69,8 @@ func TestRuntimeInfoOfAClientWithoutOwner(t *testing.T) {
 	info, err := node.Info(ctx)
 	require.NoError(t, err)
 	require.True(t, info.ServerRunning)
-	require.Equal(t, o.pid(), info.Server.PID)
-	o.kill()
+	require.Equal(t, o.PID(), info.Server.PID)
+	o.Kill()
 	for range 2 {
 		info, err = node.Info(ctx)
 		require.NoError(t, err)

@@ -22,6 +22,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -40,7 +41,7 @@ func TestServerShutdownDuringCalls(t *testing.T) {
 	}
 	_, err := c.Submit(ctx, "gated task", gateIn{Gate: "b21"})
 	require.NoError(t, err)
-	eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "gated run") == 4 && ran(o, "gated task") == 1 })
+	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "gated run") == 4 && ran(o, "gated task") == 1 })
 	require.Contains(t, o.ask(command{Do: "shutdown", Millis: 50}).Is, "deadline", "what runs is cancelled when the time is over")
 	require.Less(t, o.must(command{Do: "close server"}).Millis, promptly.Seconds()*1000)
 	_, err = os.Lstat(c.Socket())
@@ -56,11 +57,11 @@ func TestServerCloseDuringTasks(t *testing.T) {
 	ctx := context.Background()
 	_, err := c.Submit(ctx, "gated task", gateIn{Gate: "b22"})
 	require.NoError(t, err)
-	eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "gated task") == 1 })
+	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "gated task") == 1 })
 	// Even a function that does not heed its context holds it up for no more than a second.
 	_, err = c.Submit(ctx, "stubborn", gateIn{Gate: "b22"})
 	require.NoError(t, err)
-	eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "stubborn") == 1 })
+	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "stubborn") == 1 })
 	require.Less(t, o.must(command{Do: "close server"}).Millis, promptly.Seconds()*1000)
 }
 
@@ -106,7 +107,7 @@ func TestServerServeError(t *testing.T) {
 	for _, do := range []command{{Do: "serve", Socket: missing}, {Do: "open node", Name: "server", Socket: missing}} {
 		o := start(t)
 		require.Contains(t, o.ask(do).Is, "not exist", do.Do)
-		do.Socket = socketPath(t)
+		do.Socket = endpointtest.SocketPath(t)
 		o.must(do) // and is there where it can be
 		require.Contains(t, start(t).ask(do).Is, "in use", do.Do)
 	}
@@ -116,18 +117,18 @@ func TestServerServeError(t *testing.T) {
 // obstacle for the next one, which starts at once; who was connected is with that one then.
 // B26 in BUGS.md.
 func TestSocketAfterSignal(t *testing.T) {
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	o := start(t)
 	o.must(command{Do: "serve", Socket: socket})
 	c := client(t, socket)
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		require.NoError(t, o.cmd.Process.Signal(signal))
-		o.cmd.Wait()
+		o.Signal(signal)
+		require.Equal(t, signal, o.Wait().Sys().(syscall.WaitStatus).Signal())
 		_, err := os.Lstat(socket)
 		require.NoError(t, err, "the child does not handle the signal, so the file is still there")
 		o = start(t)
 		id := o.must(command{Do: "serve", Socket: socket}).ID
-		eventually(t, waitLimit, "the client is with the next owner", func() bool { return c.ask(command{Do: "ping"}).Error == "" })
+		endpointtest.Eventually(t, waitLimit, "the client is with the next owner", func() bool { return c.ask(command{Do: "ping"}).Error == "" })
 		fresh, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
 		require.NoError(t, err)
 		require.Equal(t, id, fresh.ServerID())
@@ -140,7 +141,7 @@ func TestSocketAfterSignal(t *testing.T) {
 // TestNodeReadyAfterRegistrations has a client that calls before the owner has registered anything.
 // B28 in BUGS.md.
 func TestNodeReadyAfterRegistrations(t *testing.T) {
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	o, _ := in(t, command{Name: "server", Socket: socket})
 	c := start(t)
 	early := make(chan answer, 1)
@@ -165,7 +166,7 @@ func TestNodeReadyAfterRegistrations(t *testing.T) {
 	o.must(command{Do: "ready"})
 	a := <-early
 	require.Empty(t, a.Error, "who came before waited, and found all endpoints")
-	require.Equal(t, strconv.Itoa(int(o.pid())), a.ID)
+	require.Equal(t, strconv.Itoa(int(o.PID())), a.ID)
 	require.Equal(t, "true true 4", o.must(command{Do: "about"}).State)
 }
 
@@ -218,7 +219,7 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, waitLimit, "all wait", func() bool {
+	endpointtest.Eventually(t, waitLimit, "all wait", func() bool {
 		server, err := c.ServerInfo(ctx)
 		return err == nil && server.Stats.Tasks == 64 && server.Stats.TasksRunning > 0 && ran(o, "gated") == 1
 	})
@@ -236,7 +237,7 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 // TestTaskCallsTask has an owner with two workers run trees of tasks, for three processes at once.
 // B30 in BUGS.md.
 func TestTaskCallsTask(t *testing.T) {
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	o, _ := serving(t, command{Name: "server", Socket: socket})
 	callers := []*child{o}
 	for range 2 {
@@ -264,12 +265,12 @@ func TestClientCallWithoutServer(t *testing.T) {
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket})
 	require.NoError(t, err)
 	defer c.Close()
-	o.kill()
-	eventually(t, waitLimit, "a ping fails at once, without waiting for an owner", func() bool {
+	o.Kill()
+	endpointtest.Eventually(t, waitLimit, "a ping fails at once, without waiting for an owner", func() bool {
 		_, err := c.Ping(ctx)
 		return errors.Is(err, endpoint.ErrUnavailable)
 	})
-	eventually(t, waitLimit, "a call waits for an owner as long as its context lasts", func() bool {
+	endpointtest.Eventually(t, waitLimit, "a call waits for an owner as long as its context lasts", func() bool {
 		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 		defer cancel()
 		err := c.Call(short, "double", nil, nil)
@@ -283,7 +284,7 @@ func TestClientCallWithoutServer(t *testing.T) {
 // B32 in BUGS.md.
 func TestClientDialConcurrently(t *testing.T) {
 	const processes, each, queue = 4, 50, 8
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	require.NoError(t, err)
 	raw, err := l.SyscallConn()
@@ -300,7 +301,7 @@ func TestClientDialConcurrently(t *testing.T) {
 		c := start(t)
 		go func() { answers <- c.ask(command{Do: "dial many", Socket: socket, Tensors: each}) }()
 	}
-	eventually(t, waitLimit, "the queue is full", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the queue is full", func() bool {
 		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 		require.NoError(t, err)
 		defer syscall.Close(fd)
@@ -328,7 +329,7 @@ func (d otherDevice) Info() driver.Info {
 func TestDeviceByUUID(t *testing.T) {
 	drivertest.Leaks(t)
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m"})
+	o.publish(model{Name: "m"})
 	ctx := context.Background()
 	dev := testDevice(t)
 	other := otherDevice{dev}
@@ -366,7 +367,7 @@ func TestDeviceOfHandles(t *testing.T) {
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 	var unsupported *driver.UnsupportedError
 	require.ErrorAs(t, err, &unsupported)
-	eventually(t, waitLimit, "the reference to what could not be mapped went back", func() bool {
+	endpointtest.Eventually(t, waitLimit, "the reference to what could not be mapped went back", func() bool {
 		server, err := c.ServerInfo(ctx)
 		return err == nil && server.Stats.Objects == 0
 	})
@@ -425,7 +426,7 @@ func TestLimitsBeforeAllocation(t *testing.T) {
 	ctx := context.Background()
 	type in struct{ Data []byte }
 	require.NoError(t, c.Call(ctx, "bytes", in{make([]byte, limit/2)}, nil))
-	before := peakMemory(t, o.pid())
+	before := peakMemory(t, o.PID())
 	for range 3 {
 		err := c.Call(ctx, "bytes", in{make([]byte, large)}, nil)
 		require.ErrorIs(t, err, endpoint.ErrProtocol, "the owner takes no frame of that size")
@@ -441,7 +442,7 @@ func TestLimitsBeforeAllocation(t *testing.T) {
 		_, err = io.Copy(io.Discard, raw)
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the owner hangs up")
 	}
-	require.Less(t, peakMemory(t, o.pid())-before, int64(large/2), "of what is refused nothing is kept, not even for a moment")
+	require.Less(t, peakMemory(t, o.PID())-before, int64(large/2), "of what is refused nothing is kept, not even for a moment")
 
 	small, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: c.Socket(), Limits: wire.Limits{Frame: 1 << 16}})
 	require.NoError(t, err)

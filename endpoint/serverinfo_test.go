@@ -15,6 +15,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -37,7 +38,7 @@ func TestServerInfoCounters(t *testing.T) {
 	ctx := context.Background()
 	before := time.Now()
 	c, o := callingWith(t, command{Name: "an owner"})
-	id := o.must(command{Do: "publish", Name: "m"}).Version
+	id := o.publish(model{Name: "m"})
 	require.EqualValues(t, 1, id)
 
 	held, err := c.Acquire(ctx, "m") // 1
@@ -95,7 +96,7 @@ func TestServerInfoCounters(t *testing.T) {
 	stopped, err = c.Wait(ctx, stopped.ID) // 22
 	require.NoError(t, err)
 	require.ErrorIs(t, stopped.Err(), task.ErrCancelled)
-	eventually(t, waitLimit, "the other task runs", func() bool { return ran(o, "gated run") >= 1 })
+	endpointtest.Eventually(t, waitLimit, "the other task runs", func() bool { return ran(o, "gated run") >= 1 })
 
 	info, err := c.ServerInfo(ctx)
 	require.NoError(t, err)
@@ -107,7 +108,7 @@ func TestServerInfoCounters(t *testing.T) {
 	require.Equal(t, "an owner", info.Label)
 	require.Equal(t, c.Socket(), info.Socket)
 	require.Equal(t, -1, info.DeviceIndex, "the name of the socket has none")
-	require.Equal(t, o.pid(), info.PID)
+	require.Equal(t, o.PID(), info.PID)
 	require.EqualValues(t, os.Getpid(), info.ParentPID)
 	require.WithinRange(t, info.StartedAt, before, time.Now())
 	require.Positive(t, info.Uptime)
@@ -161,7 +162,7 @@ func TestServerInfoCounters(t *testing.T) {
 		got.P50, got.P90, got.P99, got.Total = 0, 0, 0, 0
 		require.Equal(t, row, got)
 	}
-	eventually(t, waitLimit, "failed and cancelled tasks are failures", func() bool {
+	endpointtest.Eventually(t, waitLimit, "failed and cancelled tasks are failures", func() bool {
 		info, err := c.ServerInfo(ctx)
 		require.NoError(t, err)
 		return countsOf(t, info, "exit").Failures == 1 && countsOf(t, info, "gated run").Failures == 1
@@ -170,7 +171,7 @@ func TestServerInfoCounters(t *testing.T) {
 	require.Len(t, info.Sessions, 2)
 	own, client := info.Sessions[0], info.Sessions[1]
 	require.Equal(t, endpoint.SessionInfo{
-		Process: endpoint.Process{PID: o.pid(), UID: uint32(os.Getuid()), Label: "an owner"}, Session: own.Session, Self: true, Since: own.Since,
+		Process: endpoint.Process{PID: o.PID(), UID: uint32(os.Getuid()), Label: "an owner"}, Session: own.Session, Self: true, Since: own.Since,
 		References: []endpoint.Reference{},
 	}, own)
 	require.WithinDuration(t, info.StartedAt, own.Since, promptly)
@@ -204,7 +205,7 @@ func TestServerInfoGauges(t *testing.T) {
 	for range 3 { // one runs, two wait for it
 		go func() { results <- c.Call(ctx, "gated", gateIn{Gate: "calls"}, nil) }()
 	}
-	eventually(t, waitLimit, "all have come", func() bool {
+	endpointtest.Eventually(t, waitLimit, "all have come", func() bool {
 		s := info().Stats
 		return s.CacheMisses+s.CacheJoins == 3 && ran(o, "gated") == 1
 	})
@@ -213,7 +214,7 @@ func TestServerInfoGauges(t *testing.T) {
 		_, err := c.Submit(ctx, "gated task", gateIn{Gate: "tasks"})
 		require.NoError(t, err)
 	}
-	eventually(t, waitLimit, "all but the calls are answered", func() bool { return info().Sessions[1].Requests == 3 })
+	endpointtest.Eventually(t, waitLimit, "all but the calls are answered", func() bool { return info().Sessions[1].Requests == 3 })
 	now := info()
 	require.EqualValues(t, 1, now.Stats.Inflight)
 	require.EqualValues(t, 2, now.Stats.CacheJoins)
@@ -225,13 +226,13 @@ func TestServerInfoGauges(t *testing.T) {
 	for range 3 {
 		require.NoError(t, <-results)
 	}
-	eventually(t, waitLimit, "no request is in flight", func() bool { return info().Sessions[1].Requests == 0 })
+	endpointtest.Eventually(t, waitLimit, "no request is in flight", func() bool { return info().Sessions[1].Requests == 0 })
 	now = info()
 	require.Zero(t, now.Stats.Inflight)
 	got := countsOf(t, now, "gated")
 	require.EqualValues(t, []uint64{3, 2, 1}, []uint64{got.Calls, got.CacheHits, got.Runs})
 	open(t, c, "tasks")
-	eventually(t, waitLimit, "the tasks end", func() bool { return info().Stats.TasksCompleted == workers+2 })
+	endpointtest.Eventually(t, waitLimit, "the tasks end", func() bool { return info().Stats.TasksCompleted == workers+2 })
 
 	x, err := filled(dev, 4, 1)
 	require.NoError(t, err)
@@ -248,7 +249,7 @@ func TestServerInfoMemory(t *testing.T) {
 	r := endpoint.NewRegistry(endpoint.Cached())
 	require.NoError(t, endpoint.Register(r, "same", func(_ context.Context, in scaleIn) (*tensor.Tensor, error) { return in.X.Clone(), nil },
 		endpoint.CacheKey("same:{by}"), endpoint.Managed()))
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	node, err := endpoint.Open(ctx, endpoint.Options{Mode: endpoint.ModeServer, ServerOptions: endpoint.ServerOptions{Socket: socket, Devices: driversOf(dev), Registry: r}})
 	require.NoError(t, err)
 	defer node.Close()
@@ -275,7 +276,7 @@ func TestServerInfoMemory(t *testing.T) {
 	require.Len(t, got.Sessions, 1)
 	require.True(t, got.Sessions[0].Self)
 	require.EqualValues(t, 3, got.Sessions[0].Objects)
-	eventually(t, waitLimit, "no request of its own is in flight but the one that asks", func() bool { return info().Sessions[0].Requests == 0 })
+	endpointtest.Eventually(t, waitLimit, "no request of its own is in flight but the one that asks", func() bool { return info().Sessions[0].Requests == 0 })
 	require.EqualValues(t, 4096, got.Sessions[0].Bytes)
 
 	hostOnly(t, "only host memory has a name by which it is known when it comes again")
@@ -360,7 +361,7 @@ func TestServerInfoExpirations(t *testing.T) {
 }
 
 func TestServerInfoDeviceIndex(t *testing.T) {
-	dir := filepath.Dir(socketPath(t))
+	dir := filepath.Dir(endpointtest.SocketPath(t))
 	for name, want := range map[string]int{"a-0.sock": 0, "a-12.sock": 12, "a.sock": -1, "a-1": -1, "-.sock": -1, "a--1.sock": 1, "a-x.sock": -1, "a-99999999999.sock": -1} {
 		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: filepath.Join(dir, name)})
 		require.NoError(t, err)
@@ -388,7 +389,7 @@ func (d *trier) Probe() []driver.Support {
 func TestServerInfoProbesDevicesOnce(t *testing.T) {
 	ctx := context.Background()
 	dev := &trier{Device: testDevice(t), err: fmt.Errorf("alloc: %w", driver.ErrOutOfMemory)}
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Devices: []driver.Device{dev}})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Devices: []driver.Device{dev}})
 	require.NoError(t, err)
 	defer s.Close()
 	ask := func() endpoint.HandleSupport {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
@@ -101,7 +102,7 @@ func TestTaskSharedProgress(t *testing.T) {
 	}
 	shows := func(id string, done int64) {
 		t.Helper()
-		eventually(t, waitLimit, "it shows the progress of the run", func() bool {
+		endpointtest.Eventually(t, waitLimit, "it shows the progress of the run", func() bool {
 			info, err := c.Task(ctx, id)
 			require.NoError(t, err)
 			require.Equal(t, endpoint.TaskRunning, info.State)
@@ -109,7 +110,7 @@ func TestTaskSharedProgress(t *testing.T) {
 		})
 	}
 	joined := func(n uint64) {
-		eventually(t, waitLimit, "it has joined", func() bool {
+		endpointtest.Eventually(t, waitLimit, "it has joined", func() bool {
 			info, err := s.ServerInfo(ctx)
 			return err == nil && info.Stats.CacheJoins == n
 		})
@@ -164,7 +165,7 @@ func TestSerializedFindsCachedResult(t *testing.T) {
 			results <- n
 		}()
 	}
-	eventually(t, waitLimit, "all have come", func() bool {
+	endpointtest.Eventually(t, waitLimit, "all have come", func() bool {
 		info, err := s.ServerInfo(ctx)
 		return err == nil && slices.ContainsFunc(info.Sessions, func(s endpoint.SessionInfo) bool { return s.Requests == callers })
 	})
@@ -244,7 +245,7 @@ func TestCacheDeadlineOfWaiters(t *testing.T) {
 		require.Equal(t, -1, <-call(through, 0, modelIn{Size: i + 10}))
 	}
 	waiting := []chan int{call(c, 30, modelIn{Label: "gated"}), call(s, 70, modelIn{Label: "gated"}), call(c, 40, modelIn{Label: "gated"})}
-	eventually(t, waitLimit, "all wait for one run", func() bool {
+	endpointtest.Eventually(t, waitLimit, "all wait for one run", func() bool {
 		info, err := s.ServerInfo(ctx)
 		return err == nil && info.Stats.CacheJoins == 2
 	})
@@ -319,7 +320,7 @@ func TestTaskKindsConcurrently(t *testing.T) {
 		})
 	}
 	all.Wait()
-	eventually(t, waitLimit, "nothing runs any more", func() bool {
+	endpointtest.Eventually(t, waitLimit, "nothing runs any more", func() bool {
 		info, err := s.ServerInfo(ctx)
 		return err == nil && info.Stats.TasksRunning == 0 && info.Stats.Inflight == 0 && info.Stats.Objects == 0
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -173,7 +174,7 @@ func TestTaskResultFetchedTwice(t *testing.T) {
 func TestRefReleaseFreesMemory(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
-	before := o.must(command{Do: "count"})
+	before := o.count()
 	info, err := c.Submit(ctx, "model task", modelIn{Size: 1 << 20})
 	require.NoError(t, err)
 	_, err = c.Wait(ctx, info.ID)
@@ -184,8 +185,8 @@ func TestRefReleaseFreesMemory(t *testing.T) {
 	require.NoError(t, err)
 	defer ref.Close()
 
-	after := o.must(command{Do: "count"})
-	require.LessOrEqual(t, after.Maps, before.Maps, "the memory went with the last reference, though the task is still known")
+	after := o.count()
+	require.LessOrEqual(t, after.Mappings, before.Mappings, "the memory went with the last reference, though the task is still known")
 	require.LessOrEqual(t, after.Files, before.Files)
 	known, err := c.Task(ctx, info.ID)
 	require.NoError(t, err)
@@ -196,16 +197,16 @@ func TestRefReleaseFreesMemory(t *testing.T) {
 // TestTaskResultOfKilledClient is about B7 in BUGS.md.
 func TestTaskResultOfKilledClient(t *testing.T) {
 	o, socket := owner(t)
-	before := o.must(command{Do: "count"})
+	before := o.count()
 	for range 3 {
 		c := client(t, socket)
 		c.must(command{Do: "hold", Name: "fresh model", Key: "a", Bytes: 1 << 20})
 		c.must(command{Do: "hold", Name: "model task", Key: "b", Bytes: 1 << 20})
-		c.kill()
+		c.Kill()
 	}
-	eventually(t, waitLimit, "descriptors and mappings are back", func() bool {
-		now := o.must(command{Do: "count"})
-		return now.Files <= before.Files && now.Maps <= before.Maps
+	endpointtest.Eventually(t, waitLimit, "descriptors and mappings are back", func() bool {
+		now := o.count()
+		return now.Files <= before.Files && now.Mappings <= before.Mappings
 	})
 }
 
@@ -235,8 +236,8 @@ func TestRefBelongsToSession(t *testing.T) {
 	require.Equal(t, "model", info.Endpoint)
 	require.False(t, info.LastAccessedAt.Before(info.CreatedAt))
 
-	other.kill()
-	eventually(t, waitLimit, "the dead client's reference is back, and the object with it", func() bool {
+	other.Kill()
+	endpointtest.Eventually(t, waitLimit, "the dead client's reference is back, and the object with it", func() bool {
 		_, err := c.EnsureLive(ctx, id, "")
 		return err != nil
 	})
@@ -276,7 +277,7 @@ func TestRefOfNil(t *testing.T) {
 func TestRefOfUnencodable(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
-	before := o.must(command{Do: "count"})
+	before := o.count()
 	for n := range uint64(3) {
 		_, err := endpoint.CallManaged[any](ctx, c, "managed channel", nil)
 		require.ErrorContains(t, err, `endpoint "managed channel": result`)
@@ -286,8 +287,8 @@ func TestRefOfUnencodable(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, server.Stats.Objects)
 	require.Zero(t, server.Stats.CacheEntries)
-	after := o.must(command{Do: "count"})
-	require.LessOrEqual(t, after.Maps, before.Maps, "the tensor beside it was closed")
+	after := o.count()
+	require.LessOrEqual(t, after.Mappings, before.Mappings, "the tensor beside it was closed")
 }
 
 // TestTaskWaitCancelled is about B16 in BUGS.md.

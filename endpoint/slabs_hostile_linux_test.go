@@ -14,6 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -193,15 +194,15 @@ func TestSlabOfKilledClients(t *testing.T) {
 		child := client(t, s.Socket())
 		require.Equal(t, 7.0, child.must(command{Do: "pages", Tensors: 7, Bytes: 1 << 16, Seed: 3}).Value)
 		require.EqualValues(t, 1+4, slabsOf(t, s))
-		child.kill()
-		eventually(t, waitLimit, "its slabs are back", func() bool { return slabsOf(t, s) == 1 })
+		child.Kill()
+		endpointtest.Eventually(t, waitLimit, "its slabs are back", func() bool { return slabsOf(t, s) == 1 })
 		other := slabClient(t, s)
 		got := page(t, other, "dirty", 1<<16, 0)
 		require.NoError(t, isAll(got, 0), "nobody else gets them")
 		require.NoError(t, errors.Join(got.Close(), other.Close()))
-		eventually(t, waitLimit, "the client has gone", func() bool { return slabsOf(t, s) == 1 })
+		endpointtest.Eventually(t, waitLimit, "the client has gone", func() bool { return slabsOf(t, s) == 1 })
 	}
-	eventually(t, waitLimit, "descriptors are back", func() bool { return drivertest.OpenFiles() <= before })
+	endpointtest.Eventually(t, waitLimit, "descriptors are back", func() bool { return drivertest.OpenFiles() <= before })
 	require.NoError(t, isAll(held, 99))
 	require.NoError(t, held.Close())
 }
@@ -210,7 +211,7 @@ func TestSlabOfKilledClients(t *testing.T) {
 func TestSlabOfKilledOwner(t *testing.T) {
 	hostOnly(t, "memory of other devices is not used again")
 	drivertest.Leaks(t)
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	o := start(t)
 	o.must(command{Do: "serve pages", Socket: socket})
 	dev, err := host.Open()
@@ -220,7 +221,7 @@ func TestSlabOfKilledOwner(t *testing.T) {
 	defer c.Close()
 	require.NoError(t, page(t, c, "fill", 1<<16, 1).Close())
 	held := page(t, c, "fill", 1<<16, 2)
-	o.kill()
+	o.Kill()
 	require.NoError(t, isAll(held, 2))
 	view, err := held.Narrow(0, 10, 10)
 	require.NoError(t, err)

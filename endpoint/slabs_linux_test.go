@@ -14,6 +14,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -139,8 +140,8 @@ func TestSlabReuse(t *testing.T) {
 	require.Greater(t, same, 30, "the mapping stays")
 	require.LessOrEqual(t, limitUse(t, s, "slab_bytes").Used, int64(2<<20))
 	mapped := drivertest.SharedMappings()
-	eventually(t, 4*waitLimit, "what is not used is given back", func() bool { return slabsOf(t, s) == 0 })
-	eventually(t, waitLimit, "on both sides", func() bool { return drivertest.SharedMappings() <= mapped-2 })
+	endpointtest.Eventually(t, 4*waitLimit, "what is not used is given back", func() bool { return slabsOf(t, s) == 0 })
+	endpointtest.Eventually(t, waitLimit, "on both sides", func() bool { return drivertest.SharedMappings() <= mapped-2 })
 	got := page(t, c, "fill", 1<<20, 7)
 	require.NoError(t, isAll(got, 7))
 	require.NoError(t, got.Close())
@@ -208,7 +209,7 @@ func TestSlabHeldByServer(t *testing.T) {
 	for i, kept := range o.kept {
 		require.NoError(t, isAll(kept, uint8(i)))
 	}
-	eventually(t, waitLimit, "those that the owner keeps, and one that comes back", func() bool { return slabsOf(t, s) == 6 })
+	endpointtest.Eventually(t, waitLimit, "those that the owner keeps, and one that comes back", func() bool { return slabsOf(t, s) == 6 })
 }
 
 // TestSlabSharedFurther has a client publish a result, pass it on and hand its descriptor out.
@@ -316,7 +317,7 @@ func TestSlabOfAbandonedCalls(t *testing.T) {
 				got.Close()
 			}
 		})
-		eventually(t, waitLimit, "it runs", func() bool { return o.runs.Load() > began })
+		endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return o.runs.Load() > began })
 		cancel()
 		call.Wait()
 		o.stop <- struct{}{}
@@ -325,7 +326,7 @@ func TestSlabOfAbandonedCalls(t *testing.T) {
 		require.Error(t, c.Call(context.Background(), "fill", pageIn{1 << 16, 3}, &wrong), "one that does not fit")
 	}
 	require.LessOrEqual(t, slabsOf(t, s), int64(3))
-	eventually(t, 4*waitLimit, "all of it comes back", func() bool { return slabsOf(t, s) == 0 })
+	endpointtest.Eventually(t, 4*waitLimit, "all of it comes back", func() bool { return slabsOf(t, s) == 0 })
 }
 
 // TestSlabUnsendable has results that no frame can carry: their memory is used again.
@@ -388,7 +389,7 @@ func TestSlabEviction(t *testing.T) {
 	dev, err := host.Open()
 	require.NoError(t, err)
 	o := &slabOwner{dev: dev}
-	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Devices: []driver.Device{dev}, Registry: o.registry(t), Logger: discard()})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Devices: []driver.Device{dev}, Registry: o.registry(t), Logger: discard()})
 	require.NoError(t, err)
 	go s.Serve(context.Background())
 	t.Cleanup(func() { s.Close() })
@@ -396,7 +397,7 @@ func TestSlabEviction(t *testing.T) {
 	held := page(t, c, "fill", 1<<20, 9)
 	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
 	require.NoError(t, page(t, c, "fill", 1<<20, 1).Close())
-	eventually(t, waitLimit, "what nobody uses goes", func() bool {
+	endpointtest.Eventually(t, waitLimit, "what nobody uses goes", func() bool {
 		dev.Again(1<<20, driver.ErrOutOfMemory)
 		return slabsOf(t, s) == 1
 	})
@@ -416,7 +417,7 @@ func TestSlabOutlivesConnection(t *testing.T) {
 	other := slabClient(t, s)
 	kept := page(t, other, "fill", 1<<16, 3)
 	require.NoError(t, other.Close())
-	eventually(t, waitLimit, "the slabs of a client go with it", func() bool { return slabsOf(t, s) <= 2 })
+	endpointtest.Eventually(t, waitLimit, "the slabs of a client go with it", func() bool { return slabsOf(t, s) <= 2 })
 	require.NoError(t, s.Close())
 	require.NoError(t, isAll(held, 2))
 	require.NoError(t, isAll(kept, 3))

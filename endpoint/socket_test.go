@@ -17,6 +17,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
 func TestSocketPath(t *testing.T) {
@@ -56,14 +57,14 @@ func TestSocketPermissions(t *testing.T) {
 
 func TestSocketSecondOwner(t *testing.T) {
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	c := client(t, socket)
 	second := start(t)
 	a := second.ask(command{Do: "serve", Socket: socket})
 	require.Contains(t, a.Is, "in use")
 	require.Contains(t, a.Error, "process ", "the error says who serves")
 	c.must(command{Do: "ping"})
-	client(t, socket).must(command{Do: "acquire", Name: "m", Key: "h"})
+	client(t, socket).acquire(acquisition{Name: "m", Key: "h"})
 
 	// Of many that start at once, one serves.
 	o.must(command{Do: "shutdown"})
@@ -84,7 +85,7 @@ func TestSocketSecondOwner(t *testing.T) {
 }
 
 func TestSocketListenerWithoutLock(t *testing.T) {
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	l, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	defer l.Close()
@@ -95,7 +96,7 @@ func TestSocketListenerWithoutLock(t *testing.T) {
 
 func TestSocketStale(t *testing.T) {
 	o, socket := owner(t)
-	o.kill()
+	o.Kill()
 	require.FileExists(t, socket)
 	o2 := start(t)
 	o2.must(command{Do: "serve", Socket: socket})
@@ -204,7 +205,7 @@ func TestSocketOtherUser(t *testing.T) {
 	a := start(t).ask(command{Do: "dial", Socket: squat})
 	require.Contains(t, a.Is, "permission")
 	require.Contains(t, a.Error, "uid 65534")
-	o.must(command{Do: "books"})
+	o.models()
 }
 
 // TestSocketAllowUIDs has processes of two users, of which the owner and the client of one allow each
@@ -213,19 +214,19 @@ func TestSocketAllowUIDs(t *testing.T) {
 	needsRoot(t)
 	hostOnly(t, "the other user cannot read the stand-in for the driver")
 	const guest, stranger = 65534, 65533
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	o := start(t)
 	o.must(command{Do: "serve", Socket: socket, UIDs: []uint32{guest}})
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o711)) // the directory is the user's, who says so; the socket is the server's (D15)
 	as := func(uid uint32) *child { return start(t, asUser(t, uid)) }
 	g := as(guest)
 	require.Contains(t, g.ask(command{Do: "dial", Socket: socket}).Is, "permission", "it has to allow the owner too")
 	g.must(command{Do: "dial", Socket: socket, UIDs: []uint32{0}})
-	g.must(command{Do: "acquire", Name: "m", Key: "h"})
-	g.must(command{Do: "check", Key: "h", Seed: 1})
+	g.acquire(acquisition{Name: "m", Key: "h"})
+	g.check("h", model{Seed: 1})
 	g.must(command{Do: "offer", Name: "n", Seed: 2})
-	holders := o.must(command{Do: "books"}).Models[0].Versions[0].Holders
+	holders := o.models()[0].Versions[0].Holders
 	require.Len(t, holders, 1)
 	require.EqualValues(t, guest, holders[0].UID)
 	a := as(stranger).ask(command{Do: "dial", Socket: socket, UIDs: []uint32{0}})
@@ -271,7 +272,7 @@ func copyDir(t *testing.T) string {
 // D30: an owner that ends in order leaves no lock file, and two owners never have the lock at once.
 func TestSocketLockFile(t *testing.T) {
 	dev := testDevice(t)
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	var serving, most atomic.Int32
 	var owners sync.WaitGroup
 	for range 8 {

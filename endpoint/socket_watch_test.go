@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
 
 // TestSocketRebind removes the socket file of a server, and puts another file in its place: the server
@@ -35,7 +36,7 @@ func TestSocketRebind(t *testing.T) {
 	_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: s.Socket()})
 	require.ErrorIs(t, err, endpoint.ErrInUse)
 	require.ErrorContains(t, err, "process "+strconv.Itoa(os.Getpid()))
-	eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
+	endpointtest.Eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
 
 	require.NoError(t, os.Remove(s.Socket()))
 	require.NoError(t, os.WriteFile(s.Socket(), nil, 0o600))
@@ -45,7 +46,7 @@ func TestSocketRebind(t *testing.T) {
 	require.Empty(t, text)
 	require.NoError(t, os.Remove(s.Socket()))
 	require.NoError(t, os.Remove(s.Socket()+".lock"))
-	eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
+	endpointtest.Eventually(t, waitLimit, "it is bound again", func() bool { return reachable(true) && reachable(false) })
 	_, err = endpoint.NewServer(endpoint.ServerOptions{Socket: s.Socket()})
 	require.ErrorIs(t, err, endpoint.ErrInUse, "the lock was taken again")
 	_, err = before.Ping(ctx)
@@ -71,7 +72,7 @@ func TestSocketModeOfAllowedUsers(t *testing.T) {
 // lost. (D19)
 func TestHandleChangedWhenLeaseLost(t *testing.T) {
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	dev := testDevice(t)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})
 	require.NoError(t, err)
@@ -81,7 +82,7 @@ func TestHandleChangedWhenLeaseLost(t *testing.T) {
 	defer h.Close()
 	changed := h.Changed()
 	require.True(t, h.Leased())
-	o.kill()
+	o.Kill()
 	select {
 	case <-changed:
 	case <-time.After(waitLimit):
@@ -95,8 +96,8 @@ func TestHandleChangedWhenLeaseLost(t *testing.T) {
 // and that it is back when the client has found the owner again. (D19)
 func TestHandleChangedWhenLeaseReturns(t *testing.T) {
 	o, upstream := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
-	socket := socketPath(t)
+	o.publish(model{Name: "m", Seed: 1})
+	socket := endpointtest.SocketPath(t)
 	first := startCutter(t, socket, upstream, true, -1)
 	defer first.close()
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{testDevice(t)}, OverSocket: true})

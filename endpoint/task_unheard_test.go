@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -52,7 +53,7 @@ func TestTaskUnheardConcurrently(t *testing.T) {
 			}
 			cancel()
 		}
-		eventually(t, waitLimit, "the others are cancelled too: "+name, func() bool {
+		endpointtest.Eventually(t, waitLimit, "the others are cancelled too: "+name, func() bool {
 			left, err := s.Tasks(ctx, endpoint.TaskFilter{States: []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning}})
 			return err == nil && len(left) == 0
 		})
@@ -99,7 +100,7 @@ func TestTaskWaitsForItsWaiter(t *testing.T) {
 		require.NoError(t, err)
 		known = append(known, info.ID)
 	}
-	eventually(t, waitLimit, "both wait for one run", func() bool {
+	endpointtest.Eventually(t, waitLimit, "both wait for one run", func() bool {
 		info, err := s.ServerInfo(ctx)
 		return err == nil && info.Stats.CacheJoins == 1
 	})
@@ -148,7 +149,7 @@ func TestLimitsTasks(t *testing.T) {
 	_, err = s.Wait(ctx, own.ID)
 	require.NoError(t, err)
 
-	limited, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socketPath(t), Registry: r, Limits: endpoint.Limits{Tasks: 1}})
+	limited, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Registry: r, Limits: endpoint.Limits{Tasks: 1}})
 	require.NoError(t, err)
 	defer limited.Close()
 	for n := range 3 {

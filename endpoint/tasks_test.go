@@ -12,6 +12,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
@@ -55,7 +56,7 @@ func TestTaskOutlivesClient(t *testing.T) {
 	ctx := context.Background()
 	other := client(t, c.Socket())
 	id := other.must(command{Do: "submit", Name: "model task", Bytes: 3}).ID
-	other.kill()
+	other.Kill()
 	info, err := c.Wait(ctx, id)
 	require.NoError(t, err)
 	require.Equal(t, endpoint.TaskCompleted, info.State)
@@ -94,18 +95,18 @@ func TestTaskPendingArgumentsFreed(t *testing.T) {
 		_, err := c.Submit(ctx, "gated task", gateIn{Gate: "busy", N: i})
 		require.NoError(t, err)
 	}
-	eventually(t, waitLimit, "they run", func() bool { return ran(o, "gated task") == task.DefaultWorkers })
+	endpointtest.Eventually(t, waitLimit, "they run", func() bool { return ran(o, "gated task") == task.DefaultWorkers })
 	x, err := filled(dev, 1<<16, 1)
 	require.NoError(t, err)
 	defer x.Close()
-	before := o.must(command{Do: "count"})
+	before := o.count()
 	pending, err := c.Submit(ctx, "sum", scaleIn{X: x})
 	require.NoError(t, err)
-	require.Greater(t, o.must(command{Do: "count"}).Maps, before.Maps)
+	require.Greater(t, o.count().Mappings, before.Mappings)
 	cancelled, err := c.Cancel(ctx, pending.ID)
 	require.NoError(t, err)
 	require.True(t, cancelled)
-	eventually(t, waitLimit, "what it would have got is unmapped", func() bool { return o.must(command{Do: "count"}).Maps <= before.Maps })
+	endpointtest.Eventually(t, waitLimit, "what it would have got is unmapped", func() bool { return o.count().Mappings <= before.Mappings })
 	require.Zero(t, ran(o, "sum"))
 	open(t, c, "busy")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -38,7 +39,7 @@ func TestNodeShareStream(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	socket := socketPath(t)
+	socket := endpointtest.SocketPath(t)
 	open := func(mode endpoint.Mode) (*endpoint.Node, func(context.Context, int) iter.Seq2[int, error]) {
 		n, err := endpoint.Open(ctx, endpoint.Options{Mode: mode, OverSocket: true, ServerOptions: endpoint.ServerOptions{Socket: socket, Devices: driversOf(testDevice(t)), Logger: discard()}})
 		require.NoError(t, err)

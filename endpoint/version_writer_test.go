@@ -12,13 +12,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
 // draft writes the synthetic model of the command into a new version, and leaves it uncommitted.
 func (w *worker) draft(ctx context.Context, do command) error {
-	from, err := synthetic(w.dev, do)
+	from, err := synthetic(w.dev, do.model())
 	if err != nil {
 		return err
 	}
@@ -54,53 +55,53 @@ func copyAll(to, from *module.StateDict) error {
 
 func TestVersionWriter(t *testing.T) {
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	reader, writer := client(t, socket), client(t, socket)
-	reader.must(command{Do: "acquire", Name: "m", Key: "first"})
+	reader.acquire(acquisition{Name: "m", Key: "first"})
 
 	writer.must(command{Do: "draft", Name: "m", Key: "d", Seed: 2})
-	reader.must(command{Do: "acquire", Name: "m", Key: "still"})
-	reader.must(command{Do: "check", Key: "still", Seed: 1})
+	reader.acquire(acquisition{Name: "m", Key: "still"})
+	reader.check("still", model{Seed: 1})
 	require.EqualValues(t, 2, writer.must(command{Do: "commit", Key: "d"}).Version)
 	require.EqualValues(t, 2, writer.must(command{Do: "commit", Key: "d"}).Version, "once")
-	reader.must(command{Do: "check", Key: "first", Seed: 1})
-	require.EqualValues(t, 2, reader.must(command{Do: "acquire", Name: "m", Key: "second"}).Version)
+	reader.check("first", model{Seed: 1})
+	require.EqualValues(t, 2, reader.acquire(acquisition{Name: "m", Key: "second"}).Version)
 
-	writer.kill()
-	reader.must(command{Do: "check", Key: "second", Seed: 2})
-	reader.must(command{Do: "acquire", Name: "m", Key: "late"})
-	reader.must(command{Do: "check", Key: "late", Seed: 2})
+	writer.Kill()
+	reader.check("second", model{Seed: 2})
+	reader.acquire(acquisition{Name: "m", Key: "late"})
+	reader.check("late", model{Seed: 2})
 }
 
 func TestVersionWriterEnds(t *testing.T) {
 	o, socket := owner(t)
-	o.must(command{Do: "publish", Name: "m", Seed: 1})
+	o.publish(model{Name: "m", Seed: 1})
 	watcher := client(t, socket)
 	watcher.must(command{Do: "ping"})
-	before := o.must(command{Do: "count"})
+	before := o.count()
 	for range 5 {
 		killed := client(t, socket)
 		killed.must(command{Do: "draft", Name: "m", Key: "d", Seed: 2, Bytes: 1 << 22})
-		killed.kill()
+		killed.Kill()
 	}
 	writer := client(t, socket)
-	own := writer.must(command{Do: "count"})
+	own := writer.count()
 	writer.must(command{Do: "draft", Name: "m", Key: "d", Seed: 2, Bytes: 1 << 22})
-	require.Greater(t, writer.must(command{Do: "count"}).Maps, own.Maps)
+	require.Greater(t, writer.count().Mappings, own.Mappings)
 	writer.must(command{Do: "abort", Key: "d"})
 	writer.must(command{Do: "abort", Key: "d"})
 	require.Contains(t, writer.ask(command{Do: "commit", Key: "d"}).Is, "closed")
-	after := writer.must(command{Do: "count"})
-	require.Equal(t, own.Maps, after.Maps)
+	after := writer.count()
+	require.Equal(t, own.Mappings, after.Mappings)
 	require.LessOrEqual(t, after.Files, own.Files)
-	writer.kill()
+	writer.Kill()
 
 	list := watcher.must(command{Do: "list"}).Models
 	require.Len(t, list, 1)
 	require.EqualValues(t, 1, list[0].Current, "nothing was published")
-	eventually(t, waitLimit, "the owner has what it had", func() bool {
-		now := o.must(command{Do: "count"})
-		return now.Files <= before.Files && now.Maps <= before.Maps
+	endpointtest.Eventually(t, waitLimit, "the owner has what it had", func() bool {
+		now := o.count()
+		return now.Files <= before.Files && now.Mappings <= before.Mappings
 	})
 }
 
@@ -158,7 +159,7 @@ func TestVersionWriterCommit(t *testing.T) {
 		w, err := c.NewVersion(ctx, "m", specs)
 		require.NoError(t, err)
 		defer w.Abort()
-		o.kill()
+		o.Kill()
 		_, err = w.Commit(soon(t), endpoint.PublishOptions{})
 		require.Error(t, err)
 		x, _ := w.StateDict().Get("w")

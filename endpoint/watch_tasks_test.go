@@ -14,6 +14,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -85,7 +86,7 @@ func TestTaskWatchStates(t *testing.T) {
 	mine := watchTasks(ctx, c, endpoint.TaskFilter{Mine: true})
 	steps := watchTasks(ctx, c, endpoint.TaskFilter{Endpoint: "steps"})
 	ended := watchTasks(ctx, c, endpoint.TaskFilter{Endpoint: "gated task", States: []endpoint.TaskState{endpoint.TaskCancelled}})
-	eventually(t, waitLimit, "the watches have begun", func() bool { return all.count(endpoint.TaskListed)+mine.count(endpoint.TaskListed) == 2 })
+	endpointtest.Eventually(t, waitLimit, "the watches have begun", func() bool { return all.count(endpoint.TaskListed)+mine.count(endpoint.TaskListed) == 2 })
 
 	other := client(t, c.Socket())
 	want := map[string][]endpoint.TaskState{}
@@ -96,17 +97,17 @@ func TestTaskWatchStates(t *testing.T) {
 	require.NoError(t, err)
 	stopped, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
 	require.NoError(t, err)
-	eventually(t, waitLimit, "it runs", func() bool { return slices.Contains(all.states()[stopped.ID], endpoint.TaskRunning) })
+	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return slices.Contains(all.states()[stopped.ID], endpoint.TaskRunning) })
 	_, err = c.Cancel(ctx, stopped.ID)
 	require.NoError(t, err)
 	open(t, c, "steps")
 	want[progress.ID] = wholeLife
 	want[stopped.ID] = []endpoint.TaskState{endpoint.TaskPending, endpoint.TaskRunning, endpoint.TaskCancelled}
 	want[early.ID] = []endpoint.TaskState{endpoint.TaskCompleted}
-	eventually(t, waitLimit, "all was told", func() bool { return maps.EqualFunc(want, all.states(), slices.Equal) })
+	endpointtest.Eventually(t, waitLimit, "all was told", func() bool { return maps.EqualFunc(want, all.states(), slices.Equal) })
 	require.Equal(t, 1, all.count(endpoint.TaskListed))
 	require.Zero(t, all.count(endpoint.TasksMissed))
-	eventually(t, waitLimit, "each watch heard what it asked for", func() bool {
+	endpointtest.Eventually(t, waitLimit, "each watch heard what it asked for", func() bool {
 		return len(mine.states()) == 3 && len(steps.states()[progress.ID]) == 3 && len(ended.states()[stopped.ID]) == 1
 	})
 	require.Len(t, steps.states(), 1)
@@ -176,8 +177,8 @@ func TestTaskWatchEnds(t *testing.T) {
 	log := watchTasks(ctx, c, endpoint.TaskFilter{})
 	info, err := c.Submit(ctx, "gated task", gateIn{Gate: "never"})
 	require.NoError(t, err)
-	eventually(t, waitLimit, "the watch goes on", func() bool { return len(log.states()[info.ID]) > 0 })
-	o.kill()
+	endpointtest.Eventually(t, waitLimit, "the watch goes on", func() bool { return len(log.states()[info.ID]) > 0 })
+	o.Kill()
 	<-log.ended
 	require.ErrorIs(t, log.err, endpoint.ErrUnavailable)
 }

@@ -3,15 +3,12 @@ package endpoint_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"sync"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
@@ -32,6 +29,15 @@ type worker struct {
 	work     *endpoint.Offer
 	open     []*tensor.Tensor // results that nobody closes
 	drafts   map[string]*endpoint.VersionWriter
+}
+
+// newWorker makes the state of a child.
+func newWorker() (*worker, error) {
+	dev, err := openDevice()
+	if err != nil {
+		return nil, err
+	}
+	return &worker{dev: dev, handles: map[string]*endpoint.Handle{}, watchers: map[string]*endpoint.Watcher{}}, nil
 }
 
 // counters count what the endpoints of a child did.
@@ -78,7 +84,7 @@ func (w *worker) do(do command) (answer, error) {
 	case "destroy":
 		_, err := w.server.Destroy(ctx, do.Name)
 		return answer{}, err
-	case "serve", "publish", "withdraw", "books", "shutdown", "close server":
+	case "serve", "withdraw", "shutdown", "close server":
 		return w.own(ctx, do)
 	case "hold", "held", "submit", "take away", "sum of touched", "join", "map":
 		return w.call(ctx, do)
@@ -90,9 +96,6 @@ func (w *worker) do(do command) (answer, error) {
 		return w.offers(ctx, do)
 	case "ran":
 		return answer{Version: w.counts.get(do.Key)}, nil
-	case "count":
-		runtime.GC()
-		return answer{Files: drivertest.OpenFiles(), Maps: drivertest.SharedMappings(), Threads: runtime.NumGoroutine()}, nil
 	}
 	return w.use(ctx, do)
 }
@@ -110,17 +113,8 @@ func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
 		server := w.server
 		go server.Serve(context.Background())
 		a.ID = w.server.ID()
-	case "publish":
-		sd, err := synthetic(w.dev, do)
-		if err != nil {
-			return a, err
-		}
-		a.Version, err = w.server.Publish(ctx, do.Name, sd)
-		return a, errors.Join(err, sd.Close())
 	case "withdraw":
 		err = w.server.Withdraw(ctx, do.Name)
-	case "books":
-		a.Models, err = w.server.List(ctx)
 	case "shutdown":
 		err = w.server.Shutdown(ctx)
 	case "close server":
@@ -140,14 +134,6 @@ func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
 		err = w.client.Close()
 	case "ping":
 		_, err = w.client.Ping(ctx)
-	case "acquire":
-		var h *endpoint.Handle
-		if h, err = w.client.AcquireWith(ctx, do.Name, endpoint.AcquireOptions{Version: do.Version}); err == nil {
-			w.handles[do.Key] = h
-			a.Version, a.ID = h.Version(), h.ServerID()
-		}
-	case "check":
-		err = w.check(w.handles[do.Key], do)
 	case "state":
 		h := w.handles[do.Key]
 		a.State, a.Version, a.Newest, a.Leased = h.State().String(), h.Version(), h.Newest(), h.Leased()
@@ -155,7 +141,7 @@ func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
 		err = w.handles[do.Key].Close()
 	case "offer":
 		var sd *module.StateDict
-		if sd, err = synthetic(w.dev, do); err == nil {
+		if sd, err = synthetic(w.dev, do.model()); err == nil {
 			a.Version, err = w.client.PublishWith(ctx, do.Name, sd, endpoint.PublishOptions{Digests: do.Digests})
 			sd.Close()
 		}
@@ -185,8 +171,8 @@ func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
 }
 
 // check compares every byte of a handle with what the seed says it must be.
-func (w *worker) check(h *endpoint.Handle, do command) error {
-	want, err := synthetic(w.dev, do)
+func (w *worker) check(h *endpoint.Handle, m model) error {
+	want, err := synthetic(w.dev, m)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -15,41 +14,39 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/intercept"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 )
+
+func TestMain(m *testing.M) { endpointtest.Main(m) }
 
 // The test binary is also the owner and the client, as processes of their own.
-const roleEnv = "INTERCEPT_TEST_ROLE"
+var (
+	owners = endpointtest.NewRole("owner", nil, func() (*ownerState, error) { return &ownerState{}, nil })
+	serve  = endpointtest.NewOp(owners, "serve", (*ownerState).serve)
+	logged = endpointtest.NewOp(owners, "log", (*ownerState).stop)
 
-// How long tests wait for another process, and how often they look.
-const (
-	wait = time.Minute
-	tick = time.Millisecond
+	callers = endpointtest.NewRole("caller", nil, func() (*struct{}, error) { return &struct{}{}, nil })
+	callAll = endpointtest.NewOp(callers, "call", func(_ *struct{}, socket string) (callerSaw, error) { return callOwner(socket) })
 )
-
-func TestMain(m *testing.M) {
-	switch os.Getenv(roleEnv) {
-	case "owner":
-		runOwner()
-	case "client":
-		runClient()
-	default:
-		os.Exit(m.Run())
-	}
-}
 
 // traceSeen is what the owner's function tells of its context.
 type traceSeen struct{ Trace, Span, Parent string }
 
 type parentKey struct{}
 
-// runOwner serves until its standard input ends. Each call is a line of JSON on its standard output.
-func runOwner() {
+// ownerState is a server, and what it has logged.
+type ownerState struct {
+	server *endpoint.Server
+	log    lines
+}
+
+// serve serves on a socket.
+func (o *ownerState) serve(socket string) (struct{}, error) {
 	functions := endpoint.NewRegistry()
 	about := func(ctx context.Context, _ int) (traceSeen, error) {
 		t, _ := intercept.TraceFrom(ctx)
@@ -57,57 +54,66 @@ func runOwner() {
 		return traceSeen{t.TraceID, t.SpanID, parent}, nil
 	}
 	for _, name := range []string{"trace", "for nobody", "for us"} {
-		must(endpoint.Register(functions, name, about))
+		if err := endpoint.Register(functions, name, about); err != nil {
+			return struct{}{}, err
+		}
 	}
-	server, err := endpoint.NewServer(endpoint.ServerOptions{
-		Socket: os.Args[1], Registry: functions, AllowUIDs: []uint32{4242}, Logger: slog.New(slog.DiscardHandler),
+	var err error
+	o.server, err = endpoint.NewServer(endpoint.ServerOptions{
+		Socket: socket, Registry: functions, AllowUIDs: []uint32{4242}, Logger: slog.New(slog.DiscardHandler),
 		Interceptors: []endpoint.Interceptor{
 			intercept.Tracing(func(ctx context.Context, _ *endpoint.Invocation) (context.Context, func(error)) {
 				t, _ := intercept.TraceFrom(ctx)
 				return context.WithValue(ctx, parentKey{}, t.SpanID), nil
 			}),
-			intercept.Logging(slog.New(slog.NewJSONHandler(os.Stdout, nil))),
+			intercept.Logging(slog.New(slog.NewJSONHandler(&o.log, nil))),
 			intercept.Only(intercept.Callers{UIDs: []uint32{65500}, GIDs: []uint32{65501}}, "for nobody"),
 			intercept.Only(intercept.Callers{GIDs: []uint32{uint32(os.Getegid())}}, "for us"),
 		},
 	})
-	must(err)
-	fmt.Println("ready")
-	go server.Serve(context.Background())
-	_, _ = io.Copy(io.Discard, os.Stdin)
-	must(server.Close())
+	if err == nil {
+		go o.server.Serve(context.Background())
+	}
+	return struct{}{}, err
 }
 
-// runClient calls every function once, within one trace, and tells what came of it.
-func runClient() {
+// stop closes the server and returns what it has logged: each call is a line of JSON.
+func (o *ownerState) stop(struct{}) (string, error) {
+	err := o.server.Close() // waits for the calls
+	return o.log.String(), err
+}
+
+// callerSaw is what a client got from each function: a trace, or that it was refused.
+type callerSaw struct {
+	Mine    traceSeen
+	Got     map[string]traceSeen
+	Refused []string
+}
+
+// callOwner calls every function once, within one trace.
+func callOwner(socket string) (saw callerSaw, err error) {
 	ctx := context.Background()
 	client, err := endpoint.Dial(ctx, endpoint.ClientOptions{
-		Socket: os.Args[1], AllowUIDs: []uint32{0}, Interceptors: []endpoint.Interceptor{intercept.Tracing(nil)},
+		Socket: socket, AllowUIDs: []uint32{0}, Interceptors: []endpoint.Interceptor{intercept.Tracing(nil)},
 	})
-	must(err)
+	if err != nil {
+		return saw, err
+	}
 	mine := intercept.NewTrace()
 	ctx = intercept.WithTrace(ctx, mine)
-	out := map[string]any{"mine": traceSeen{Trace: mine.TraceID, Span: mine.SpanID}}
+	saw = callerSaw{Mine: traceSeen{Trace: mine.TraceID, Span: mine.SpanID}, Got: map[string]traceSeen{}}
 	for _, name := range []string{"trace", "for nobody", "for us"} {
 		got, err := endpoint.Call[traceSeen](ctx, client, name, 1)
 		switch {
 		case errors.Is(err, endpoint.ErrPermission):
-			out[name] = "refused"
+			saw.Refused = append(saw.Refused, name)
 		case err != nil:
-			out[name] = err.Error()
+			return saw, fmt.Errorf("%s: %w", name, err)
 		default:
-			out[name] = got
+			saw.Got[name] = got
 		}
 	}
-	must(json.NewEncoder(os.Stdout).Encode(out))
-	must(client.Close())
-}
-
-func must(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	return saw, client.Close()
 }
 
 func TestOwnerAndClientsOfOtherUsers(t *testing.T) {
@@ -116,41 +122,22 @@ func TestOwnerAndClientsOfOtherUsers(t *testing.T) {
 	defer os.RemoveAll(dir)
 	require.NoError(t, os.Chmod(dir, 0o755))
 	socket := filepath.Join(dir, "s.sock")
-	process := func(role string, uid uint32) *exec.Cmd {
-		cmd := exec.Command("/proc/self/exe", socket) // a path that every user may open
-		cmd.Env, cmd.Stderr = append(os.Environ(), roleEnv+"="+role), os.Stderr
-		if uid != 0 {
-			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: true}}
-		}
-		return cmd
+	owner := owners.Start(t)
+	serve.Must(owner, socket)
+	call := func(uid uint32) callerSaw {
+		return callAll.Must(callers.Start(t, func(cmd *exec.Cmd) {
+			cmd.Path = "/proc/self/exe" // a path that every user may open
+			if uid != 0 {
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: true}}
+			}
+		}), socket)
 	}
-	owner := process("owner", 0)
-	in, err := owner.StdinPipe()
-	require.NoError(t, err)
-	var log lines
-	owner.Stdout = &log
-	require.NoError(t, owner.Start())
-	defer owner.Process.Kill()
-	require.Eventually(t, func() bool { return strings.HasPrefix(log.String(), "ready") }, wait, tick)
-
-	call := func(uid uint32) map[string]json.RawMessage {
-		text, err := process("client", uid).Output()
-		require.NoError(t, err)
-		var out map[string]json.RawMessage
-		require.NoError(t, json.Unmarshal(text, &out))
-		return out
-	}
-	decode := func(raw json.RawMessage) (s traceSeen) {
-		require.NoError(t, json.Unmarshal(raw, &s), "%s", raw)
-		return s
-	}
-	out := call(0)
-	mine := decode(out["mine"])
-	require.JSONEq(t, `"refused"`, string(out["for nobody"]))
-	spans := map[string]bool{mine.Span: true}
+	saw := call(0)
+	require.Equal(t, []string{"for nobody"}, saw.Refused)
+	spans := map[string]bool{saw.Mine.Span: true}
 	for _, name := range []string{"trace", "for us"} {
-		theirs := decode(out[name])
-		require.Equal(t, mine.Trace, theirs.Trace, "one trace over both processes")
+		theirs := saw.Got[name]
+		require.Equal(t, saw.Mine.Trace, theirs.Trace, "one trace over both processes")
 		for _, span := range []string{theirs.Span, theirs.Parent} {
 			require.Len(t, span, 16)
 			require.False(t, spans[span], "each call has a span of its own on each side")
@@ -158,14 +145,13 @@ func TestOwnerAndClientsOfOtherUsers(t *testing.T) {
 		}
 	}
 	if os.Geteuid() == 0 { // only root can be another user
-		out = call(4242)
-		require.JSONEq(t, `"refused"`, string(out["for us"]))
-		require.Equal(t, decode(out["mine"]).Trace, decode(out["trace"]).Trace)
+		saw = call(4242)
+		require.Equal(t, []string{"for nobody", "for us"}, saw.Refused)
+		require.Equal(t, saw.Mine.Trace, saw.Got["trace"].Trace)
 	}
-	require.NoError(t, in.Close())
-	require.NoError(t, owner.Wait())
+	log := logged.Must(owner, struct{}{})
 	var refused, fine int
-	for line := range strings.Lines(strings.TrimPrefix(log.String(), "ready\n")) {
+	for line := range strings.Lines(log) {
 		var entry struct {
 			Level, Msg, Endpoint, Error string
 			TraceID                     string `json:"trace_id"`
@@ -249,7 +235,7 @@ func TestCallsHaveSpansOfTheirHook(t *testing.T) {
 	}
 }
 
-// lines keeps what a process writes.
+// lines keeps what a logger writes.
 type lines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -94,6 +94,7 @@ var Table = []Row{
 			"endpoint/internal/transfer", "endpoint/internal/limits", "endpoint/internal/engine",
 		},
 	},
+	{Package: "endpoint/internal/endpointtest", Ours: []string{"driver/drivertest"}, Theirs: []string{testify}},
 	{
 		Package: "endpoint",
 		Ours: []string{

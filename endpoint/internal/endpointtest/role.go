@@ -1,0 +1,142 @@
+//go:build unix
+
+package endpointtest
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"testing"
+)
+
+// roleVariable is the environment variable that names a child's role.
+const roleVariable = "ENDPOINTTEST_ROLE"
+
+// maxLine is the longest command or answer.
+const maxLine = 16 << 20
+
+// roles are the main functions of children.
+var roles = map[string]func(in io.Reader, out io.Writer) error{}
+
+// Main runs the role that this process was started in, or the tests. TestMain calls it; it does not return.
+func Main(m *testing.M) {
+	name := os.Getenv(roleVariable)
+	if name == "" {
+		os.Exit(m.Run())
+	}
+	run, ok := roles[name]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "this test binary has no role %q\n", name)
+		os.Exit(2)
+	}
+	if err := run(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// Role is what a child process does. S is its state.
+type Role[S any] struct {
+	name      string
+	sentinels map[string]error
+	open      func() (*S, error)
+	ops       map[string]func(s *S, in json.RawMessage) (any, error)
+}
+
+// NewRole registers a role. sentinels are the errors that are recognized on both sides, by names: where a command's
+// error answers errors.Is for one of them in the child, so does the [Error] that the test gets. open makes the state
+// when a child starts; an error ends it.
+func NewRole[S any](name string, sentinels map[string]error, open func() (*S, error)) *Role[S] {
+	if _, ok := roles[name]; ok {
+		panic("endpointtest: role " + name + " is registered twice")
+	}
+	r := &Role[S]{name: name, sentinels: sentinels, open: open, ops: map[string]func(*S, json.RawMessage) (any, error){}}
+	roles[name] = r.run
+	return r
+}
+
+// command and answer are what goes over a child's standard input and output, one a line.
+type (
+	command struct {
+		Op string          `json:"op"`
+		In json.RawMessage `json:"in"`
+	}
+	answer struct {
+		Out   json.RawMessage `json:"out,omitempty"`
+		Error *Error          `json:"error,omitempty"`
+	}
+)
+
+// run is the main function of a child: it answers commands until its standard input ends.
+func (r *Role[S]) run(in io.Reader, out io.Writer) error {
+	state, err := r.open()
+	if err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxLine)
+	answers := json.NewEncoder(out)
+	for lines.Scan() {
+		var c command
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			return err
+		}
+		a, err := r.answer(state, c)
+		if err != nil {
+			return err
+		}
+		if err := answers.Encode(a); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// answer runs a command. An error is one of the test binary, not of what it tests.
+func (r *Role[S]) answer(state *S, c command) (answer, error) {
+	do, ok := r.ops[c.Op]
+	if !ok {
+		return answer{}, fmt.Errorf("role %s has no command %q", r.name, c.Op)
+	}
+	var a answer
+	value, err := do(state, c.In)
+	if err != nil {
+		a.Error = &Error{Text: err.Error()}
+		for name, sentinel := range r.sentinels {
+			if errors.Is(err, sentinel) {
+				a.Error.Names = append(a.Error.Names, name)
+			}
+		}
+		slices.Sort(a.Error.Names)
+	}
+	a.Out, err = json.Marshal(value)
+	return a, err
+}
+
+// Error is the error of a command.
+type Error struct {
+	// Text is what the error said in the child.
+	Text string `json:"text"`
+	// Names are those of the sentinels that it answers for, sorted.
+	Names []string `json:"names,omitempty"`
+
+	sentinels map[string]error
+}
+
+// Error is the text that the error had in the child.
+func (e *Error) Error() string { return e.Text }
+
+// Is answers for the sentinels of the role for which the error answered in the child.
+func (e *Error) Is(target error) bool {
+	for _, name := range e.Names {
+		if e.sentinels[name] == target {
+			return true
+		}
+	}
+	return false
+}
