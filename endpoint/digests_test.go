@@ -211,7 +211,7 @@ func TestDigestsOutliveTheirPublisher(t *testing.T) {
 	require.NoError(t, c.Close())
 	endpointtest.Eventually(t, waitLimit, "the owner has nothing of it any more", func() bool {
 		now := o.count()
-		return now.Goroutines <= before.Goroutines && now.Mappings <= before.Mappings
+		return now.Within(before)
 	})
 }
 
