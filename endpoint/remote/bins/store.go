@@ -15,8 +15,8 @@
 // on three replicas the loss of one. A write whose outcome cannot be known ends with [ErrOutcomeUnknown]; until its
 // context ends the package repeats it under the same message id, so that the server stores it once. Take gives every
 // item to exactly one caller; a caller that dies with what it took has lost it, and so may one whose Take ends with
-// [ErrOutcomeUnknown]. Listeners hear of every change while
-// they are connected, and after a gap of the state that it left.
+// [ErrOutcomeUnknown]. Listeners hear of every change while they are connected, and after a gap of the state that it
+// left.
 //
 // # How it lies in JetStream
 //
