@@ -29,6 +29,13 @@
 //
 // A function whose results come one by one is a decoupled model, for ModelStreamInfer.
 //
+// # Memory of arguments
+//
+// The tensors of an argument are in memory of an earlier request as soon as nobody has that any more, in this process or
+// another. A function that keeps a tensor of its argument keeps its memory with it, and closes it; one that keeps a
+// slice of the elements of a tensor that is closed sees those of others. A function with [endpoint.WritableArguments]
+// gets new memory.
+//
 // # Versions
 //
 // Where the owner has published a state dict under the function's name, its versions are those of the model, and the

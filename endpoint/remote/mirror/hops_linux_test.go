@@ -150,7 +150,7 @@ func TestTwoHops(t *testing.T) {
 			gatewayB.Kill() // whatever it was doing
 		}
 	}
-	gatewayB = network.StartGateway(b, owners[1].Socket, args(a)...)
+	network.StartGateway(b, owners[1].Socket, args(a)...)
 	arrives(6)
 	for step := 7; step <= 10; step++ {
 		publishStep(t, source, dev, step)
