@@ -28,8 +28,8 @@ type FollowStatus struct {
 	// follower was closed.
 	Version uint64
 	Server  string
-	// Refused is why the newest version that came is not in use: Validate refused it, or it could not be attached, which
-	// is tried again. Nil where it is in use.
+	// Refused is why the newest version that came is not in use: Validate refused it, or it could not be attached,
+	// which is tried again. Nil where it is in use.
 	Refused error
 	// Withdrawn reports whether the name was withdrawn. The version that was taken before stays in use.
 	Withdrawn bool
@@ -39,8 +39,8 @@ type FollowStatus struct {
 }
 
 // Follower holds the newest version of a name for the requests of a service. What becomes of it is logged by the
-// client's logger: versions that are taken, withdrawn and unmapped at level info, refused ones and the loss of the owner
-// as warnings. Its methods are safe for concurrent use.
+// client's logger: versions that are taken, withdrawn and unmapped at level info, refused ones and the loss of the
+// owner as warnings. Its methods are safe for concurrent use.
 type Follower struct {
 	client *Client
 	name   string
@@ -142,8 +142,8 @@ func (f *Follower) Status() FollowStatus {
 	return f.status
 }
 
-// Changed returns a channel that is closed when Status next changes; after Close it is closed. Ask for the channel first
-// and for the status afterwards: then no change goes unseen. What changes several times meanwhile is seen once.
+// Changed returns a channel that is closed when Status next changes; after Close it is closed. Ask for the channel
+// first and for the status afterwards: then no change goes unseen. What changes several times meanwhile is seen once.
 func (f *Follower) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()

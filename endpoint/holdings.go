@@ -75,7 +75,8 @@ func (h *holdings) forgetWatcher(w *Watcher) {
 	delete(h.watchers, w)
 }
 
-// addOffer makes an offer known, so that it is made again after a reconnection. It is false where the client was closed.
+// addOffer makes an offer known, so that it is made again after a reconnection. It is false where the client was
+// closed.
 func (h *holdings) addOffer(o *Offer) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -72,8 +72,8 @@ func (p *peer) refused(code message.Code, op message.Op, body any, files ...*os.
 	return e.Message
 }
 
-// hungUp says that the owner ends the connection, after telling why. Answers to what was asked before may come until the
-// end.
+// hungUp says that the owner ends the connection, after telling why. Answers to what was asked before may come until
+// the end.
 func (p *peer) hungUp(says string) {
 	p.t.Helper()
 	frame, err := p.conn.Receive()

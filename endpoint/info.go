@@ -46,13 +46,14 @@ type VersionInfo struct {
 	// left off.
 	Holders  []Holder `json:"holders"`
 	Sessions int      `json:"sessions"`
-	// DigestState says how the digests stand that the owner computes of it ([PublishOptions]), and Digest is that of the
-	// whole where they are computed.
+	// DigestState says how the digests stand that the owner computes of it ([PublishOptions]), and Digest is that of
+	// the whole where they are computed.
 	DigestState DigestState    `json:"digest_state,omitempty"`
 	Digest      *module.Digest `json:"digest,omitempty"`
 }
 
-// DigestState says how the digests stand that an owner computes of a version; it is empty where the owner computes none.
+// DigestState says how the digests stand that an owner computes of a version; it is empty where the owner computes
+// none.
 type DigestState string
 
 const (

@@ -59,8 +59,8 @@ func keptFixture(t *testing.T, limits endpoint.Limits) (*endpoint.Server, *endpo
 	return s, c, dev, runs
 }
 
-// TestKeptArgumentsStayMapped has the memory of an argument mapped once for many calls: what is written to it meanwhile is
-// seen, and it is unmapped when no call names it any more, and when the client has gone.
+// TestKeptArgumentsStayMapped has the memory of an argument mapped once for many calls: what is written to it meanwhile
+// is seen, and it is unmapped when no call names it any more, and when the client has gone.
 func TestKeptArgumentsStayMapped(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
 	drivertest.Leaks(t)

@@ -52,32 +52,32 @@ type Limits struct {
 	// SlabBytes is how many bytes one client may have of memory of results that is used again ([ResultDevice]), in use
 	// or not; a sixteenth of the memory, and none where it is negative. SlabBytesTotal is the same for all together: a
 	// quarter of the memory. A slab takes a descriptor: there are at most 64 for a client, and 4096 for all, or a
-	// sixteenth of the descriptors that the process may have if that is less. One that nobody has used for three seconds
-	// is given back.
+	// sixteenth of the descriptors that the process may have if that is less. One that nobody has used for three
+	// seconds is given back.
 	SlabBytes, SlabBytesTotal int64
-	// RingBytesTotal is how many bytes the rings of all clients may have, by which small frames go ([wire.Limits].Ring):
-	// 1/256 of the memory, 16 to 256 MiB. A client for which there is no room goes on without; so does one that has not
-	// asked for more than a few things.
+	// RingBytesTotal is how many bytes the rings of all clients may have, by which small frames go
+	// ([wire.Limits].Ring): 1/256 of the memory, 16 to 256 MiB. A client for which there is no room goes on without; so
+	// does one that has not asked for more than a few things.
 	RingBytesTotal int64
 	// ObjectBytes is how much memory the results may have that the server keeps for one client: managed objects as long
 	// as it has references, other results until they have been sent. Three quarters of what the process may have of the
 	// server's devices. The only result of a client is never refused. ObjectBytesTotal is the same for all together,
 	// each result counted once: all that the process may have of them.
 	ObjectBytes, ObjectBytesTotal int64
-	// Offers is how many endpoints one client may offer ([Client.Offer]); 256. OffersTotal is the same for all together,
-	// where one that two clients offer counts twice; 4096. OfferBytes and OfferBytesTotal are how many bytes their
-	// descriptions may have; 1 MiB and 16 MiB.
+	// Offers is how many endpoints one client may offer ([Client.Offer]); 256. OffersTotal is the same for all
+	// together, where one that two clients offer counts twice; 4096. OfferBytes and OfferBytesTotal are how many bytes
+	// their descriptions may have; 1 MiB and 16 MiB.
 	Offers, OffersTotal         int
 	OfferBytes, OfferBytesTotal int64
 	// WorkerCalls is how many calls a client that offers endpoints gets at once, those included that were cancelled and
 	// that it has not answered; 1024. More of them wait.
 	WorkerCalls int
-	// WorkerTime is how long a client may take for the answer to one call; 0 for as long as the caller waits, which a task
-	// does for ever. Beyond it the caller gets code 24.
+	// WorkerTime is how long a client may take for the answer to one call; 0 for as long as the caller waits, which a
+	// task does for ever. Beyond it the caller gets code 24.
 	WorkerTime time.Duration
-	// Idle is how long a client may stay that has no leases, references, watches, offers or requests in flight and sends none;
-	// after that, and within half as much more, the owner says goodbye to it, and a [Client] dials again when it is
-	// used. 0 for as long as it likes.
+	// Idle is how long a client may stay that has no leases, references, watches, offers or requests in flight and
+	// sends none; after that, and within half as much more, the owner says goodbye to it, and a [Client] dials again
+	// when it is used. 0 for as long as it likes.
 	Idle time.Duration
 	// Tasks is how many unfinished tasks one client may have, calls of endpoints with [Task] included; three quarters
 	// of the capacity of [TaskOptions], so that none leaves no room for others.

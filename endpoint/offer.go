@@ -53,10 +53,11 @@ type workerCallID struct {
 // its own registry, so the same functions and options do here, but for [CacheKey] and [WritableArguments]. Tensors of
 // arguments and results are in place: those of arguments are mapped for reading, and the memory of results is frozen
 // and becomes the owner's. It stays when this process ends. A function returns nothing of which it writes the memory
-// later. Several processes may offer the same endpoints, described alike: each call goes to the one that has the fewest.
+// later. Several processes may offer the same endpoints, described alike: each call goes to the one that has the
+// fewest.
 //
-// The offer lasts until [Offer.Close]. When the connection is lost its endpoints are gone, and the functions that run are
-// cancelled: their callers get [ErrWorkerGone]. On the next connection the endpoints are offered again.
+// The offer lasts until [Offer.Close]. When the connection is lost its endpoints are gone, and the functions that run
+// are cancelled: their callers get [ErrWorkerGone]. On the next connection the endpoints are offered again.
 //
 // Errors: [ErrRegistered] for a name that is taken, [ErrConfiguration] for endpoints that cannot be offered,
 // [errors.ErrUnsupported] where the owner takes no offers, [ErrPermission] where it takes none of this client,

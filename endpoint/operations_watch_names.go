@@ -13,8 +13,8 @@ type namesSource struct {
 	watcher *catalog.Watcher
 }
 
-// Weight implements [subscription.Source]. All names count as many as a watch can have, for events of so many may wait in it, and
-// more.
+// Weight implements [subscription.Source]. All names count as many as a watch can have, for events of so many may wait
+// in it, and more.
 func (n *namesSource) Weight() int {
 	if n.names == nil {
 		return maxWatchNames

@@ -110,8 +110,8 @@ func allBack(t *testing.T, pool *host.Pool, size int64, before driver.PoolStats)
 	})
 }
 
-// TestServerPublishReusesMemory has readers verify versions, by a mapping of their own, clones and handles that are closed
-// late, while a publisher fills the memory of versions that nobody has any more: no byte changes under a reader.
+// TestServerPublishReusesMemory has readers verify versions, by a mapping of their own, clones and handles that are
+// closed late, while a publisher fills the memory of versions that nobody has any more: no byte changes under a reader.
 func TestServerPublishReusesMemory(t *testing.T) {
 	for _, who := range []string{"owner", "client"} {
 		t.Run(who, func(t *testing.T) {
@@ -152,8 +152,8 @@ func TestServerPublishReusesMemory(t *testing.T) {
 	}
 }
 
-// TestServerPublishKeepsMappedMemory gives its lease back and looks at the memory all the same: it sees the version that it
-// had, whatever is published after it.
+// TestServerPublishKeepsMappedMemory gives its lease back and looks at the memory all the same: it sees the version
+// that it had, whatever is published after it.
 func TestServerPublishKeepsMappedMemory(t *testing.T) {
 	for _, who := range []string{"owner", "client"} {
 		t.Run(who, func(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 
 // Publish makes sd the next version of name and returns its number. It borrows sd, as [Client.Publish] does: the server
 // refers to the memory until the version is superseded or withdrawn and its last reader has gone, whatever the caller
-// closes. Work on the tensors' devices is waited for, and the memory is frozen: from here on nobody can map it writable,
-// but mappings that exist stay writable, so the publisher must not write to it. Readers of the version before stay on
-// it; nobody waits for anybody.
+// closes. Work on the tensors' devices is waited for, and the memory is frozen: from here on nobody can map it
+// writable, but mappings that exist stay writable, so the publisher must not write to it. Readers of the version before
+// stay on it; nobody waits for anybody.
 //
 // Errors: [ErrInvalid] for a bad name, [ErrCapability] for memory that cannot be shared in place, with the reason, and
 // [wire.ErrTooLarge] for more storages or tensors than one frame can carry to a reader.
@@ -28,10 +28,10 @@ type PublishOptions struct {
 	// Source is where the tensors come from, usually a file, shown to people. What is beyond 1 KiB is cut off.
 	Source string
 	// Digests has the owner compute the digest of each tensor and of the whole, in the background: the version is
-	// published at once, [Client.Digests] waits for them, and [VersionInfo] says how they stand. The owner computes those
-	// of one version at a time, on one processor, and stops when the version goes; it reads the bytes itself, whatever
-	// [module.AddDigests] has put into the state dict. An owner that cannot is errors.ErrUnsupported, and nothing is
-	// published.
+	// published at once, [Client.Digests] waits for them, and [VersionInfo] says how they stand. The owner computes
+	// those of one version at a time, on one processor, and stops when the version goes; it reads the bytes itself,
+	// whatever [module.AddDigests] has put into the state dict. An owner that cannot is errors.ErrUnsupported, and
+	// nothing is published.
 	Digests bool
 }
 

@@ -279,9 +279,8 @@ func TestClientCallWithoutServer(t *testing.T) {
 	})
 }
 
-// TestClientDialConcurrently has processes connect to an owner that accepts nobody yet, many more than the kernel queues
-// for it.
-// B32 in BUGS.md.
+// TestClientDialConcurrently has processes connect to an owner that accepts nobody yet, many more than the kernel
+// queues for it. B32 in BUGS.md.
 func TestClientDialConcurrently(t *testing.T) {
 	const processes, each, queue = 4, 50, 8
 	socket := endpointtest.SocketPath(t)

@@ -68,8 +68,8 @@ func TestSocketModeOfAllowedUsers(t *testing.T) {
 	require.Equal(t, os.FileMode(0o666), mode(endpoint.ServerOptions{AllowUIDs: []uint32{65534}}))
 }
 
-// TestHandleChangedWhenLeaseLost kills an owner that has no successor: the handle of a client tells at once that its lease is
-// lost. (D19)
+// TestHandleChangedWhenLeaseLost kills an owner that has no successor: the handle of a client tells at once that its
+// lease is lost. (D19)
 func TestHandleChangedWhenLeaseLost(t *testing.T) {
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
@@ -92,8 +92,8 @@ func TestHandleChangedWhenLeaseLost(t *testing.T) {
 	require.Equal(t, endpoint.Current, h.State(), "as it was heard last")
 }
 
-// TestHandleChangedWhenLeaseReturns cuts the connection to an owner that lives on: the handle tells that its lease is lost,
-// and that it is back when the client has found the owner again. (D19)
+// TestHandleChangedWhenLeaseReturns cuts the connection to an owner that lives on: the handle tells that its lease is
+// lost, and that it is back when the client has found the owner again. (D19)
 func TestHandleChangedWhenLeaseReturns(t *testing.T) {
 	o, upstream := owner(t)
 	o.publish(model{Name: "m", Seed: 1})

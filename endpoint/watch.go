@@ -62,9 +62,9 @@ type Event struct {
 	Server string
 }
 
-// Watcher is told what happens to names, across reconnections. It keeps the newest event of each name until a loop takes
-// it, so a slow reader misses versions in between, never the newest, and holds up nobody. Of more than 16384 names it
-// keeps nothing, and says so by [EventOverflow].
+// Watcher is told what happens to names, across reconnections. It keeps the newest event of each name until a loop
+// takes it, so a slow reader misses versions in between, never the newest, and holds up nobody. Of more than 16384
+// names it keeps nothing, and says so by [EventOverflow].
 type Watcher struct {
 	held  *holdings
 	names []string

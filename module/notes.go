@@ -25,12 +25,13 @@ func (sd *StateDict) Compatibility() string { return sd.Metadata[compatibilityKe
 // needs the state dict for itself.
 func (sd *StateDict) SetCompatibility(key string) { sd.setMetadata(compatibilityKey, key) }
 
-// Note is what the maker of the state dict has noted about a tensor, such as [NoteBuffer]; empty where nothing is noted.
+// Note is what the maker of the state dict has noted about a tensor, such as [NoteBuffer]; empty where nothing is
+// noted.
 func (sd *StateDict) Note(name string) string { return sd.Metadata[noteKey+name] }
 
-// SetNote notes something about a tensor, or removes the note where it is empty. Notes are kept in Metadata, and go with
-// the tensor in [StateDict.Rename] and [StateDict.Take]. Like [StateDict.Set] it needs the state dict for itself. There
-// being no tensor of that name is [ErrName].
+// SetNote notes something about a tensor, or removes the note where it is empty. Notes are kept in Metadata, and go
+// with the tensor in [StateDict.Rename] and [StateDict.Take]. Like [StateDict.Set] it needs the state dict for itself.
+// There being no tensor of that name is [ErrName].
 func (sd *StateDict) SetNote(name, note string) error {
 	if _, found := sd.index.find(sd.names, name); !found {
 		return fmt.Errorf("%w: there is no tensor %s", ErrName, quote(name))

@@ -14,8 +14,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// TestUninitialized makes state dicts of memory that another one left: its tensors may show that, what no tensor has must
-// not, because readers of a publication get all of the memory.
+// TestUninitialized makes state dicts of memory that another one left: its tensors may show that, what no tensor has
+// must not, because readers of a publication get all of the memory.
 func TestUninitialized(t *testing.T) {
 	drivertest.Leaks(t)
 	pool := host.NewPool(openHost(t).(*host.Device), host.PoolOptions{Idle: time.Hour})

@@ -23,9 +23,9 @@ type busyPoll struct {
 	batched bool  // the last read brought several frames: the next one gets more of them if it is late
 }
 
-// How often a goroutine looks before it lets others have the processor: the peer may be waiting for that very one, where
-// the kernel likes to put it. To yield each time would cost more than a look does, which is a system call at a socket
-// and a load at a ring. The clock, which takes as long as some dozen loads, is asked as often as batch says.
+// How often a goroutine looks before it lets others have the processor: the peer may be waiting for that very one,
+// where the kernel likes to put it. To yield each time would cost more than a look does, which is a system call at a
+// socket and a load at a ring. The clock, which takes as long as some dozen loads, is asked as often as batch says.
 var (
 	lookAtSocket = looking{batch: 1, yield: 8}
 	lookAtRing   = looking{batch: 32, yield: 32}
@@ -35,7 +35,7 @@ var (
 // yields.
 type looking struct{ batch, yield int }
 
-// maxVain bounds how many reads are left out, and so how late it is noticed that a peer has become quick.
+// maxMisses bounds how many reads are left out, and so how late it is noticed that a peer has become quick.
 const maxMisses = 63
 
 // polling is how many goroutines of this process are looking.

@@ -30,9 +30,9 @@ const (
 	// KindFiles carries descriptors for the next frame, which has the same ID; it has no body. [Conn] sends and
 	// receives these frames by itself.
 	KindFiles Kind = 8
-	// KindRing says that what follows from its sender comes by the other way: in the ring where it stands in the
-	// stream of the socket, over the socket where it stands in the ring. With a descriptor it offers the ring. It has
-	// no body, and exists only where both sides have them ([Limits.Rings]); [Conn] sends and receives these frames by itself.
+	// KindRing says that what follows from its sender comes by the other way: in the ring where it stands in the stream
+	// of the socket, over the socket where it stands in the ring. With a descriptor it offers the ring. It has no body,
+	// and exists only where both sides have them ([Limits.Rings]); [Conn] sends and receives these frames by itself.
 	KindRing Kind = 9
 	// KindBell wakes a peer that sleeps and has something in its ring. The same holds for it.
 	KindBell Kind = 10

@@ -49,8 +49,8 @@ func (r *reader) closeRing() {
 	r.src.ring = nil
 }
 
-// offerRing offers a ring to a peer that has sent enough frames in a short time. Where that fails, or would have to wait, it is tried
-// again later: the connection is as good as it was.
+// offerRing offers a ring to a peer that has sent enough frames in a short time. Where that fails, or would have to
+// wait, it is tried again later: the connection is as good as it was.
 func (r *reader) offerRing() {
 	g := &r.ring
 	if !g.offers || g.memory != nil {

@@ -19,8 +19,9 @@ const ringFrameBytes = copyBytes
 // leave are better off without.
 const ringAfter = 16
 
-// ringWithin is the time in which they must have come. Of frames that come one at a time, with a while between them, each
-// finds a peer that sleeps: to wake it costs as much as the frame itself would, and the memory is better spent on others.
+// ringWithin is the time in which they must have come. Of frames that come one at a time, with a while between them,
+// each finds a peer that sleeps: to wake it costs as much as the frame itself would, and the memory is better spent on
+// others.
 const ringWithin = 160 * time.Millisecond
 
 // maxDue is how many bells may be on their way before the socket is read though the ring has something.

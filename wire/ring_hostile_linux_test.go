@@ -285,8 +285,8 @@ func TestDoorbellStorm(t *testing.T) {
 	ringer.Wait()
 }
 
-// TestSleeperThatLies says all the time that it sleeps: each frame costs a bell, and that is all; and it is cut off when
-// it reads none of them, as the limits say.
+// TestSleeperThatLies says all the time that it sleeps: each frame costs a bell, and that is all; and it is cut off
+// when it reads none of them, as the limits say.
 func TestSleeperThatLies(t *testing.T) {
 	p := hostileClient(t, Limits{WriteTimeout: 100 * time.Millisecond})
 	var err error

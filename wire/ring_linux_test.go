@@ -447,8 +447,8 @@ func TestCloseDuringUse(t *testing.T) {
 	}
 }
 
-// TestClosedWriterStaysOutOfItsRing: a connection may be closed when a frame has been sent that says that the stream goes
-// on in the ring, and before that is noted.
+// TestClosedWriterStaysOutOfItsRing: a connection may be closed when a frame has been sent that says that the stream
+// goes on in the ring, and before that is noted.
 func TestClosedWriterStaysOutOfItsRing(t *testing.T) {
 	server, _ := ringPipe(t, Limits{Ring: 4096})
 	w := &server.writer

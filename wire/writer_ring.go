@@ -79,8 +79,8 @@ func (w *writer) leaveRingLocked() error {
 	return nil
 }
 
-// returnsLocked reports whether the stream should go on in the ring behind what is sent next: not until the peer has read
-// half of it.
+// returnsLocked reports whether the stream should go on in the ring behind what is sent next: not until the peer has
+// read half of it.
 func (w *writer) returnsLocked() (bool, error) {
 	if w.ring.out == nil || w.ring.on {
 		return false, nil

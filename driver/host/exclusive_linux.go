@@ -17,8 +17,8 @@ import (
 // process: those passed on are among them, those in messages that nobody has read, and those of a process that was
 // killed until the kernel has buried it. It grants a write lease (fcntl F_SETLEASE) on a file that is open once. So
 // memory that is to come back is opened anew by its owner, since what memfd_create opens is not counted; others get
-// read-only descriptors that were opened for them alone ([memory.exportCounted]); and where the lease is granted, nobody
-// has one.
+// read-only descriptors that were opened for them alone ([memory.exportCounted]); and where the lease is granted,
+// nobody has one.
 //
 // What is not counted is a descriptor that cannot be read (O_PATH), by which the file could be opened again later. Its
 // mode keeps other users from that. A process of the same user can look into its owner's memory by other means too.
@@ -61,9 +61,10 @@ func exclusive(fd int) (bool, error) {
 	return true, nil
 }
 
-// exportCounted is the export of memory that is to come back: a descriptor that was opened for reading, whose copies and
-// mappings the kernel counts. It is for frozen memory: of other memory the receiver may want to write, and what it writes
-// with is not told from the owner's own descriptor, so that such memory does not come back. ok is false for that.
+// exportCounted is the export of memory that is to come back: a descriptor that was opened for reading, whose copies
+// and mappings the kernel counts. It is for frozen memory: of other memory the receiver may want to write, and what it
+// writes with is not told from the owner's own descriptor, so that such memory does not come back. ok is false for
+// that.
 func (m *memory) exportCounted() (h driver.Handle, ok bool) {
 	seals, err := unix.FcntlInt(uintptr(m.backing.fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&writeSeals == 0 {

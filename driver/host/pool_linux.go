@@ -68,8 +68,8 @@ func (p *Pool) alloc(bytes int64, zeroed bool) (driver.Memory, error) {
 	return mem, nil
 }
 
-// take returns, of the memory of that size that no other process has, the one closed last; nil if all is in use. busy is
-// true where there was some that others have.
+// take returns, of the memory of that size that no other process has, the one closed last; nil if all is in use. busy
+// is true where there was some that others have.
 func (p *Pool) take(size int64) (s *slab, busy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

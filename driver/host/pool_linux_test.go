@@ -98,8 +98,8 @@ func TestPoolMemoryComesBack(t *testing.T) {
 	require.NoError(t, plain.Close())
 }
 
-// TestPoolMemoryStaysWithThoseThatHaveIt looks at every way in which somebody else can still see memory: it does not come
-// back before the last of them is gone.
+// TestPoolMemoryStaysWithThoseThatHaveIt looks at every way in which somebody else can still see memory: it does not
+// come back before the last of them is gone.
 func TestPoolMemoryStaysWithThoseThatHaveIt(t *testing.T) {
 	drivertest.Leaks(t)
 	page := os.Getpagesize()

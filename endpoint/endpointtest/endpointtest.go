@@ -4,8 +4,8 @@
 //	o := endpointtest.Start(t, endpoint.ServerOptions{Registry: functions})
 //	y, err := endpoint.Call[float64](t.Context(), o.Client, "norm", x)
 //
-// The owner and its client are those of a program: the same checks, encodings, caches, tasks, leases and errors. Nothing
-// crosses to another process, and no test disturbs another.
+// The owner and its client are those of a program: the same checks, encodings, caches, tasks, leases and errors.
+// Nothing crosses to another process, and no test disturbs another.
 package endpointtest
 
 import (

@@ -8,8 +8,8 @@ import (
 // FeatureOffer is the feature of servers that take offers of endpoints ([OpOffer]), and of clients that know them.
 const FeatureOffer = "offer"
 
-// Offer offers endpoints whose functions the client runs: calls of them come as an [OfferEvent] each, with the request's
-// ID, until [OpUnwatch]. All of them are offered, or none.
+// Offer offers endpoints whose functions the client runs: calls of them come as an [OfferEvent] each, with the
+// request's ID, until [OpUnwatch]. All of them are offered, or none.
 type Offer struct {
 	// Endpoints describe them. Of each the name, what it is (task, managed, stream, cache, single flight, serialized,
 	// timeout) and the texts for people count; the other keys are ignored.

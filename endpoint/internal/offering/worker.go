@@ -55,8 +55,8 @@ func (t *Table) NewWorker(conn Conn, about message.EndpointWorker) *Worker {
 	return &Worker{table: t, conn: conn, about: about, gone: make(chan struct{}), offers: map[uint64]*offer{}, calls: map[uint64]*call{}}
 }
 
-// Offer takes the endpoints of a request, all or none. Calls of them wait until Begin. It returns how many calls come at
-// once.
+// Offer takes the endpoints of a request, all or none. Calls of them wait until Begin. It returns how many calls come
+// at once.
 func (w *Worker) Offer(request uint64, in *message.Offer) (calls int, err error) {
 	t := w.table
 	if len(in.Endpoints) > t.Bounds.Endpoints { // before they are looked at

@@ -22,9 +22,9 @@ const (
 )
 
 // Slabs is the memory of results of one session that is used again when its client has given it back: fresh memory
-// costs more than all else that a call with a tensor takes, since each of its pages is made, zeroed and mapped, here and
-// there. A slab never leaves its session, whose client may have it mapped as long as it likes. The zero value has none,
-// and allocates as its devices do. It is safe for concurrent use.
+// costs more than all else that a call with a tensor takes, since each of its pages is made, zeroed and mapped, here
+// and there. A slab never leaves its session, whose client may have it mapped as long as it likes. The zero value has
+// none, and allocates as its devices do. It is safe for concurrent use.
 //
 // A slab is made while this process has memory in it, and away from its sending until the client returns it. It is free
 // when it is neither.

@@ -90,8 +90,8 @@ func (p *deafProxy) cut() {
 }
 
 // TestTakeThatIsNotAnswered loses the answer to a take that the server has made. The repeated take is in conflict with
-// it. Where the server knows, the items are handed out; where it was restarted and has forgotten, the taker is told that
-// nobody knows: never are items gone without a word.
+// it. Where the server knows, the items are handed out; where it was restarted and has forgotten, the taker is told
+// that nobody knows: never are items gone without a word.
 func TestTakeThatIsNotAnswered(t *testing.T) {
 	for name, restart := range map[string]bool{"the server knows": false, "the server was restarted": true} {
 		t.Run(name, func(t *testing.T) {

@@ -23,8 +23,8 @@
 // Each namespace is one stream, BINS_<namespace>. Items are messages on bin.<namespace>.<name>; Put and Take roll the
 // subject up, Take under the condition that nothing was written since it read. What Take leaves is an empty message
 // that lives for a second. A Take of some items writes, under the same condition, a message that says up to which they
-// are gone, and removes them. Bodies above [Options].Inline lie in the object store BINS_<namespace> under names that are
-// never used twice.
+// are gone, and removes them. Bodies above [Options].Inline lie in the object store BINS_<namespace> under names that
+// are never used twice.
 package bins
 
 import (

@@ -124,8 +124,8 @@ func (s *Store) takeOnce(ctx context.Context, bin string, most int) ([]Item, err
 }
 
 // settleTake is for a take of which an attempt was not answered, and of which the server knows nothing. If the oldest
-// item is there still, it was not made, and the conflict is another's. Else it may be that the server was restarted, and
-// what the take left is over.
+// item is there still, it was not made, and the conflict is another's. Else it may be that the server was restarted,
+// and what the take left is over.
 func (s *Store) settleTake(ctx context.Context, bin string, oldest uint64, conflict error) error {
 	c, err := s.content(ctx, bin)
 	if err == nil && len(c.messages) > 0 && c.messages[0].item.Sequence <= oldest {
@@ -205,7 +205,8 @@ const metaTakesSome = "sharedtensor-takes-some"
 
 func takesSome(info *jetstream.StreamInfo) bool { return info.Config.Metadata[metaTakesSome] != "" }
 
-// empty ends a bin whose newest message is last: an empty message replaces all items, unless anything was written since.
+// empty ends a bin whose newest message is last: an empty message replaces all items, unless anything was written
+// since.
 func (s *Store) empty(ctx context.Context, bin, op string, last uint64) error {
 	msg := nats.NewMsg(s.subject(bin))
 	msg.Header.Set(headerOp, op)

@@ -32,9 +32,9 @@ func WithID(id string) WriteOption { return func(o *writeOptions) { o.id = id } 
 // empty bin.
 func IfLast(sequence uint64) WriteOption { return func(o *writeOptions) { o.expect = &sequence } }
 
-// AsList puts a list: the body is a JSON array, and readers get each of its elements as an item, before what is appended
-// later, as tensorshare does with a list that is put. As there, the bin counts the list as one item, and it is taken as
-// one. Where the body is no array, or of an Append, the error is [ErrNotList].
+// AsList puts a list: the body is a JSON array, and readers get each of its elements as an item, before what is
+// appended later, as tensorshare does with a list that is put. As there, the bin counts the list as one item, and it is
+// taken as one. Where the body is no array, or of an Append, the error is [ErrNotList].
 func AsList() WriteOption { return func(o *writeOptions) { o.list = true } }
 
 // ErrNotList is a value that was to be put as a list and is not a list.
@@ -168,10 +168,11 @@ func publish(ctx context.Context, js jetstream.JetStream, msg *nats.Msg, o write
 // conflict with, where the server has forgotten the message's id.
 var errRepeated = errors.New("an attempt before was not answered")
 
-// settle finds out whether a message was stored of which one attempt was not answered and the next one is in conflict. A
-// server that stands alone compares the condition of a write before its id, so that the next attempt is in conflict with
-// the one before. The id is what tells: the server stores it once in the whole stream. So an empty message with the same
-// id goes where no bin is. If that one is a duplicate, the message was stored; if not, it was not, and never will be.
+// settle finds out whether a message was stored of which one attempt was not answered and the next one is in conflict.
+// A server that stands alone compares the condition of a write before its id, so that the next attempt is in conflict
+// with the one before. The id is what tells: the server stores it once in the whole stream. So an empty message with
+// the same id goes where no bin is. If that one is a duplicate, the message was stored; if not, it was not, and never
+// will be.
 func settle(ctx context.Context, js jetstream.JetStream, subject, id string, conflict error) (*jetstream.PubAck, error) {
 	parts := strings.SplitN(subject, ".", 3)
 	probe := nats.NewMsg(parts[0] + "." + parts[1] + ".%") // no name is written so

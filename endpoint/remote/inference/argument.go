@@ -321,8 +321,8 @@ func (a *argument) read(p place) (any, error) {
 	return t, nil
 }
 
-// store copies the elements of an input to memory, and zeroes what is left to the next: no function sees what an earlier
-// request left there.
+// store copies the elements of an input to memory, and zeroes what is left to the next: no function sees what an
+// earlier request left there.
 func store(memory driver.Memory, p place) error {
 	if mapped, ok := memory.(driver.Mapped); ok {
 		whole, unpin, err := mapped.Pin(true)

@@ -28,9 +28,9 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 )
 
-// The tests of this file are clients with memory of a GPU, for which there is the stand-in of package cudatest: its legacy
-// handles are opened by another process, as the driver's are. The utilities for CUDA of NVIDIA's Python client need its
-// runtime library, for which there is no stand-in.
+// The tests of this file are clients with memory of a GPU, for which there is the stand-in of package cudatest: its
+// legacy handles are opened by another process, as the driver's are. The utilities for CUDA of NVIDIA's Python client
+// need its runtime library, for which there is no stand-in.
 
 // cudaRegionBytes is the size of the clients' allocations.
 const cudaRegionBytes = 1 << 20
@@ -89,8 +89,8 @@ func inCUDA(n int, in, out string, inAt, outAt int64) *pb.ModelInferRequest {
 	return r
 }
 
-// TestCUDARegions has elements go from a client's device memory to a function and from there to device memory, over both
-// transports, and refuses what does not fit.
+// TestCUDARegions has elements go from a client's device memory to a function and from there to device memory, over
+// both transports, and refuses what does not fit.
 func TestCUDARegions(t *testing.T) {
 	client, httpAt, dev, gateway := cudaGateway(t)
 	in, inHandle := clientCUDA(t, dev)
@@ -183,8 +183,8 @@ func TestCUDARegions(t *testing.T) {
 	require.Equal(t, codes.NotFound, status.Code(err), "%v", err)
 }
 
-// TestCUDARegionUnregisteredInUse unregisters regions while requests have them. Each of those is answered as if that had
-// come before it, or after it.
+// TestCUDARegionUnregisteredInUse unregisters regions while requests have them. Each of those is answered as if that
+// had come before it, or after it.
 func TestCUDARegionUnregisteredInUse(t *testing.T) {
 	client, _, dev, gateway := cudaGateway(t)
 	in, inHandle := clientCUDA(t, dev)

@@ -14,8 +14,8 @@ import (
 )
 
 // TestMemoryOfArgumentsIsUsedAgain holds what functions may count on, although the memory of a request is that of an
-// earlier one: a tensor that a function kept stays as it was, bytes of others are nowhere to be seen, and a function that
-// writes to its argument gets memory that it can write to. The functions are an owner's, and the gateway's own.
+// earlier one: a tensor that a function kept stays as it was, bytes of others are nowhere to be seen, and a function
+// that writes to its argument gets memory that it can write to. The functions are an owner's, and the gateway's own.
 func TestMemoryOfArgumentsIsUsedAgain(t *testing.T) {
 	embedded, _, _ := startProcess(t, "embedded")
 	owned := serve(t, remotetest.StartOwner(t)).Addresses.GRPC

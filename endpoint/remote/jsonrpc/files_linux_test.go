@@ -10,8 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 )
 
-// TestMemoryThatMayBeUsedAgainIsNotSentAsAFile: the kernel sends pages of a file after it was closed, when its publisher
-// may have other bytes in them.
+// TestMemoryThatMayBeUsedAgainIsNotSentAsAFile: the kernel sends pages of a file after it was closed, when its
+// publisher may have other bytes in them.
 func TestMemoryThatMayBeUsedAgainIsNotSentAsAFile(t *testing.T) {
 	dev, err := host.Open()
 	require.NoError(t, err)

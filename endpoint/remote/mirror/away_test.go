@@ -72,8 +72,8 @@ func (m *movableName) cut() {
 }
 
 // TestSourceMoves: the owner and the gateway that a mirror follows move to another host, which has the same model and
-// the name in DNS. The mirror notices that by the digests, moves no tensor again, and goes on with the versions that are
-// published there.
+// the name in DNS. The mirror notices that by the digests, moves no tensor again, and goes on with the versions that
+// are published there.
 func TestSourceMoves(t *testing.T) {
 	first, second := modelFile(t, 1), modelFile(t, 2)
 	here := remotetest.StartOwner(t, "--file", "m="+first)
@@ -128,9 +128,9 @@ func put(t testing.TB, url, path string) {
 	require.Equal(t, http.StatusCreated, resp.StatusCode, "%s", answer)
 }
 
-// TestMirrorWasAway stops a gateway that mirrors, for so long that its source has forgotten the leases and other mirrors
-// have forgotten it, while versions are published. When it goes on it gets the newest one, without those between, and
-// what it had is served until then.
+// TestMirrorWasAway stops a gateway that mirrors, for so long that its source has forgotten the leases and other
+// mirrors have forgotten it, while versions are published. When it goes on it gets the newest one, without those
+// between, and what it had is served until then.
 func TestMirrorWasAway(t *testing.T) {
 	first, last := modelFile(t, 1), modelFile(t, 9)
 	_, natsURL := startNATS(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/module"
 )
 
-// TestRunningDigest has pieces come in all orders and at once, in parts that are fed or not, and finds the digest of the
-// whole once.
+// TestRunningDigest has pieces come in all orders and at once, in parts that are fed or not, and finds the digest of
+// the whole once.
 func TestRunningDigest(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))

@@ -21,8 +21,8 @@ type download struct {
 	entry *tensorEntry
 	done  *atomic.Int64 // bytes in place, of all
 	sum   *runningDigest
-	// offered is the tensor as other mirrors have it from here; nil where they do not. fromPeer is set where bytes of it
-	// came from one.
+	// offered is the tensor as other mirrors have it from here; nil where they do not. fromPeer is set where bytes of
+	// it came from one.
 	offered  *offeredTensor
 	fromPeer atomic.Bool
 }
@@ -72,8 +72,8 @@ type turn[T any] struct {
 }
 
 // inTurns puts the pieces of as many as there are workers in turns, and then those of the next ones. So each worker has
-// mostly one of them, whose pieces come in order, and digests are computed at the same time: that of one is computed from
-// its beginning to its end.
+// mostly one of them, whose pieces come in order, and digests are computed at the same time: that of one is computed
+// from its beginning to its end.
 func inTurns[T any](list []T, workers int, pieces func(T) int) (out []turn[T]) {
 	for group := range slices.Chunk(list, max(workers, 1)) {
 		for number, more := 0, true; more; number++ {

@@ -15,15 +15,15 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
-// BenchmarkFiguresHosts has 1, 2, 4 and 8 hosts mirror one model at once, in network namespaces whose links are limited,
-// to 1 Gbit/s or to as many Mbit/s as SHAREDTENSOR_MBIT says. A model takes four seconds of a link, or as many as
-// SHAREDTENSOR_SECONDS says.
+// BenchmarkFiguresHosts has 1, 2, 4 and 8 hosts mirror one model at once, in network namespaces whose links are
+// limited, to 1 Gbit/s or to as many Mbit/s as SHAREDTENSOR_MBIT says. A model takes four seconds of a link, or as many
+// as SHAREDTENSOR_SECONDS says.
 //
 //	SHAREDTENSOR_MBIT=200 go test -run '^$' -bench FiguresHosts -benchtime 3x ./mirror
 //
-// "N-s" is the median time of N, from the first gateway's start to the last one's version; "N/1" the median of what each
-// round's was to the time of one, and "N-processors" how many processors were at work meanwhile, of this machine's and
-// with whatever else it did. Where that is all of them, the figure is of the processors and not of the links.
+// "N-s" is the median time of N, from the first gateway's start to the last one's version; "N/1" the median of what
+// each round's was to the time of one, and "N-processors" how many processors were at work meanwhile, of this machine's
+// and with whatever else it did. Where that is all of them, the figure is of the processors and not of the links.
 func BenchmarkFiguresHosts(b *testing.B) {
 	mbit, seconds := fromEnv(b, "SHAREDTENSOR_MBIT", 1000), fromEnv(b, "SHAREDTENSOR_SECONDS", 4)
 	network := remotetest.NewNetwork(b)

@@ -87,9 +87,9 @@ func readStep(ctx context.Context, client *endpoint.Client) (int, error) {
 
 var errMixed = errors.New("a version is mixed")
 
-// TestTwoHops follows a model in training from host A to B and from B to C, each in a network namespace of its own, over
-// links of 200 Mbit/s; C does not reach A. The gateway of B, from which C takes, and then that of A are killed with
-// SIGKILL in between and come back. Readers on C see whole steps only, in order, and at last the newest.
+// TestTwoHops follows a model in training from host A to B and from B to C, each in a network namespace of its own,
+// over links of 200 Mbit/s; C does not reach A. The gateway of B, from which C takes, and then that of A are killed
+// with SIGKILL in between and come back. Readers on C see whole steps only, in order, and at last the newest.
 func TestTwoHops(t *testing.T) {
 	network := remotetest.NewNetwork(t)
 	a, b, c := network.AddHost(200), network.AddHost(200), network.AddHost(200)

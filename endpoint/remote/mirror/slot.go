@@ -10,8 +10,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// readBytes is how much of a connection is read at once: little enough that it is in the processor's cache still when it
-// is hashed and written.
+// readBytes is how much of a connection is read at once: little enough that it is in the processor's cache still when
+// it is hashed and written.
 const readBytes = 256 << 10
 
 // buffers are of readBytes.
@@ -39,7 +39,8 @@ func slotOf(sd *module.StateDict, one *tensorEntry) (slot, error) {
 
 // receive reads the bytes from at to end of the slot from a body, tells of all that are in place, and returns how many
 // those are. They go through a small buffer and by the memory's own way of being written: read into the mapping, each
-// page of new memory would fault and be cleared before the bytes come, and one that cannot be had would end the process.
+// page of new memory would fault and be cleared before the bytes come, and one that cannot be had would end the
+// process.
 func (s slot) receive(body io.Reader, at, end int64, came func(at int64, p []byte)) (n int64, err error) {
 	buffer := buffers.Get().(*[readBytes]byte)
 	defer buffers.Put(buffer)

@@ -43,8 +43,8 @@ func Ask(ctx context.Context, ask func(ctx context.Context) error) error {
 	}
 }
 
-// GetObject opens an object, again and again while servers are away and ctx goes on. The caller closes the result, which
-// ends with ctx.
+// GetObject opens an object, again and again while servers are away and ctx goes on. The caller closes the result,
+// which ends with ctx.
 func GetObject(ctx context.Context, store jetstream.ObjectStore, name string) (jetstream.ObjectResult, error) {
 	for attempt := 0; ; attempt++ {
 		result, err := getOnce(ctx, store, name)
@@ -54,7 +54,8 @@ func GetObject(ctx context.Context, store jetstream.ObjectStore, name string) (j
 	}
 }
 
-// getOnce is one attempt. The library waits for answers as long as the context lasts, with which the result is read too.
+// getOnce is one attempt. The library waits for answers as long as the context lasts, with which the result is read
+// too.
 func getOnce(ctx context.Context, store jetstream.ObjectStore, name string) (jetstream.ObjectResult, error) {
 	reading, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)

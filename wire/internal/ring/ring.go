@@ -81,8 +81,8 @@ func (p *Producer) Free() (int, error) {
 	return int(p.size() - (p.tail - p.head)), nil
 }
 
-// Put writes a and b, one behind the other, and lets the consumer see both at once. It writes nothing and is false where
-// less than keep bytes would be left free.
+// Put writes a and b, one behind the other, and lets the consumer see both at once. It writes nothing and is false
+// where less than keep bytes would be left free.
 func (p *Producer) Put(a, b []byte, keep int) (bool, error) {
 	n := len(a) + len(b)
 	if need := uint64(n + keep); p.size()-(p.tail-p.head) < need { // by what is known of head

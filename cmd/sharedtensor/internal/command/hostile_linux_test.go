@@ -57,7 +57,8 @@ var hostileCommands = []string{
 // hostileWatches are those that go on until they are told to stop.
 var hostileWatches = [][]string{{"tasks", "--watch"}, {"tasks", "--watch", "--json"}, {"watch"}, {"watch", "--json"}, {"watch", "m"}}
 
-// askNobody are the commands that ask no owner, or only one of their own, and why nothing hostile reaches them that way.
+// askNobody are the commands that ask no owner, or only one of their own, and why nothing hostile reaches them that
+// way.
 var askNobody = map[string]string{
 	"serve": "it reads files, see TestHostileFilesReachNoTerminal", "demo": "its owners are its own; it reads files, see there",
 	"bench": "its owners are its own", "completion": "prints a script", "help": "prints help", "version": "prints what was built",
