@@ -140,7 +140,7 @@ func TestOfferTimeLimit(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
 	endpointtest.Eventually(t, waitLimit, "the function hears of it", func() bool {
-		return counts.get("cause: canceled: the caller has left: the worker has not answered within 30ms")+
+		return counts.get("cause: the caller has left: the worker has not answered within 30ms")+
 			counts.get("cause: context deadline exceeded") > 0
 	})
 }

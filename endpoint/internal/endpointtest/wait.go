@@ -37,7 +37,7 @@ func SocketPath(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "st")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o700))
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, fmt.Sprintf("s%d.sock", socketNumber.Add(1)))
 }
 
