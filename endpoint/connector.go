@@ -101,13 +101,14 @@ func (c *connector) connected(ctx context.Context) (*link.Link, error) {
 			return l, err
 		}
 		l, err = a.wait(ctx)
-		switch {
-		case err == nil || !errors.Is(err, status.ErrUnavailable) || errors.Is(err, status.ErrServerClosed):
+		if err == nil || !errors.Is(err, status.ErrUnavailable) || errors.Is(err, status.ErrServerClosed) {
 			return l, err
-		case ctx.Err() != nil && !errors.Is(err, context.Cause(ctx)): // the attempt failed as the time was over
-			return l, fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case ctx.Err() != nil:
-			return l, err
+		}
+		if cause := context.Cause(ctx); cause != nil {
+			if !errors.Is(err, cause) { // the attempt failed as the time was over
+				err = fmt.Errorf("%w: %w", cause, err)
+			}
+			return nil, err
 		}
 	}
 }
