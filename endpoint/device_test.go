@@ -59,7 +59,8 @@ func hostOnly(t testing.TB, why string) {
 	}
 }
 
-// TestOnCUDA runs all tests of this package once more, with tensors in the memory of the stand-in for a GPU.
+// TestOnCUDA runs all tests of this package once more, with tensors in the memory of the stand-in for a GPU, but for the
+// simulation, which always has host memory.
 func TestOnCUDA(t *testing.T) {
 	if os.Getenv(deviceVariable) != "" {
 		t.Skip("this is the second time")
@@ -71,7 +72,7 @@ func TestOnCUDA(t *testing.T) {
 	if deadline, ok := t.Deadline(); ok {
 		limit = max(limit, time.Until(deadline)-30*time.Second) // a hang is to say where
 	}
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1", "-test.timeout="+limit.String())
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1", "-test.skip=^TestSimulation$", "-test.timeout="+limit.String())
 	cmd.Env = append(os.Environ(), cudatest.Options{Memory: 256 << 20}.Env(t)...)
 	cmd.Env = append(cmd.Env, deviceVariable+"=cuda:0")
 	out, err := cmd.CombinedOutput()

@@ -69,7 +69,8 @@ func (d *digester) add(sd *module.StateDict) {
 	d.of[sd] = j
 }
 
-// published tells the number that a state dict got, and queues its digests. One that has gone already is none of it.
+// published notes the version number of a state dict, and queues its digests. It does nothing if the catalog has
+// dropped the state dict already.
 func (d *digester) published(sd *module.StateDict, name string, version uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -114,7 +114,8 @@ func (r *Ref[T]) Err() error {
 	return r.ref.reason()
 }
 
-// Info asks the server about the object. One that is gone is a [*StaleError]; where there is none, [ErrInvalid].
+// Info asks the server about the object. It returns a [*StaleError] if the object is gone, and [ErrInvalid] for a
+// reference without an object.
 func (r *Ref[T]) Info(ctx context.Context) (ObjectInfo, error) {
 	if err := r.Err(); err != nil {
 		return ObjectInfo{}, err

@@ -105,7 +105,7 @@ type copier struct {
 	mem         driver.Memory // where it is at work
 	progress    func(done, total int64)
 	done, total int64
-	ahead       *readAhead // of the load, or of the extents at work; nil where there is none
+	ahead       *readAhead // reads the files ahead of the copy; nil if nothing is read ahead
 }
 
 // advance reports n more bytes.

@@ -8,7 +8,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
-// A task runs in the background, says how far it is, and keeps its result for who asks later.
+// A task runs in the background, reports its progress, and keeps its result until it is fetched.
 func Example() {
 	ctx := context.Background()
 	tasks := task.New(task.Options[int]{})

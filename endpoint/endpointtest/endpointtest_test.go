@@ -3,6 +3,7 @@ package endpointtest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"testing"
 
@@ -59,9 +60,7 @@ func fake() *endpointtest.Fake {
 func TestCalls(t *testing.T) {
 	drivertest.Leaks(t)
 	o, err := endpointtest.Open(endpoint.ServerOptions{Registry: functions(t)})
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
-	}
+	drivertest.Needs(t, "memfd", !errors.Is(err, errors.ErrUnsupported), fmt.Sprint(err))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, o.Close()) }()
 	f := fake()

@@ -6,7 +6,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// Reservation is the memory of the owner that a request in flight takes of its limits. The zero Reservation is none.
+// Reservation counts the bytes that one request in flight uses of its session's and the owner's limits. The zero value
+// reserves nothing.
 type Reservation struct {
 	Total *atomic.Int64 // the session's total, all its reservations together
 	Bytes int64         // of this one

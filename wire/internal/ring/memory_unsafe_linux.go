@@ -56,8 +56,8 @@ func New(each int) (*Memory, *os.File, error) {
 	return m, file, nil
 }
 
-// Open maps memory that a peer made. It borrows the descriptor. Memory whose size is none of a ring, or could change,
-// is ErrRefused; other errors are this system's.
+// Open maps memory that a peer made. It borrows the descriptor. It returns ErrRefused if the size is not that of a ring
+// or can still change, and the system's error if the memory cannot be mapped.
 func Open(fd int) (*Memory, error) {
 	have, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil {
