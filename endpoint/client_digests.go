@@ -76,8 +76,3 @@ func (c *Client) knowsDigests(ctx context.Context) error {
 	}
 	return err
 }
-
-// Digests are those that the server computes of a version, as [Client.Digests] has them.
-func (s *Server) Digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
-	return s.own.Digests(ctx, name, version)
-}

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"runtime/debug"
-	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -18,15 +17,6 @@ func features(l wire.Limits) []string {
 	list := []string{message.FeatureKeep, message.FeaturePool, message.FeatureOffer, message.FeatureDigests}
 	if l.Rings() {
 		list = append(list, message.FeatureRing)
-	}
-	return list
-}
-
-// features are those of a server: it names offers where it takes some.
-func (s *Server) features() []string {
-	list := features(s.opts.Limits.Wire)
-	if s.opts.Offers == nil {
-		list = slices.DeleteFunc(list, func(f string) bool { return f == message.FeatureOffer })
 	}
 	return list
 }

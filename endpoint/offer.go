@@ -107,7 +107,7 @@ func newOffer(c *Client, r *Registry, opts OfferOptions) (*Offer, error) {
 			return nil, status.Configuration(fmt.Errorf("endpoint %q: %w: a worker gets its arguments for reading only", d.Name, status.ErrInvalid))
 		}
 		o.endpoints[d.Name] = d
-		o.infos = append(o.infos, endpointInfo(d))
+		o.infos = append(o.infos, d.Info())
 	}
 	return o, nil
 }

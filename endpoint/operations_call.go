@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -160,28 +159,9 @@ func (r request) share(res *engine.Result, kept bool) (message.Returned, []*os.F
 func doEndpoints(_ context.Context, r request) (reply, error) {
 	var out message.EndpointsListed
 	for _, d := range r.session.server.endpoints() {
-		out.Endpoints = append(out.Endpoints, endpointInfo(d))
+		out.Endpoints = append(out.Endpoints, d.Info())
 	}
 	return reply{body: out}, nil
-}
-
-// endpointInfo describes an endpoint.
-func endpointInfo(d *engine.Definition) message.EndpointInfo {
-	if d.Describe != nil {
-		info := d.Describe()
-		info.Uncached = d.Uncached.Load()
-		return info
-	}
-	o := d.Options
-	info := message.EndpointInfo{
-		Name: d.Name, Task: o.Task, Managed: o.Managed, Stream: d.Stream != nil, Cache: o.Cached, SingleFlight: o.Cached && !o.NoSingleFlight,
-		Serialized: o.Serialized != nil, Writable: o.Writable, Timeout: int64(o.Timeout), In: codec.Clipped(codec.TypeName(d.In)), Out: codec.Clipped(codec.TypeName(d.Out)),
-		InFields: codec.DescribeFields(d.In), OutFields: codec.DescribeFields(d.Out), Uncached: d.Uncached.Load(),
-	}
-	if o.CacheKey != nil {
-		info.CacheKey = o.CacheKey.Text
-	}
-	return info
 }
 
 func doInvalidateCall(_ context.Context, r request) (reply, error) {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -23,7 +22,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire"
-	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Server owns state dicts and lets other processes of the host use them in place. Its methods are safe for concurrent
@@ -384,13 +382,5 @@ func (s *Server) stops() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// hello is the server's hello.
-func (s *Server) hello() message.Hello {
-	return message.Hello{
-		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(s.opts.Label), Devices: s.devices.Describe(),
-		Features: s.features(),
 	}
 }

@@ -23,18 +23,6 @@ func (s *Server) Publish(ctx context.Context, name string, sd *module.StateDict)
 	return s.PublishWith(ctx, name, sd, PublishOptions{})
 }
 
-// PublishOptions say what is published beside the tensors. The zero value says nothing.
-type PublishOptions struct {
-	// Source is where the tensors come from, usually a file, shown to people. What is beyond 1 KiB is cut off.
-	Source string
-	// Digests has the owner compute the digest of each tensor and of the whole, in the background: the version is
-	// published at once, [Client.Digests] waits for them, and [VersionInfo] says how they stand. The owner computes
-	// those of one version at a time, on one processor, and stops when the version goes; it reads the bytes itself,
-	// whatever [module.AddDigests] has put into the state dict. An owner that cannot is errors.ErrUnsupported, and
-	// nothing is published.
-	Digests bool
-}
-
 // PublishWith is Publish with options.
 func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
 	self := catalog.Holder{PID: int32(os.Getpid()), UID: uint32(os.Getuid()), Label: s.opts.Label}
@@ -84,6 +72,11 @@ func listAll(s *Server) (out message.Listed) {
 	}
 	out.Loading = s.loads.list()
 	return out
+}
+
+// Digests are those that the server computes of a version, as [Client.Digests] has them.
+func (s *Server) Digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
+	return s.own.Digests(ctx, name, version)
 }
 
 // AnnounceLoad tells clients that a version of name is going to be published, from a source that may be empty. It waits
