@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -370,7 +371,7 @@ func (c *connector) hello() message.Hello {
 	if label == "" {
 		label = filepath.Base(os.Args[0])
 	}
-	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(label), Devices: c.devices.Describe(), Features: features(c.opts.Limits)}
+	return message.Hello{Version: Version(), PID: int32(os.Getpid()), Label: limits.ShortLabel(label), Devices: c.devices.Describe(), Features: features(c.opts.Limits)}
 }
 
 // onNext takes something up again on the connection that there is now, or leaves it to the next one. An error is of the

@@ -2,12 +2,8 @@ package endpoint
 
 import (
 	"runtime/debug"
-	"strings"
 	"sync"
-	"unicode"
-	"unicode/utf8"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -19,25 +15,6 @@ func features(l wire.Limits) []string {
 		list = append(list, message.FeatureRing)
 	}
 	return list
-}
-
-// shortLabel makes a label fit to be kept and shown.
-func shortLabel(label string) string { return shortText(label, limits.LabelBytes) }
-
-// shortText is what is kept of a text that a peer sent: its first printable characters, in at most limit bytes of their
-// own, so that no part of a large text keeps all of it in memory.
-func shortText(text string, limit int) string {
-	var b strings.Builder
-	for _, r := range text {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			continue
-		}
-		if b.Len()+utf8.RuneLen(r) > limit {
-			break
-		}
-		b.WriteRune(r)
-	}
-	return strings.Clone(b.String())
 }
 
 // Version is the version of this module as it was built into the program, such as "v0.1.0", or "devel".

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -274,7 +275,7 @@ func decodeEndpoint(in message.EndpointInfo) EndpointInfo {
 	var workers []EndpointWorker
 	for _, w := range in.Workers {
 		workers = append(workers, EndpointWorker{
-			Process: Process{PID: w.PID, UID: w.UID, Label: shortLabel(w.Label)}, Session: w.Session, Running: w.Running, Most: w.Most, Since: fromNanos(w.Since),
+			Process: Process{PID: w.PID, UID: w.UID, Label: limits.ShortLabel(w.Label)}, Session: w.Session, Running: w.Running, Most: w.Most, Since: fromNanos(w.Since),
 		})
 	}
 	return EndpointInfo{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -12,14 +13,14 @@ import (
 
 // connect begins a session for a client of this process, as accepting it and the handshake do for others: when the
 // server serves. The caller closes the pipe.
-func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.Limits) (*inproc.Pipe, message.Hello, error) {
+func (s *Server) connect(ctx context.Context, hello message.Hello, frames wire.Limits) (*inproc.Pipe, message.Hello, error) {
 	select {
 	case <-s.accepting:
 	case <-s.stopping:
 	case <-ctx.Done():
 		return nil, message.Hello{}, fmt.Errorf("%w: %w", status.ErrUnavailable, context.Cause(ctx))
 	}
-	mine, theirs := inproc.New(s.opts.Limits.Wire, limits)
+	mine, theirs := inproc.New(s.opts.Limits.Wire, frames)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closing {
@@ -31,7 +32,7 @@ func (s *Server) connect(ctx context.Context, hello message.Hello, limits wire.L
 		return nil, message.Hello{}, err
 	}
 	s.nextID++
-	ses.label, ses.greeted = shortLabel(hello.Label), true
+	ses.label, ses.greeted = limits.ShortLabel(hello.Label), true
 	s.sessions[ses.id] = ses
 	go ses.read()
 	return theirs, s.hello(), nil
@@ -60,7 +61,7 @@ func (s *Server) connectSelf() (*inproc.Pipe, message.Hello, error) {
 func (s *Server) newSelfLocked() *inproc.Pipe {
 	mine, theirs := inproc.New(s.opts.Limits.Wire, s.opts.Limits.Wire)
 	s.self = newSession(s, mine, s.nextID)
-	s.self.own, s.self.greeted, s.self.label = true, true, shortLabel(s.opts.Label)
+	s.self.own, s.self.greeted, s.self.label = true, true, limits.ShortLabel(s.opts.Label)
 	s.self.answers = nil // the limits are those of clients
 	s.engine.Memory.Exempt(s.self.id)
 	return theirs

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -41,7 +42,7 @@ func (o *Offer) event(l *link.Link, frame wire.Frame) error {
 // cancelled ends the context of a function for whose result nobody waits any more.
 func (o *Offer) cancelled(id workerCallID, reason string) {
 	cause := context.Canceled
-	if text := shortText(reason, link.MaxReason); text != "" {
+	if text := limits.ShortText(reason, limits.ReasonBytes); text != "" {
 		cause = status.WithClass(context.Canceled, errors.New("the caller has left: "+text))
 	}
 	o.mu.Lock()

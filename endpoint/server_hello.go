@@ -4,13 +4,14 @@ import (
 	"os"
 	"slices"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // hello is the server's hello.
 func (s *Server) hello() message.Hello {
 	return message.Hello{
-		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: shortLabel(s.opts.Label), Devices: s.devices.Describe(),
+		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: limits.ShortLabel(s.opts.Label), Devices: s.devices.Describe(),
 		Features: s.features(),
 	}
 }

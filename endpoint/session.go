@@ -139,7 +139,7 @@ func (ses *session) handshake() error {
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	ses.label, ses.greeted = shortLabel(agreed.Peer.Label), true
+	ses.label, ses.greeted = limits.ShortLabel(agreed.Peer.Label), true
 	if agreed.Has(message.FeatureKeep) {
 		ses.kept.Allow(ses.server.opts.Limits.KeptBytes, &ses.server.kept)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/tensor"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -253,7 +252,7 @@ func (ses *session) cancelRequest(frame wire.Frame) error {
 		if err := message.Unmarshal(frame.Body, &in); err != nil {
 			return err
 		}
-		if reason := shortText(in.Reason, link.MaxReason); reason != "" {
+		if reason := limits.ShortText(in.Reason, limits.ReasonBytes); reason != "" {
 			cause = status.WithClass(context.Canceled, errors.New("the client cancelled the request: "+reason))
 		}
 	}

@@ -80,7 +80,7 @@ func (v *versions) publish(ctx context.Context, p publication) (version uint64, 
 	if p.digests {
 		v.digests.add(sd)
 	}
-	p.origin.Source = shortText(p.origin.Source, limits.SourceBytes)
+	p.origin.Source = limits.ShortText(p.origin.Source, limits.SourceBytes)
 	undo = []func() error{func() error { v.forget(sd); return nil }} // the catalog closes sd
 	if version, err = v.catalog.Publish(p.name, sd, p.origin); err != nil {
 		return 0, err

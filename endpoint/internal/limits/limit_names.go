@@ -91,12 +91,5 @@ func Exceeded(limit Name, format string, args ...any) error {
 	return &overLimit{limit, fmt.Errorf("%w: "+format, append([]any{status.ErrLimit}, args...)...)}
 }
 
-const (
-	// LabelBytes is the most that a label may have.
-	LabelBytes = 64
-	// SourceBytes is the most that the source of a publication may have.
-	SourceBytes = 1024
-)
-
 // Of is how often a limit was in the way.
 func (r Refusals) Of(name Name) uint64 { return r.by[name].Load() }

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/bufpool"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -36,14 +37,11 @@ func (l *Link) RoundTrip(ctx context.Context, c Request) (uint64, wire.Frame, er
 	return l.answered(ctx, id, w, frame, ok)
 }
 
-// MaxReason is how many bytes of the reason for a cancel cross.
-const MaxReason = 256
-
 // Cancel tells the owner to stop a request, and why. That somebody cancelled goes without saying.
 func (l *Link) Cancel(id uint64, cause error) {
 	var body []byte
 	if cause != nil && cause != context.Canceled {
-		if text, err := message.Marshal(message.Cancel{Reason: message.CutText(status.EncodeSafely(cause).Message, MaxReason)}); err == nil {
+		if text, err := message.Marshal(message.Cancel{Reason: message.CutText(status.EncodeSafely(cause).Message, limits.ReasonBytes)}); err == nil {
 			body = text
 		}
 	}

@@ -77,7 +77,7 @@ var Table = []Row{
 		Package: "endpoint/internal/link",
 		Ours: []string{
 			"driver", "tensor", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
-			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/bufpool",
+			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/bufpool", "endpoint/internal/limits",
 		},
 	},
 	{
