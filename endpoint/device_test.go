@@ -1,10 +1,12 @@
 package endpoint_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -60,7 +62,8 @@ func hostOnly(t testing.TB, why string) {
 }
 
 // TestOnCUDA runs all tests of this package once more, with tensors in the memory of the stand-in for a GPU, but for the
-// simulation, which always has host memory.
+// simulation, which always has host memory. Several processes share the tests out: most of these wait, and what they
+// count is of their process alone.
 func TestOnCUDA(t *testing.T) {
 	if os.Getenv(deviceVariable) != "" {
 		t.Skip("this is the second time")
@@ -68,16 +71,49 @@ func TestOnCUDA(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short")
 	}
+	const processes = 3
 	limit := 2 * time.Minute
 	if deadline, ok := t.Deadline(); ok {
 		limit = max(limit, time.Until(deadline)-30*time.Second) // a hang is to say where
 	}
-	cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1", "-test.skip=^TestSimulation$", "-test.timeout="+limit.String())
-	cmd.Env = append(os.Environ(), cudatest.Options{Memory: 256 << 20}.Env(t)...)
-	cmd.Env = append(cmd.Env, deviceVariable+"=cuda:0")
-	out, err := cmd.CombinedOutput()
-	require.NoError(t, err, "%s", failures(string(out)))
-	require.Contains(t, string(out), "--- PASS: TestServerKilledClientsReadOn")
+	names := testNames(t)
+	var out [processes]bytes.Buffer
+	var errs [processes]error
+	var running sync.WaitGroup
+	for i := range processes {
+		var share []string
+		for k := i; k < len(names); k += processes {
+			share = append(share, names[k])
+		}
+		cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1", "-test.timeout="+limit.String(), "-test.run=^("+strings.Join(share, "|")+")$")
+		cmd.Env = append(os.Environ(), cudatest.Options{Memory: 256 << 20}.Env(t)...)
+		cmd.Env = append(cmd.Env, deviceVariable+"=cuda:0")
+		cmd.Stdout, cmd.Stderr = &out[i], &out[i]
+		running.Go(func() { errs[i] = cmd.Run() })
+	}
+	running.Wait()
+	var all strings.Builder
+	for i := range processes {
+		require.NoError(t, errs[i], "%s", failures(out[i].String()))
+		all.Write(out[i].Bytes())
+	}
+	require.Contains(t, all.String(), "--- PASS: TestServerKilledClientsReadOn")
+}
+
+// testNames are the tests and examples that this binary has, but for the simulation.
+func testNames(t *testing.T) []string {
+	t.Helper()
+	out, err := exec.Command(os.Args[0], "-test.list=.").Output()
+	require.NoError(t, err)
+	var names []string
+	for line := range strings.Lines(string(out)) {
+		name := strings.TrimSpace(line)
+		if (strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Example")) && name != "TestSimulation" && name != "TestOnCUDA" {
+			names = append(names, name)
+		}
+	}
+	require.Greater(t, len(names), 100)
+	return names
 }
 
 // failures leaves out what passed.

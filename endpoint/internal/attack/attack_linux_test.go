@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +22,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(roleEnv) != "" {
 		os.Exit(childMain())
 	}
+	// Attacks wait most of their time, each on processes of its own. The flag of that name overrides this.
+	if err := flag.Set("test.parallel", "4"); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 
@@ -37,6 +42,7 @@ func TestOwnersWithstandAttacks(t *testing.T) {
 	p := plan{Scale: 0.25, Hold: time.Second, Memory: 1 << 30, Owner: plainOwner(t)}
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
 			row, err := p.measure(context.Background(), a)
 			require.NoError(t, err)
 			drivertest.Needs(t, "cgroup", row.Skipped == "", row.Skipped)

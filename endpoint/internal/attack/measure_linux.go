@@ -58,7 +58,7 @@ func (p *plan) measure(ctx context.Context, a attack) (row measured, err error) 
 		Files: a.files, Address: a.address, Memory: p.Memory,
 	}
 	if a.group > 0 {
-		g, err := newGroup(a.group)
+		g, err := newGroup(a.name, a.group)
 		if err != nil {
 			row.Skipped = err.Error()
 			return row, nil
@@ -206,9 +206,9 @@ func watchPeak(pid int) (end func() int64) {
 // group is the folder of a control group for memory.
 type group string
 
-// newGroup makes one with a limit, where this process may.
-func newGroup(bytes uint64) (group, error) {
-	name := fmt.Sprintf("attack-%d", os.Getpid())
+// newGroup makes one for an attack, with a limit, where this process may.
+func newGroup(attack string, bytes uint64) (group, error) {
+	name := fmt.Sprintf("attack-%s-%d", attack, os.Getpid())
 	var errs error
 	for _, kind := range [][2]string{{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, {"/sys/fs/cgroup", "memory.max"}} {
 		g := group(filepath.Join(kind[0], name))
