@@ -62,17 +62,13 @@ func (s *bodies) load(ctx context.Context, m stored) (Item, error) {
 		}
 		return m.item, nil
 	}
-	result, err := natslink.GetObject(ctx, s.objects, m.object)
+	body, err := natslink.ReadObject(ctx, s.objects, m.object, func(info *jetstream.ObjectInfo) error {
+		if info.Size != uint64(m.size) {
+			return fmt.Errorf("%w: the body of item %d has another size than the item says", ErrCorrupt, m.item.Sequence)
+		}
+		return nil
+	})
 	if err != nil {
-		return Item{}, s.bodyError(m, err)
-	}
-	defer result.Close()
-	info, err := result.Info()
-	if err != nil || info.Size != uint64(m.size) {
-		return Item{}, fmt.Errorf("%w: the body of item %d has another size than the item says", ErrCorrupt, m.item.Sequence)
-	}
-	body := make([]byte, m.size)
-	if _, err := readFull(result, body); err != nil {
 		return Item{}, s.bodyError(m, err)
 	}
 	if sha256.Sum256(body) != m.digest {
@@ -80,17 +76,6 @@ func (s *bodies) load(ctx context.Context, m stored) (Item, error) {
 	}
 	m.item.Body = body
 	return m.item, nil
-}
-
-func readFull(r jetstream.ObjectResult, body []byte) (n int, err error) {
-	for n < len(body) {
-		k, err := r.Read(body[n:])
-		n += k
-		if err != nil && n < len(body) {
-			return n, err
-		}
-	}
-	return n, nil
 }
 
 // errBodyGone means that a body was removed while it was read: somebody took or replaced its item.
@@ -103,6 +88,9 @@ func (s *bodies) bodyError(m stored, err error) error {
 	return fmt.Errorf("body of item %d: %w", m.item.Sequence, err)
 }
 
+// sweepTimeout bounds a request of Sweep whose answer is a list.
+const sweepTimeout = time.Minute
+
 // Sweep removes bodies that no item names and that are older than grace: those of writers that died between the body
 // and its item, of items that were replaced, and pieces of bodies that were never finished. It returns how many bodies
 // it removed. One process of a namespace runs it now and then; grace must be longer than any write lasts, an hour is
@@ -110,15 +98,21 @@ func (s *bodies) bodyError(m stored, err error) error {
 func (s *Store) Sweep(ctx context.Context, grace time.Duration) (removed int, err error) {
 	defer func() { err = wrap("sweep", "*", err) }()
 	before := time.Now().Add(-grace)
-	bodies, err := s.objects.List(ctx)
+	var bodies []*jetstream.ObjectInfo
+	err = natslink.AskFor(ctx, sweepTimeout, func(ctx context.Context) (err error) {
+		bodies, err = s.objects.List(ctx)
+		return err
+	})
 	if err != nil && !errors.Is(err, jetstream.ErrNoObjectsFound) {
 		return 0, err
 	}
 	// The bodies are listed first: an item that is written later names a body that is younger than grace.
 	named := map[string]bool{}
-	err = s.scan(ctx, s.prefix()+">", jetstream.OrderedConsumerConfig{}, func(m jetstream.Msg) error {
-		named[m.Headers().Get(headerObject)] = true
-		return nil
+	err = again(ctx, func() error {
+		return s.scan(ctx, s.prefix()+">", jetstream.ConsumerConfig{}, func(m jetstream.Msg, _ *jetstream.MsgMetadata) error {
+			named[m.Headers().Get(headerObject)] = true
+			return nil
+		})
 	})
 	if err != nil {
 		return 0, err
@@ -129,7 +123,8 @@ func (s *Store) Sweep(ctx context.Context, grace time.Duration) (removed int, er
 		if named[body.Name] || body.ModTime.After(before) {
 			continue
 		}
-		if err := s.objects.Delete(ctx, body.Name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
+		err := natslink.Ask(ctx, func(ctx context.Context) error { return s.objects.Delete(ctx, body.Name) })
+		if err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
 			return removed, err
 		}
 		removed++
@@ -139,12 +134,15 @@ func (s *Store) Sweep(ctx context.Context, grace time.Duration) (removed int, er
 
 // sweepPieces removes pieces of objects that have no description, which an upload leaves when its process is killed.
 func (s *Store) sweepPieces(ctx context.Context, whole map[string]bool, before time.Time) error {
-	stream, err := s.js.Stream(ctx, "OBJ_"+s.bucket)
-	if err != nil {
-		return err
-	}
+	var stream jetstream.Stream
+	var info *jetstream.StreamInfo
 	pieces := "$O." + s.bucket + ".C."
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(pieces+">"))
+	err := natslink.AskFor(ctx, sweepTimeout, func(ctx context.Context) (err error) {
+		if stream, err = s.js.Stream(ctx, "OBJ_"+s.bucket); err == nil {
+			info, err = stream.Info(ctx, jetstream.WithSubjectFilter(pieces+">"))
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -152,14 +150,19 @@ func (s *Store) sweepPieces(ctx context.Context, whole map[string]bool, before t
 		if whole[subject[len(pieces):]] {
 			continue
 		}
-		last, err := stream.GetLastMsgForSubject(ctx, subject)
+		var last *jetstream.RawStreamMsg
+		err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
+			last, err = stream.GetLastMsgForSubject(ctx, subject)
+			return err
+		})
 		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && last.Time.After(before) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if err := stream.Purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
+		err = natslink.Ask(ctx, func(ctx context.Context) error { return stream.Purge(ctx, jetstream.WithPurgeSubject(subject)) })
+		if err != nil {
 			return err
 		}
 	}

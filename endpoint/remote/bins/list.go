@@ -46,7 +46,7 @@ func (s *Store) count(ctx context.Context, subject string) (counts map[string]in
 func (s *Store) countOnce(ctx context.Context, subject string) (map[string]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*requestTimeout)
 	defer cancel()
-	info, err := s.stream.Info(ctx, jetstream.WithSubjectFilter(subject))
+	info, err := s.info(ctx, jetstream.WithSubjectFilter(subject))
 	if err != nil {
 		return nil, err
 	}
@@ -63,11 +63,10 @@ func (s *Store) countOnce(ctx context.Context, subject string) (map[string]int, 
 	if len(counts) == 0 || info.State.LastTime.Before(since) {
 		return counts, nil
 	}
-	config := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since}
-	err = s.scan(ctx, subject, config, func(m jetstream.Msg) error {
-		meta, err := m.Metadata()
-		if err != nil || meta.Sequence.Stream > info.State.LastSeq {
-			return err
+	config := jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverByStartTimePolicy, OptStartTime: &since}
+	err = s.scan(ctx, subject, config, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
+		if meta.Sequence.Stream > info.State.LastSeq {
+			return nil
 		}
 		name, ok := s.binOf(m.Subject())
 		if op := m.Headers().Get(headerOp); !ok || op != opTake && op != opDelete {
@@ -84,10 +83,9 @@ func (s *Store) countOnce(ctx context.Context, subject string) (map[string]int, 
 // countItems counts the items of bins by the headers of all messages up to a sequence number.
 func (s *Store) countItems(ctx context.Context, subject string, last uint64) (map[string]int, error) {
 	bins := map[string]*content{}
-	err := s.scan(ctx, subject, jetstream.OrderedConsumerConfig{}, func(m jetstream.Msg) error {
-		meta, err := m.Metadata()
-		if err != nil || meta.Sequence.Stream > last {
-			return err
+	err := s.scan(ctx, subject, jetstream.ConsumerConfig{}, func(m jetstream.Msg, meta *jetstream.MsgMetadata) error {
+		if meta.Sequence.Stream > last {
+			return nil
 		}
 		name, ok := s.binOf(m.Subject())
 		if !ok {

@@ -30,13 +30,15 @@ type Event struct {
 // Changes of one bin come in their order. While the connection is away nothing is heard; when it is back the listener
 // gets an event for each bin whose number of items or newest item is not the one that it knew.
 type Listener struct {
-	store    *Store
-	subject  string
-	pattern  string
-	messages jetstream.MessagesContext
-	stop     context.CancelFunc
-	done     chan struct{}
-	once     sync.Once
+	store   *Store
+	subject string
+	pattern string
+	reader  *reader       // of run
+	read    uint64        // the message that it read last
+	lost    chan struct{} // a reader was lost: what it was not told of has to be looked for
+	stop    context.CancelFunc
+	done    chan struct{}
+	once    sync.Once
 
 	events chan Event
 	err    error // why events ended; set before events is closed
@@ -60,13 +62,12 @@ func (s *Store) Listen(ctx context.Context, pattern string) (_ *Listener, err er
 	}
 	l := &Listener{
 		store: s, pattern: pattern, subject: s.prefix() + escaped,
-		events: make(chan Event, eventQueue), done: make(chan struct{}),
+		events: make(chan Event, eventQueue), lost: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	// The connection's changes are asked for before the counts are, so that no outage is missed.
 	changes := s.conn.StatusChanged(nats.CONNECTED)
-	from, err := l.snapshot(ctx)
-	if err == nil {
-		err = l.subscribe(ctx, from)
+	if l.read, err = l.snapshot(ctx); err == nil {
+		err = l.subscribe(ctx)
 	}
 	if err != nil {
 		s.conn.RemoveStatusListener(changes)
@@ -81,7 +82,7 @@ func (s *Store) Listen(ctx context.Context, pattern string) (_ *Listener, err er
 // snapshot counts the bins and returns the sequence number after which changes are news.
 func (l *Listener) snapshot(ctx context.Context) (uint64, error) {
 	for {
-		before, err := l.store.stream.Info(ctx)
+		before, err := l.store.info(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -89,7 +90,7 @@ func (l *Listener) snapshot(ctx context.Context) (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
-		after, err := l.store.stream.Info(ctx)
+		after, err := l.store.info(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -102,14 +103,11 @@ func (l *Listener) snapshot(ctx context.Context) (uint64, error) {
 	}
 }
 
-func (l *Listener) subscribe(ctx context.Context, from uint64) error {
-	consumer, err := l.store.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{l.subject}, HeadersOnly: true, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from + 1,
+// subscribe reads on behind the message that was read last.
+func (l *Listener) subscribe(ctx context.Context) (err error) {
+	l.reader, err = l.store.newReader(ctx, jetstream.ConsumerConfig{
+		FilterSubject: l.subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: l.read + 1,
 	})
-	if err != nil {
-		return err
-	}
-	l.messages, err = consumer.Messages(jetstream.PullHeartbeat(time.Second), jetstream.PullExpiry(30*time.Second))
 	return err
 }
 
@@ -133,7 +131,6 @@ var ErrClosed = errors.New("the listener is closed")
 func (l *Listener) Close() error {
 	l.once.Do(func() {
 		l.stop()
-		l.messages.Stop()
 		<-l.done
 	})
 	return nil
@@ -156,20 +153,43 @@ func (l *Listener) run(ctx context.Context, changes chan nats.Status) {
 }
 
 func (l *Listener) pass(ctx context.Context) error {
+	defer func() { l.reader.stop() }()
 	for {
-		msg, err := l.messages.Next()
-		switch {
-		case ctx.Err() != nil:
+		msg, meta, err := l.reader.next(ctx)
+		if err == nil {
+			l.read = meta.Sequence.Stream
+			if event, ok := l.event(msg, meta); ok && !l.put(ctx, event) {
+				return ErrClosed
+			}
+			continue
+		}
+		if isOutage(err) {
+			err = l.goOn(ctx, err)
+		}
+		if ctx.Err() != nil {
 			return ErrClosed
-		case errors.Is(err, jetstream.ErrNoHeartbeat):
-			continue // the consumer makes itself anew where it stopped
-		case err != nil:
+		}
+		if err != nil {
 			return fmt.Errorf("listen to the bins %q: %w", l.pattern, err)
 		}
-		if event, ok := l.event(msg); ok && !l.put(ctx, event) {
-			return ErrClosed
-		}
 	}
+}
+
+// goOn reads on by another server, and has the bins compared: of a take meanwhile there may be nothing to read.
+func (l *Listener) goOn(ctx context.Context, lost error) error {
+	l.store.log.Debug("bins: a listener reads on", "namespace", l.store.opts.Namespace, "bins", l.pattern, "error", lost)
+	old := l.reader
+	err := l.subscribe(ctx)
+	if err != nil {
+		l.reader = old
+		return err
+	}
+	old.stop()
+	select {
+	case l.lost <- struct{}{}:
+	default: // it will be looked
+	}
+	return nil
 }
 
 func (l *Listener) put(ctx context.Context, event Event) bool {
@@ -182,10 +202,9 @@ func (l *Listener) put(ctx context.Context, event Event) bool {
 }
 
 // event counts what a message does to its bin.
-func (l *Listener) event(msg jetstream.Msg) (Event, bool) {
-	meta, err := msg.Metadata()
+func (l *Listener) event(msg jetstream.Msg, meta *jetstream.MsgMetadata) (Event, bool) {
 	name, ok := l.store.binOf(msg.Subject())
-	if err != nil || !ok {
+	if !ok {
 		return Event{}, false
 	}
 	l.mu.Lock()
@@ -226,8 +245,8 @@ func (l *Listener) set(name string, items int) {
 	}
 }
 
-// afterGaps compares the bins with what the listener knows whenever the connection is back: takes during an outage
-// leave nothing that could be read later.
+// afterGaps compares the bins with what the listener knows whenever the connection is back or another server is read
+// from: takes during an outage leave nothing that could be read later.
 func (l *Listener) afterGaps(ctx context.Context, changes <-chan nats.Status) {
 	for {
 		select {
@@ -237,6 +256,7 @@ func (l *Listener) afterGaps(ctx context.Context, changes <-chan nats.Status) {
 			if !ok {
 				return
 			}
+		case <-l.lost:
 		}
 		for attempt := 0; ; attempt++ {
 			err := l.compare(ctx)
@@ -258,7 +278,7 @@ func (l *Listener) afterGaps(ctx context.Context, changes <-chan nats.Status) {
 var errOvertaken = errors.New("overtaken")
 
 func (l *Listener) compare(ctx context.Context) error {
-	info, err := l.store.stream.Info(ctx)
+	info, err := l.store.info(ctx)
 	if err != nil {
 		return err
 	}

@@ -217,7 +217,7 @@ func (q *Queue) delivery(ctx context.Context, msg jetstream.Msg) (*Delivery, err
 // Ack says that the item is done with, and waits until the server knows. Without an answer the item may be delivered
 // again.
 func (d *Delivery) Ack(ctx context.Context) error {
-	if err := d.msg.DoubleAck(ctx); err != nil {
+	if err := natslink.Ask(ctx, d.msg.DoubleAck); err != nil {
 		return wrapQueue("acknowledge an item of", d.queue, err)
 	}
 	d.dropBody()
@@ -249,7 +249,11 @@ func (d *Delivery) dropBody() {
 
 // Len returns how many items wait or are held by pullers.
 func (q *Queue) Len(ctx context.Context) (int, error) {
-	info, err := q.stream.Info(ctx)
+	var info *jetstream.StreamInfo
+	err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
+		info, err = q.stream.Info(ctx)
+		return err
+	})
 	if err != nil {
 		return 0, wrapQueue("count", q, err)
 	}
@@ -261,7 +265,9 @@ func (q *Queue) Len(ctx context.Context) (int, error) {
 func (q *Queue) Purge(ctx context.Context, pattern string) error {
 	escaped, err := escapePattern(pattern)
 	if err == nil {
-		err = q.stream.Purge(ctx, jetstream.WithPurgeSubject("queue."+q.opts.Namespace+"."+escaped))
+		err = natslink.Ask(ctx, func(ctx context.Context) error {
+			return q.stream.Purge(ctx, jetstream.WithPurgeSubject("queue."+q.opts.Namespace+"."+escaped))
+		})
 	}
 	return wrapQueue("purge", q, err)
 }

@@ -200,37 +200,3 @@ func (s *Store) parseDirect(msg *nats.Msg) (stored, error) {
 	}
 	return parseStored(msg.Header, msg.Data, sequence, at, s.opts.MaxItemBytes)
 }
-
-// scan reads the headers of all messages with a subject that are there when it begins, in order.
-func (s *Store) scan(ctx context.Context, subject string, config jetstream.OrderedConsumerConfig, see func(jetstream.Msg) error) error {
-	config.FilterSubjects, config.HeadersOnly = []string{subject}, true
-	consumer, err := s.stream.OrderedConsumer(ctx, config)
-	if err != nil {
-		return err
-	}
-	if info := consumer.CachedInfo(); info != nil && info.NumPending == 0 {
-		return nil
-	}
-	messages, err := consumer.Messages(jetstream.PullHeartbeat(time.Second), jetstream.PullExpiry(5*time.Second))
-	if err != nil {
-		return err
-	}
-	defer messages.Stop()
-	stop := context.AfterFunc(ctx, messages.Stop)
-	defer stop()
-	for {
-		msg, err := messages.Next()
-		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			return err
-		}
-		if err := see(msg); err != nil {
-			return err
-		}
-		if meta, err := msg.Metadata(); err != nil || meta.NumPending == 0 {
-			return err
-		}
-	}
-}

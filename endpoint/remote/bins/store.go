@@ -172,6 +172,15 @@ func openStream(ctx context.Context, js jetstream.JetStream, config jetstream.St
 	return stream, err
 }
 
+// info asks for the state of the stream.
+func (s *Store) info(ctx context.Context, opts ...jetstream.StreamInfoOpt) (info *jetstream.StreamInfo, err error) {
+	err = natslink.Ask(ctx, func(ctx context.Context) error {
+		info, err = s.stream.Info(ctx, opts...)
+		return err
+	})
+	return info, err
+}
+
 func openBodies(ctx context.Context, js jetstream.JetStream, bucket string, o Options, maxPayload int64) (bodies, error) {
 	var objects jetstream.ObjectStore
 	err := natslink.Ask(ctx, func(ctx context.Context) (err error) {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // Summary is what one namespace of bins, or one queue, holds.
@@ -32,8 +34,21 @@ func Survey(ctx context.Context, conn *nats.Conn) ([]Summary, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the namespaces of bins: %w", err)
 	}
-	beside := map[string]uint64{}
 	var list []Summary
+	err = natslink.Ask(ctx, func(ctx context.Context) (err error) {
+		list, err = survey(ctx, js)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the namespaces of bins: %w", err)
+	}
+	slices.SortFunc(list, func(a, b Summary) int { return strings.Compare(a.Kind+a.Namespace, b.Kind+b.Namespace) })
+	return list, nil
+}
+
+// survey lists them once, in any order.
+func survey(ctx context.Context, js jetstream.JetStream) (list []Summary, err error) {
+	beside := map[string]uint64{}
 	infos := js.ListStreams(ctx)
 	for info := range infos.Info() {
 		if bucket, ok := strings.CutPrefix(info.Config.Name, "OBJ_"); ok {
@@ -54,7 +69,7 @@ func Survey(ctx context.Context, conn *nats.Conn) ([]Summary, error) {
 		})
 	}
 	if err := infos.Err(); err != nil {
-		return nil, fmt.Errorf("list the namespaces of bins: %w", err)
+		return nil, err
 	}
 	for i := range list {
 		bucket := "BINS_" + list[i].Namespace
@@ -63,6 +78,5 @@ func Survey(ctx context.Context, conn *nats.Conn) ([]Summary, error) {
 		}
 		list[i].Beside = beside[bucket]
 	}
-	slices.SortFunc(list, func(a, b Summary) int { return strings.Compare(a.Kind+a.Namespace, b.Kind+b.Namespace) })
 	return list, nil
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // TakeOptions says what Take does with a bin that is empty.
@@ -181,23 +183,24 @@ func (s *Store) announceTakes(ctx context.Context) error {
 	if s.takesSome.Load() {
 		return nil
 	}
-	info, err := s.stream.Info(ctx)
-	if err != nil {
-		return err
-	}
-	if !takesSome(info) {
+	err := natslink.Ask(ctx, func(ctx context.Context) error {
+		info, err := s.stream.Info(ctx)
+		if err != nil || takesSome(info) {
+			return err
+		}
 		config := info.Config
 		config.Metadata = maps.Clone(config.Metadata)
 		if config.Metadata == nil {
 			config.Metadata = make(map[string]string, 1)
 		}
 		config.Metadata[metaTakesSome] = "1"
-		if _, err := s.js.UpdateStream(ctx, config); err != nil {
-			return err
-		}
+		_, err = s.js.UpdateStream(ctx, config)
+		return err
+	})
+	if err == nil {
+		s.takesSome.Store(true)
 	}
-	s.takesSome.Store(true)
-	return nil
+	return err
 }
 
 // metaTakesSome is the metadata of a stream with messages of takes of some items.

@@ -3,6 +3,7 @@ package natslink
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"time"
 
@@ -27,63 +28,110 @@ func putOnce(ctx context.Context, store jetstream.ObjectStore, meta jetstream.Ob
 	return store.Put(withoutDeadline{ctx}, meta, bytes)
 }
 
-// openTimeout bounds one attempt of a request that may be lost with a server.
-const openTimeout = 5 * time.Second
+const (
+	// openTimeout bounds one attempt of a request that may be lost with a server.
+	openTimeout = 5 * time.Second
+	// readStall is how long an object that is read may say nothing. The library makes the consumer that it reads by
+	// anew after ten seconds without a word, and gives up without a word where that fails.
+	readStall = 15 * time.Second
+)
 
 // Ask makes requests, again and again while servers are away and ctx goes on: the context of each attempt lasts a few
-// seconds. What ask does must do no harm when it is done twice.
+// seconds, since a request that is lost with a server is never answered. What ask does must do no harm when it is done
+// twice.
 func Ask(ctx context.Context, ask func(ctx context.Context) error) error {
+	return AskFor(ctx, openTimeout, ask)
+}
+
+// AskFor is [Ask] with the time that one attempt may last.
+func AskFor(ctx context.Context, attempts time.Duration, ask func(ctx context.Context) error) error {
 	for attempt := 0; ; attempt++ {
-		try, cancel := context.WithTimeout(ctx, openTimeout)
+		try, cancel := context.WithTimeout(ctx, attempts)
 		err := ask(try)
 		cancel()
-		if err == nil || ctx.Err() != nil || !IsOutage(err) || Pause(ctx, attempt) != nil {
+		if err == nil || !IsOutage(err) {
 			return err
 		}
-	}
-}
-
-// GetObject opens an object, again and again while servers are away and ctx goes on. The caller closes the result,
-// which ends with ctx.
-func GetObject(ctx context.Context, store jetstream.ObjectStore, name string) (jetstream.ObjectResult, error) {
-	for attempt := 0; ; attempt++ {
-		result, err := getOnce(ctx, store, name)
-		if err == nil || ctx.Err() != nil || !IsOutage(err) || Pause(ctx, attempt) != nil {
-			return result, err
+		if ctx.Err() != nil || Pause(ctx, attempt) != nil {
+			return fmt.Errorf("the servers of NATS did not answer, asked %d times: %w", attempt+1, err)
 		}
 	}
 }
 
-// getOnce is one attempt. The library waits for answers as long as the context lasts, with which the result is read
-// too.
-func getOnce(ctx context.Context, store jetstream.ObjectStore, name string) (jetstream.ObjectResult, error) {
+// ReadObject reads a whole object, again and again while servers are away and ctx goes on. check sees what the object is
+// said to be before memory is taken for it; its error ends the reading.
+func ReadObject(ctx context.Context, store jetstream.ObjectStore, name string, check func(*jetstream.ObjectInfo) error) ([]byte, error) {
+	for attempt := 0; ; attempt++ {
+		body, err := readOnce(ctx, store, name, check)
+		if err == nil || !IsOutage(err) {
+			return body, err
+		}
+		if ctx.Err() != nil || Pause(ctx, attempt) != nil {
+			return nil, fmt.Errorf("the object %q did not come, asked for %d times: %w", name, attempt+1, err)
+		}
+	}
+}
+
+func readOnce(ctx context.Context, store jetstream.ObjectStore, name string, check func(*jetstream.ObjectInfo) error) ([]byte, error) {
 	reading, cancel := context.WithCancel(ctx)
+	defer cancel()
 	late := time.AfterFunc(openTimeout, cancel)
-	result, err := store.Get(reading, name)
-	inTime := late.Stop()
-	if err == nil && inTime {
-		return &openObject{result, cancel}, nil
+	result, err := store.Get(rollingDeadline{reading}, name)
+	if !late.Stop() && ctx.Err() == nil {
+		if err == nil {
+			_ = result.Close() // nothing was read from it
+		}
+		return nil, fmt.Errorf("it was not opened in %v: %w", openTimeout, nats.ErrTimeout)
 	}
-	cancel()
+	if err != nil {
+		return nil, err
+	}
+	defer result.Close()
+	info, err := result.Info()
 	if err == nil {
-		_ = result.Close() // nothing was read from it
+		err = check(info)
 	}
-	if !inTime && ctx.Err() == nil {
-		err = context.DeadlineExceeded
+	if err != nil {
+		return nil, err
 	}
-	return nil, err
+	return readWhole(ctx, result, info.Size)
 }
 
-// openObject ends its context when it is closed.
-type openObject struct {
-	jetstream.ObjectResult
-	cancel context.CancelFunc
+// readWhole reads so many bytes and their end, at which the library compares the digest. A read that returns nothing has
+// waited as long as the deadline of its context says.
+func readWhole(ctx context.Context, r io.Reader, size uint64) ([]byte, error) {
+	body := make([]byte, size+1) // one more, for the end
+	for n := 0; ; {
+		k, err := r.Read(body[n:])
+		n += k
+		switch {
+		case errors.Is(err, io.EOF) && uint64(n) == size:
+			return body[:n:n], nil
+		case errors.Is(err, io.EOF):
+			return nil, io.ErrUnexpectedEOF
+		case err != nil:
+			return nil, err
+		case uint64(n) > size:
+			return nil, fmt.Errorf("more than the %d bytes that it is said to have", size)
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case k == 0:
+			return nil, fmt.Errorf("nothing came for %v after %d of %d bytes: %w", readStall, n, size, nats.ErrTimeout)
+		}
+	}
 }
 
-// Close implements io.Closer.
-func (o *openObject) Close() error {
-	defer o.cancel()
-	return o.ObjectResult.Close()
+// rollingDeadline is a context whose deadline is always some seconds away. The library reads an object's next bytes
+// until the deadline that it finds, and all of the object within a few seconds where it finds none.
+type rollingDeadline struct{ context.Context }
+
+// Deadline implements context.Context.
+func (c rollingDeadline) Deadline() (time.Time, bool) {
+	rolling := time.Now().Add(readStall)
+	if deadline, ok := c.Context.Deadline(); ok && deadline.Before(rolling) {
+		return deadline, true
+	}
+	return rolling, true
 }
 
 // withoutDeadline is a context that does not tell its deadline. Where there is one, the library waits until then for

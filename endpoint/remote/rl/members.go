@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
 // Member is a trainer or worker that is present.
@@ -63,7 +66,7 @@ func (r *run) join(ctx context.Context, role string) (*presence, error) {
 	loop, stop := context.WithCancel(context.Background())
 	p := &presence{run: r, role: role, since: time.Now(), stop: stop, done: make(chan struct{})}
 	p.version.Store(-1)
-	if err := p.say(ctx); err != nil {
+	if err := natslink.Ask(ctx, p.say); err != nil {
 		stop()
 		return nil, err
 	}
@@ -115,16 +118,17 @@ func (p *presence) leave() {
 
 // Members returns the trainers and workers that are present, by name.
 func (r *run) Members(ctx context.Context) ([]Member, error) {
-	keys, err := r.members.Keys(ctx)
-	if errors.Is(err, jetstream.ErrNoKeysFound) {
-		return nil, nil
-	}
+	keys, err := r.memberKeys(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var members []Member
 	for _, key := range keys {
-		entry, err := r.members.Get(ctx, key)
+		var entry jetstream.KeyValueEntry
+		err := natslink.Ask(ctx, func(ctx context.Context) (err error) {
+			entry, err = r.members.Get(ctx, key)
+			return err
+		})
 		if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
 			continue
 		}
@@ -138,4 +142,31 @@ func (r *run) Members(ctx context.Context) ([]Member, error) {
 	}
 	slices.SortFunc(members, func(a, b Member) int { return strings.Compare(a.Name, b.Name) })
 	return members, nil
+}
+
+// memberKeys lists the names of those who are present. A list that ends before its end is asked for again.
+func (r *run) memberKeys(ctx context.Context) (keys []string, err error) {
+	err = natslink.Ask(ctx, func(ctx context.Context) error {
+		keys = keys[:0]
+		watcher, err := r.members.WatchAll(ctx, jetstream.IgnoreDeletes(), jetstream.MetaOnly())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = watcher.Stop() }() // it is not asked any more
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case entry, open := <-watcher.Updates():
+				if !open {
+					return fmt.Errorf("the list of members ended: %w", nats.ErrTimeout)
+				}
+				if entry == nil {
+					return nil
+				}
+				keys = append(keys, entry.Key())
+			}
+		}
+	})
+	return keys, err
 }

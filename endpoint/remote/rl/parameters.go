@@ -1,7 +1,6 @@
 package rl
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -139,22 +138,14 @@ func (r *run) fetch(ctx context.Context, p pointer) (*Parameters, error) {
 }
 
 func (r *run) download(ctx context.Context, p pointer) (*module.StateDict, error) {
-	object, err := natslink.GetObject(ctx, r.objects, p.Object)
+	text, err := natslink.ReadObject(ctx, r.objects, p.Object, func(info *jetstream.ObjectInfo) error {
+		if int64(info.Size) != p.Bytes {
+			return fmt.Errorf("%d bytes are stored and %d are promised", info.Size, p.Bytes)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	defer object.Close()
-	info, err := object.Info()
-	if err != nil {
-		return nil, err
-	}
-	if int64(info.Size) != p.Bytes {
-		return nil, fmt.Errorf("%d bytes are stored and %d are promised", info.Size, p.Bytes)
-	}
-	var text bytes.Buffer
-	text.Grow(int(p.Bytes))
-	if _, err := io.Copy(&text, object); err != nil {
-		return nil, err
-	}
-	return module.Decode(ctx, r.opts.Device, text.Bytes(), module.LoadOptions{})
+	return module.Decode(ctx, r.opts.Device, text, module.LoadOptions{})
 }

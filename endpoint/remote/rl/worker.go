@@ -28,6 +28,7 @@ type Worker struct {
 	news    chan struct{}
 	newest  int64 // that the worker has heard of
 	done    chan struct{}
+	deaf    error // why the worker hears of no versions any more; set before done is closed
 }
 
 // NewWorker joins a run as a worker. Parameters that are published already are there at once. The caller closes it.
@@ -74,6 +75,9 @@ func (w *Worker) hear(ctx context.Context) {
 	for {
 		event, err := w.events.Next(ctx)
 		if err != nil {
+			if w.deaf = err; ctx.Err() != nil {
+				w.deaf = bins.ErrClosed
+			}
 			return
 		}
 		if event.Items == 0 {
@@ -209,7 +213,7 @@ func (w *Worker) Await(ctx context.Context, after int64) (*Parameters, error) {
 		select {
 		case <-news:
 		case <-w.done:
-			return nil, fmt.Errorf("run %q: %w", w.opts.Run, bins.ErrClosed)
+			return nil, fmt.Errorf("run %q: %w", w.opts.Run, w.deaf)
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

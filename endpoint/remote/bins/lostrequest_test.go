@@ -1,0 +1,238 @@
+package bins_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
+)
+
+// lossyProxy passes on what clients say to a server of NATS, but for messages that are lost: those on subjects of which
+// lose says so. Nobody is told, as where a server is killed that has taken a request on.
+type lossyProxy struct {
+	address string
+	mu      sync.Mutex
+	lose    func(subject string) bool // nil loses nothing
+	lost    []string                  // subjects
+}
+
+func startLossyProxy(t *testing.T, to string) *lossyProxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	p := &lossyProxy{address: "nats://" + l.Addr().String()}
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(client, server); _ = client.Close() }()
+			go func() { p.pass(server, client); _ = server.Close() }()
+		}
+	}()
+	return p
+}
+
+// pass reads NATS's protocol: lines, and behind those that publish so many bytes as their last word says.
+func (p *lossyProxy) pass(to io.Writer, from io.Reader) {
+	for r := bufio.NewReader(from); ; {
+		line, err := r.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		words := strings.Fields(string(line))
+		lost := false
+		if len(words) > 2 && (words[0] == "PUB" || words[0] == "HPUB") {
+			size, err := strconv.Atoi(words[len(words)-1])
+			if err != nil {
+				return
+			}
+			body := make([]byte, size+2)
+			if _, err := io.ReadFull(r, body); err != nil {
+				return
+			}
+			line, lost = append(line, body...), p.loses(words[1])
+		}
+		if !lost {
+			if _, err := to.Write(line); err != nil {
+				return
+			}
+		}
+	}
+}
+
+func (p *lossyProxy) loses(subject string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lose == nil || !p.lose(subject) {
+		return false
+	}
+	p.lost = append(p.lost, subject)
+	return true
+}
+
+// begin loses messages from now on.
+func (p *lossyProxy) begin(lose func(subject string) bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lose = lose
+}
+
+// requireLost requires that as many messages were lost.
+func (p *lossyProxy) requireLost(t *testing.T, n int) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.Len(t, p.lost, n)
+}
+
+// firstOf answers true once for each of the beginnings of subjects.
+func firstOf(beginnings ...string) func(string) bool {
+	seen := map[string]bool{}
+	return func(subject string) bool {
+		for _, beginning := range beginnings {
+			if strings.HasPrefix(subject, beginning) && !seen[beginning] {
+				seen[beginning] = true
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// lossyServer is a server, a connection to it by a proxy that loses, and one that does not.
+func lossyServer(t *testing.T) (proxy *lossyProxy, lossy, straight *bins.Store, js jetstream.JetStream) {
+	t.Helper()
+	address := freeAddress(t)
+	_, conn := start(t, natslink.ServerOptions{Listen: address})
+	proxy = startLossyProxy(t, address)
+	over, err := natslink.Connect(proxy.address)
+	require.NoError(t, err)
+	t.Cleanup(over.Close)
+	js, err = jetstream.New(over)
+	require.NoError(t, err)
+	return proxy, open(t, over, bins.Options{}), open(t, conn, bins.Options{}), js
+}
+
+// longContext is that of a caller with much patience: what is lost has to be found out long before.
+func longContext(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// TestTakeAsksAgain loses what the first take of some items asks of the stream.
+func TestTakeAsksAgain(t *testing.T) {
+	t.Parallel()
+	proxy, taker, writer, _ := lossyServer(t)
+	ctx := longContext(t)
+	for _, body := range []string{"1", "2", "3"} {
+		_, err := writer.Append(ctx, "a", text(body))
+		require.NoError(t, err)
+	}
+	proxy.begin(firstOf("$JS.API.STREAM.INFO.", "$JS.API.STREAM.UPDATE."))
+	items, err := taker.Take(ctx, "a", bins.TakeOptions{Max: 1})
+	require.NoError(t, err)
+	require.Equal(t, []string{"1"}, bodies(items))
+	proxy.requireLost(t, 2)
+}
+
+// TestListenerLosesItsServer loses what a listener reads by, and all requests for the next that it names, as in a
+// cluster that has given the name to a server that was killed. The listener hears of what is written and what was taken
+// meanwhile all the same.
+func TestListenerLosesItsServer(t *testing.T) {
+	t.Parallel()
+	proxy, hearing, writer, _ := lossyServer(t)
+	ctx := longContext(t)
+	for _, bin := range []string{"a", "b"} {
+		_, err := writer.Append(ctx, bin, text("1"))
+		require.NoError(t, err)
+	}
+	l, err := hearing.Listen(ctx, ">")
+	require.NoError(t, err)
+	defer l.Close()
+
+	const create = "$JS.API.CONSUMER.CREATE.BINS_test."
+	name := ""
+	proxy.begin(func(subject string) bool {
+		if rest, is := strings.CutPrefix(subject, create); is {
+			asked, _, _ := strings.Cut(rest, ".")
+			if name == "" {
+				name = asked
+			}
+			return asked == name
+		}
+		return false
+	})
+	forgetReaders(ctx, t, writer)
+	_, err = writer.Take(ctx, "b", bins.TakeOptions{})
+	require.NoError(t, err)
+	time.Sleep(4 * time.Second) // what the take leaves is over, and nobody can read of it
+	_, err = writer.Append(ctx, "a", text("2"))
+	require.NoError(t, err)
+	heard := map[string]int{}
+	for len(heard) < 2 {
+		event, err := l.Next(ctx)
+		require.NoError(t, err)
+		heard[event.Bin] = event.Items
+	}
+	require.Equal(t, map[string]int{"a": 2, "b": 0}, heard)
+	require.NotEmpty(t, name)
+}
+
+// forgetReaders has the server forget all that is read of the bins by.
+func forgetReaders(ctx context.Context, t *testing.T, s *bins.Store) {
+	t.Helper()
+	stream := bins.StreamOf(s)
+	names := stream.ConsumerNames(ctx)
+	n := 0
+	for name := range names.Name() {
+		require.NoError(t, stream.DeleteConsumer(ctx, name))
+		n++
+	}
+	require.NoError(t, names.Err())
+	require.Positive(t, n)
+}
+
+// TestAckAsksAgain loses an acknowledgement.
+func TestAckAsksAgain(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	start(t, natslink.ServerOptions{Listen: address})
+	proxy := startLossyProxy(t, address)
+	conn, err := natslink.Connect(proxy.address)
+	require.NoError(t, err)
+	defer conn.Close()
+	ctx := longContext(t)
+	q, err := bins.OpenQueue(ctx, conn, bins.QueueOptions{Options: bins.Options{Namespace: "test"}})
+	require.NoError(t, err)
+	_, err = q.Push(ctx, "a", text("1"))
+	require.NoError(t, err)
+	deliveries, err := q.Pull(ctx, 1)
+	require.NoError(t, err)
+	proxy.begin(firstOf("$JS.ACK.", "$JS.API.STREAM.INFO."))
+	require.NoError(t, deliveries[0].Ack(ctx))
+	n, err := q.Len(ctx)
+	require.NoError(t, err)
+	require.Zero(t, n)
+	proxy.requireLost(t, 2)
+}
