@@ -25,11 +25,6 @@ func (c *Cache[V]) InvalidateGroup(group string) int {
 	})
 }
 
-// InvalidateAll is [Cache.Invalidate] for all keys. It returns how many values and builds there were.
-func (c *Cache[V]) InvalidateAll() int {
-	return c.invalidate(func(Key) bool { return true }, c.allLocked)
-}
-
 // invalidate drops the entries that findLocked returns, and lets the running builds of keys that match keep nothing and
 // be joined by nobody. It returns how many there were of both.
 func (c *Cache[V]) invalidate(match func(Key) bool, findLocked func() []*entry[V]) int {

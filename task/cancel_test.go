@@ -83,27 +83,6 @@ func TestCancelledTaskThatSucceedsAllTheSameIsCancelled(t *testing.T) {
 	})
 }
 
-func TestCancelAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newManager(t, Options[*resource]{Workers: 2})
-		var tasks []*Task[*resource]
-		for i := range 6 {
-			task, err := m.Submit(ctx, Spec{Name: "job", Owner: uint64(1 + i%2)}, newGate().wait)
-			require.NoError(t, err)
-			tasks = append(tasks, task)
-		}
-		require.Equal(t, 3, m.CancelAll(Filter{Owner: 1}, errors.New("session ended")))
-		synctest.Wait()
-		for i, want := range []State{Cancelled, Running, Cancelled, Running, Cancelled, Pending} {
-			require.Equal(t, want, state(tasks[i]), i)
-		}
-		require.Equal(t, 3, m.CancelAll(Filter{}, nil))
-		require.Zero(t, m.CancelAll(Filter{States: []State{Succeeded}}, nil))
-		synctest.Wait()
-		require.Zero(t, m.CancelAll(Filter{}, nil))
-	})
-}
-
 func TestWaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newManager(t, Options[*resource]{})

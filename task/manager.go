@@ -207,23 +207,11 @@ func (m *Manager[V]) List(filter Filter) []Status {
 	return statuses(m.selectLocked(filter))
 }
 
-// CancelAll cancels the unfinished tasks that the filter selects, as [Task.Cancel] does, and returns how many there
-// were.
-func (m *Manager[V]) CancelAll(filter Filter, cause error) int {
-	m.mu.Lock()
-	defer m.unlock()
-	return m.cancelLocked(filter, cause)
-}
-
-func (m *Manager[V]) cancelLocked(filter Filter, cause error) int {
-	n := 0
-	for _, t := range m.selectLocked(filter) {
-		if t.cancelLocked(cause) {
-			n++
-		}
+func (m *Manager[V]) cancelAllLocked(cause error) {
+	for _, t := range m.selectLocked(Filter{}) {
+		t.cancelLocked(cause)
 	}
 	m.dispatchLocked()
-	return n
 }
 
 // selectLocked returns the tasks that the filter selects.

@@ -93,7 +93,7 @@ func (m *Manager[V]) Shutdown(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.unlock()
 	m.dead = true
-	m.cancelLocked(Filter{}, ErrShutdown)
+	m.cancelAllLocked(ErrShutdown)
 	for m.finished.Len() > 0 {
 		m.dropLocked(m.finished.Front().Value.(*Task[V]))
 	}
