@@ -39,14 +39,17 @@ func fillers(dev driver.Device, r *endpoint.Registry) error {
 }
 
 // fillBytes sets all bytes to a value, from a piece that stays in the processor's first cache: Go's compiler makes a
-// memset of zeros only.
+// memset of zeros only. The piece is aligned, since a copy from one that is not takes twice as long.
 func fillBytes(data []byte, value byte) {
-	var piece [8 << 10]byte
-	for i := range piece {
-		piece[i] = value
+	var piece struct {
+		_     [0]uint64
+		bytes [8 << 10]byte
+	}
+	for i := range piece.bytes {
+		piece.bytes[i] = value
 	}
 	for len(data) > 0 {
-		data = data[copy(data, piece[:]):]
+		data = data[copy(data, piece.bytes[:]):]
 	}
 }
 
