@@ -90,3 +90,14 @@ fuzz_one() {
 		return 1
 	fi
 }
+
+# without FLAGS...: runs tests of endpoint and wire with the race detector, once without rings and once without memory
+# that is used again or kept. A peer may lack either, and what is promised holds all the same.
+without() {
+	local status=0
+	echo "  without rings"
+	SHARED_TENSOR_RING=off go test -race -timeout 20m "$@" ./endpoint ./wire ./endpoint/internal/chaos || status=1
+	echo "  without memory that is used again"
+	SHAREDTENSOR_TEST_WITHOUT=pool,keep go test -race -timeout 20m "$@" ./endpoint || status=1
+	return $status
+}

@@ -1,5 +1,20 @@
 package endpoint
 
+import (
+	"os"
+	"slices"
+	"strings"
+)
+
+// withoutEnv is an environment variable with the features that this test binary, and those it starts, do without, such
+// as "pool,keep". See .ci/common.sh.
+const withoutEnv = "SHAREDTENSOR_TEST_WITHOUT"
+
+func init() { without = strings.Split(os.Getenv(withoutEnv), ",") }
+
+// Has reports whether the tests run with a feature.
+func Has(feature string) bool { return !slices.Contains(without, feature) }
+
 // HoldDigests keeps a server from computing digests until release is called.
 func HoldDigests(s *Server) (release func()) {
 	d := &s.digests

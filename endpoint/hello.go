@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/wire"
@@ -14,8 +15,11 @@ func features(l wire.Limits) []string {
 	if l.Rings() {
 		list = append(list, message.FeatureRing)
 	}
-	return list
+	return slices.DeleteFunc(list, func(f string) bool { return slices.Contains(without, f) })
 }
+
+// without are features that this process does not have: the tests run once without each that others may lack.
+var without []string
 
 // Version is the version of this module as it was built into the program, such as "v0.1.0", or "devel".
 func Version() string { return version() }

@@ -63,6 +63,7 @@ func keptFixture(t *testing.T, limits endpoint.Limits) (*endpoint.Server, *endpo
 // is seen, and it is unmapped when no call names it any more, and when the client has gone.
 func TestKeptArgumentsStayMapped(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
+	requireFeature(t, message.FeatureKeep)
 	drivertest.Leaks(t)
 	s, c, dev, _ := keptFixture(t, endpoint.Limits{})
 	ctx := context.Background()
@@ -156,6 +157,7 @@ func TestKeptMemoryLimit(t *testing.T) {
 // call gets.
 func TestKeptArgumentsConcurrently(t *testing.T) {
 	hostOnly(t, "memory of other devices is kept alike")
+	requireFeature(t, message.FeatureKeep)
 	drivertest.Leaks(t)
 	s, c, dev, runs := keptFixture(t, endpoint.Limits{})
 	var list []*tensor.Tensor

@@ -16,12 +16,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // requireRings skips a test where this process has no rings.
 func requireRings(t testing.TB) {
 	t.Helper()
 	hostOnly(t, "the device makes no difference to it")
+	requireFeature(t, message.FeatureRing)
 	drivertest.Needs(t, "rings", os.Getenv(wire.RingEnv) != "off", wire.RingEnv+" is off")
 	drivertest.Needs(t, "processors", min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) > 1, "with one processor there are no rings")
 }

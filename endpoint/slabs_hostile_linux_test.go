@@ -48,7 +48,7 @@ func (p *peer) page(in message.Call, value uint8) (message.Handle, *os.File) {
 // TestSlabUnknown has a peer give back what it was not sent, what another has, and everything twice;
 // and write to what it has. It harms nobody but itself.
 func TestSlabUnknown(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	s, o, c := slabFixture(t, endpoint.Limits{})
 	honest := page(t, c, "fill", 1<<16, 42) // slab 1 of its own session
@@ -117,7 +117,7 @@ func TestSlabUnsupportedByClient(t *testing.T) {
 // TestSlabHostileOwner has an owner say of slabs what none of ours would. The client refuses it, keeps what it has,
 // and leaves nothing behind.
 func TestSlabHostileOwner(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	dev := testDevice(t)
 	memory := func(bytes int64) *os.File {
@@ -185,7 +185,7 @@ func TestSlabHostileOwner(t *testing.T) {
 // TestSlabOfKilledClients has clients die with results in their hands, again and again: their memory goes back to the
 // device, and to nobody else.
 func TestSlabOfKilledClients(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
 	held := page(t, c, "fill", 1<<16, 99)

@@ -118,7 +118,7 @@ func slabsOf(t testing.TB, s *endpoint.Server) int64 { return limitUse(t, s, "sl
 // TestSlabReuse has a client that closes each result get the next one in the same memory, of whatever size
 // near it, until it calls no more.
 func TestSlabReuse(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
 	var at *uint8
@@ -150,7 +150,7 @@ func TestSlabReuse(t *testing.T) {
 // TestSlabHeldByClient has tensors, clones, views and slices of results keep what they see, whatever is
 // called meanwhile.
 func TestSlabHeldByClient(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
 	type holder struct {
@@ -194,7 +194,7 @@ func TestSlabHeldByClient(t *testing.T) {
 
 // TestSlabHeldByServer has functions keep, export and cache what they return.
 func TestSlabHeldByServer(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	s, o, c := slabFixture(t, endpoint.Limits{})
 	for i := range uint8(5) {
@@ -214,7 +214,7 @@ func TestSlabHeldByServer(t *testing.T) {
 
 // TestSlabSharedFurther has a client publish a result, pass it on and hand its descriptor out.
 func TestSlabSharedFurther(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
 	ctx := context.Background()
@@ -250,7 +250,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 
 // TestSlabZeroed has Empty keep its word on memory that was used before, and no session see another's.
 func TestSlabZeroed(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	s, _, c := slabFixture(t, endpoint.Limits{})
 	for range 5 {
@@ -348,7 +348,7 @@ func TestSlabUnsendable(t *testing.T) {
 
 // TestSlabLimit has more results held than may be in slabs, of which the calls notice nothing.
 func TestSlabLimit(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	for name, test := range map[string]struct {
 		limits endpoint.Limits
@@ -384,7 +384,7 @@ func TestSlabLimit(t *testing.T) {
 
 // TestSlabEviction has the device ask for memory when it has none left.
 func TestSlabEviction(t *testing.T) {
-	hostOnly(t, "memory of other devices is not used again")
+	requirePool(t)
 	drivertest.Leaks(t)
 	dev, err := host.Open()
 	require.NoError(t, err)

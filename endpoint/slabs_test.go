@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"testing"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // slabOwner is what the functions of the tests of slabs have in common.
@@ -20,6 +23,19 @@ type slabOwner struct {
 	mu   sync.Mutex
 	kept []*tensor.Tensor
 	stop chan struct{} // "slow" waits for it
+}
+
+// requirePool skips a test of memory that is used again where there is none.
+func requirePool(t testing.TB) {
+	t.Helper()
+	hostOnly(t, "memory of other devices is not used again")
+	requireFeature(t, message.FeaturePool)
+}
+
+// requireFeature skips a test where this run does without a feature.
+func requireFeature(t testing.TB, name string) {
+	t.Helper()
+	drivertest.Needs(t, name, endpoint.Has(name), "the tests run without it")
 }
 
 // pageIn asks for a vector of bytes that all are Value.

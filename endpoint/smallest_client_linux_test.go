@@ -20,6 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/drivertest"
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // pageBlock is a block of SMALLEST.md: a frame of the client or the server, or what memory holds.
@@ -320,6 +321,7 @@ func TestProtocolSmallestClient(t *testing.T) {
 	hostOnly(t, "the page shares host memory")
 	drivertest.Leaks(t)
 	page, host := smallestPage(t), hostBytes(t)
+	requireFeature(t, message.FeaturePool)
 	t.Setenv(wire.RingEnv, "off") // as the page has it: an owner on one processor does not name rings
 	_, socket := owner(t)
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socket, Net: "unix"})
