@@ -33,7 +33,9 @@ func Example() {
 	if err := models.Close(ctx); err != nil {
 		log.Fatal(err)
 	}
-	// Output:
+	// Which comes first, the eviction of one value or the use of the next, is open.
+	//
+	// Unordered output:
 	// made a
 	// use a weights
 	// use a weights
