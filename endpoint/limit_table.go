@@ -3,12 +3,11 @@ package endpoint
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -21,7 +20,7 @@ type limitRow struct {
 	// test is what shows it.
 	what, one, all, beyond, test string
 	// use is what is in use, and the bounds in force.
-	use func(s *Server, sessions []*session) message.LimitUse
+	use func(s *Server, sessions []*session.Session) message.LimitUse
 }
 
 // errorLimit is what most refusals are.
@@ -75,22 +74,19 @@ func limitTable() string {
 
 // describeLimits is what is used of each limit.
 func describeLimits(s *Server) []message.LimitUse {
-	s.mu.Lock()
-	sessions := slices.Collect(maps.Values(s.sessions))
-	s.mu.Unlock()
-	sessions = slices.DeleteFunc(sessions, func(ses *session) bool { return ses.own })
+	sessions := s.sessions.Clients()
 	list := make([]message.LimitUse, 0, len(limitRows))
 	for _, row := range limitRows {
 		use := row.use(s, sessions)
 		use.Name = string(row.name)
-		use.Refused += s.refusals.Of(row.name)
+		use.Refused += s.totals.Refusals.Of(row.name)
 		list = append(list, use)
 	}
 	return list
 }
 
 // mostOf is the largest of what the sessions have, and their sum.
-func mostOf(sessions []*session, of func(*session) int64) (most, sum int64) {
+func mostOf(sessions []*session.Session, of func(*session.Session) int64) (most, sum int64) {
 	for _, ses := range sessions {
 		n := of(ses)
 		most, sum = max(most, n), sum+n
@@ -98,27 +94,27 @@ func mostOf(sessions []*session, of func(*session) int64) (most, sum int64) {
 	return most, sum
 }
 
-func fixedUse(limit int64) func(*Server, []*session) message.LimitUse {
-	return func(*Server, []*session) message.LimitUse { return message.LimitUse{Client: limit} }
+func fixedUse(limit int64) func(*Server, []*session.Session) message.LimitUse {
+	return func(*Server, []*session.Session) message.LimitUse { return message.LimitUse{Client: limit} }
 }
 
-func useClients(s *Server, sessions []*session) message.LimitUse {
+func useClients(s *Server, sessions []*session.Session) message.LimitUse {
 	return message.LimitUse{All: int64(s.opts.Limits.Clients), Used: int64(len(sessions))}
 }
 
-func useSubscriptions(s *Server, sessions []*session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session) int64 {
-		return int64(ses.events.Weight())
+func useSubscriptions(s *Server, sessions []*session.Session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 {
+		return int64(ses.Events.Weight())
 	})
 	return message.LimitUse{Client: int64(s.opts.Limits.Subscriptions), Most: most, Used: sum}
 }
 
-func useObjects(s *Server, sessions []*session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session) int64 { return int64(s.engine.Objects.HeldBy(ses.id)) })
+func useObjects(s *Server, sessions []*session.Session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 { return int64(s.engine.Objects.HeldBy(ses.ID)) })
 	return message.LimitUse{Client: int64(s.opts.Limits.Objects), Most: most, Used: sum}
 }
 
-func useTasks(s *Server, _ []*session) message.LimitUse {
+func useTasks(s *Server, _ []*session.Session) message.LimitUse {
 	stats := s.engine.Tasks.Stats()
 	return message.LimitUse{Client: int64(s.opts.Limits.Tasks), All: int64(s.opts.Tasks.capacity()), Used: int64(stats.Pending + stats.Running)}
 }
@@ -134,95 +130,99 @@ func usePublished(s *Server, of func(usage) int64, bound func(PublishLimits) int
 	return out
 }
 
-func useVersions(s *Server, _ []*session) message.LimitUse {
+func useVersions(s *Server, _ []*session.Session) message.LimitUse {
 	return usePublished(s, func(u usage) int64 { return int64(u.versions) }, func(l PublishLimits) int64 { return int64(l.Versions) })
 }
 
-func useStorages(s *Server, _ []*session) message.LimitUse {
+func useStorages(s *Server, _ []*session.Session) message.LimitUse {
 	return usePublished(s, func(u usage) int64 { return int64(u.storages) }, func(l PublishLimits) int64 { return int64(l.Storages) })
 }
 
-func useStorageBytes(s *Server, _ []*session) message.LimitUse {
+func useStorageBytes(s *Server, _ []*session.Session) message.LimitUse {
 	return usePublished(s, func(u usage) int64 { return u.bytes }, func(l PublishLimits) int64 { return l.Bytes })
 }
 
-func useManifestBytes(s *Server, _ []*session) message.LimitUse {
+func useManifestBytes(s *Server, _ []*session.Session) message.LimitUse {
 	return usePublished(s, func(u usage) int64 { return u.manifests }, func(l PublishLimits) int64 { return l.ManifestBytes })
 }
 
-func useRequests(s *Server, sessions []*session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session) int64 {
-		ses.mu.Lock()
-		defer ses.mu.Unlock()
-		return int64(len(ses.running))
-	})
+func useRequests(s *Server, sessions []*session.Session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 { return int64(ses.InFlight.Count()) })
 	return message.LimitUse{Client: int64(s.opts.Limits.Requests), Most: most, Used: sum}
 }
 
-func useRequestBytes(s *Server, sessions []*session) message.LimitUse {
-	most, _ := mostOf(sessions, func(ses *session) int64 { return ses.requestBytes.Load() })
-	b := s.bodies.Use()
+func useRequestBytes(s *Server, sessions []*session.Session) message.LimitUse {
+	most, _ := mostOf(sessions, func(ses *session.Session) int64 { return ses.InFlight.Bytes() })
+	b := s.totals.Bodies.Use()
 	return message.LimitUse{Client: s.opts.Limits.RequestBytes, All: b.Limit, Most: most, Used: b.Used, Refused: b.Refused}
 }
 
-func useAnswerBytes(s *Server, _ []*session) message.LimitUse {
-	b := s.answers.Use()
+func useAnswerBytes(s *Server, _ []*session.Session) message.LimitUse {
+	b := s.totals.Answers.Use()
 	return message.LimitUse{Client: b.Each, All: b.Limit, Used: b.Used, Refused: b.Refused}
 }
 
-func useDescriptors(s *Server, _ []*session) message.LimitUse {
-	b := s.files.Use()
+func useDescriptors(s *Server, _ []*session.Session) message.LimitUse {
+	b := s.totals.Files.Use()
 	return message.LimitUse{All: b.Limit, Used: b.Used, Refused: b.Refused}
 }
 
-func useRequestTime(s *Server, _ []*session) message.LimitUse {
+func useRequestTime(s *Server, _ []*session.Session) message.LimitUse {
 	return message.LimitUse{Client: int64(s.opts.Limits.RequestTime / time.Second)}
 }
 
-func useResultBytes(s *Server, _ []*session) message.LimitUse {
+func useResultBytes(s *Server, _ []*session.Session) message.LimitUse {
 	stats := s.engine.Results.Stats()
-	return message.LimitUse{All: max(s.opts.Results.Bytes, 0), Used: stats.Bytes, Refused: stats.Evictions, Reason: s.resultsWhy}
+	return message.LimitUse{All: max(s.opts.Results.Bytes, 0), Used: stats.Bytes, Refused: stats.Evictions, Reason: s.budgets.results}
 }
 
-func useTaskBytes(s *Server, _ []*session) message.LimitUse {
-	return message.LimitUse{All: max(s.opts.Tasks.Bytes, 0), Used: s.engine.Tasks.Stats().Bytes, Reason: s.tasksWhy}
+func useTaskBytes(s *Server, _ []*session.Session) message.LimitUse {
+	return message.LimitUse{All: max(s.opts.Tasks.Bytes, 0), Used: s.engine.Tasks.Stats().Bytes, Reason: s.budgets.tasks}
 }
 
-func useKeptStorages(s *Server, sessions []*session) message.LimitUse {
-	most, _ := mostOf(sessions, func(ses *session) int64 { n, _ := ses.kept.Use(); return int64(n) })
-	return message.LimitUse{Client: transfer.KeptStorages, All: s.kept.Most, Most: most, Used: s.kept.Used()}
+func useKeptStorages(s *Server, sessions []*session.Session) message.LimitUse {
+	most, _ := mostOf(sessions, func(ses *session.Session) int64 { n, _ := ses.Kept.Use(); return int64(n) })
+	return message.LimitUse{Client: transfer.KeptStorages, All: s.totals.Kept.Most, Most: most, Used: s.totals.Kept.Used()}
 }
 
-func useKeptBytes(s *Server, sessions []*session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session) int64 { _, bytes := ses.kept.Use(); return bytes })
+func useKeptBytes(s *Server, sessions []*session.Session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 { _, bytes := ses.Kept.Use(); return bytes })
 	return message.LimitUse{Client: max(s.opts.Limits.KeptBytes, 0), Most: most, Used: sum}
 }
 
-func useSlabs(s *Server, sessions []*session) message.LimitUse {
-	most, _ := mostOf(sessions, func(ses *session) int64 { n, _ := ses.slabs.Use(); return int64(n) })
-	used, _ := s.slabs.Used()
-	return message.LimitUse{Client: transfer.SlabsEach, All: s.slabs.MostSlabs, Most: most, Used: used, Refused: s.slabs.Refused.Load()}
+func useSlabs(s *Server, sessions []*session.Session) message.LimitUse {
+	most, _ := mostOf(sessions, func(ses *session.Session) int64 { n, _ := ses.Slabs.Use(); return int64(n) })
+	used, _ := s.totals.Slabs.Used()
+	return message.LimitUse{Client: transfer.SlabsEach, All: s.totals.Slabs.MostSlabs, Most: most, Used: used, Refused: s.totals.Slabs.Refused.Load()}
 }
 
-func useSlabBytes(s *Server, sessions []*session) message.LimitUse {
-	most, _ := mostOf(sessions, func(ses *session) int64 { _, bytes := ses.slabs.Use(); return bytes })
-	_, used := s.slabs.Used()
-	return message.LimitUse{Client: max(s.opts.Limits.SlabBytes, 0), All: s.slabs.MostBytes, Most: most, Used: used}
+func useSlabBytes(s *Server, sessions []*session.Session) message.LimitUse {
+	most, _ := mostOf(sessions, func(ses *session.Session) int64 { _, bytes := ses.Slabs.Use(); return bytes })
+	_, used := s.totals.Slabs.Used()
+	return message.LimitUse{Client: max(s.opts.Limits.SlabBytes, 0), All: s.totals.Slabs.MostBytes, Most: most, Used: used}
 }
 
-func useOffers(s *Server, sessions []*session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session) int64 { n, _ := ses.offerings(); return int64(n) })
+func useOffers(s *Server, sessions []*session.Session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 { n, _ := offerings(ses); return int64(n) })
 	return message.LimitUse{Client: int64(s.opts.Limits.Offers), All: int64(s.opts.Limits.OffersTotal), Most: most, Used: sum}
 }
 
-func useOfferBytes(s *Server, sessions []*session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session) int64 { _, bytes := ses.offerings(); return bytes })
+func useOfferBytes(s *Server, sessions []*session.Session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 { _, bytes := offerings(ses); return bytes })
 	return message.LimitUse{Client: s.opts.Limits.OfferBytes, All: s.opts.Limits.OfferBytesTotal, Most: most, Used: sum}
 }
 
-func useWorkerCalls(s *Server, sessions []*session) message.LimitUse {
-	most, sum := mostOf(sessions, func(ses *session) int64 {
-		if w := ses.offered(); w != nil {
+// offerings are how many endpoints the client offers, and the bytes of their descriptions.
+func offerings(ses *session.Session) (endpoints int, bytes int64) {
+	if w := ses.Offered(); w != nil {
+		return w.Offered()
+	}
+	return 0, 0
+}
+
+func useWorkerCalls(s *Server, sessions []*session.Session) message.LimitUse {
+	most, sum := mostOf(sessions, func(ses *session.Session) int64 {
+		if w := ses.Offered(); w != nil {
 			return int64(w.Running())
 		}
 		return 0
@@ -230,19 +230,19 @@ func useWorkerCalls(s *Server, sessions []*session) message.LimitUse {
 	return message.LimitUse{Client: int64(s.opts.Limits.WorkerCalls), Most: most, Used: sum}
 }
 
-func useWorkerTime(s *Server, _ []*session) message.LimitUse {
+func useWorkerTime(s *Server, _ []*session.Session) message.LimitUse {
 	return message.LimitUse{Client: int64(s.opts.Limits.WorkerTime / time.Second)}
 }
 
-func useRingBytes(s *Server, _ []*session) message.LimitUse {
-	b, one := s.rings.Use(), int64(s.opts.Limits.Wire.RingBytes())
+func useRingBytes(s *Server, _ []*session.Session) message.LimitUse {
+	b, one := s.totals.Rings.Use(), int64(s.opts.Limits.Wire.RingBytes())
 	return message.LimitUse{Client: one, All: b.Limit, Most: min(one, b.Used), Used: b.Used, Refused: b.Refused}
 }
 
 // capacity is how many tasks there may be.
 func (o *TaskOptions) capacity() int { return cmp.Or(max(o.Capacity, 0), task.DefaultCapacity) }
 
-func useObjectBytes(s *Server, _ []*session) message.LimitUse {
+func useObjectBytes(s *Server, _ []*session.Session) message.LimitUse {
 	one, all, used, most := s.engine.Memory.Use()
 	return message.LimitUse{Client: one, All: all, Used: used, Most: most}
 }

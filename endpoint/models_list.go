@@ -15,8 +15,8 @@ const (
 )
 
 // pageRoom is how many bytes an answer that lists versions may have.
-func pageRoom(s *Server) int64 {
-	frame, _ := inproc.FrameLimits(s.opts.Limits.Wire)
+func (o *modelOperations) pageRoom() int64 {
+	frame, _ := inproc.FrameLimits(o.limits.Wire)
 	return min(frame/2, pageBytes)
 }
 
@@ -37,14 +37,14 @@ func fitVersion(name string, v *message.VersionInfo, room int64) {
 }
 
 // listModels is a part of the list of what is published, as much as an answer has room for, and what is being loaded.
-func listModels(s *Server, in message.List) message.Listed {
+func (o *modelOperations) listModels(in message.List) message.Listed {
 	var out message.Listed
-	room := pageRoom(s)
+	room := o.pageRoom()
 	if in.After == "" {
-		out.Loading = s.loads.list()
+		out.Loading = o.loads.list()
 	}
 	left := room
-	s.catalog.Page(in.After, in.AfterVersion, func(name string, current uint64, info catalog.VersionInfo) bool {
+	o.catalog.Page(in.After, in.AfterVersion, func(name string, current uint64, info catalog.VersionInfo) bool {
 		v := encodeVersion(info)
 		fitVersion(name, &v, room)
 		left -= sizeOfVersion(name, &v)
@@ -62,16 +62,16 @@ func listModels(s *Server, in message.List) message.Listed {
 		return true
 	})
 	for _, m := range out.Models {
-		s.digests.describe(m.Name, m.Versions)
+		o.digests.describe(m.Name, m.Versions)
 	}
 	return out
 }
 
 // fitInfo is what is told of one name, as much as an answer has room for.
-func fitInfo(s *Server, info catalog.Info) message.ModelInfo {
+func (o *modelOperations) fitInfo(info catalog.Info) message.ModelInfo {
 	out := encodeInfo(info)
-	s.digests.describe(out.Name, out.Versions)
-	room := pageRoom(s)
+	o.digests.describe(out.Name, out.Versions)
+	room := o.pageRoom()
 	left := room
 	for i := range out.Versions {
 		v := &out.Versions[i]

@@ -3,70 +3,80 @@ package endpoint
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-func doObjectInfo(_ context.Context, r request) (reply, error) {
+// objectOperations are those on managed objects.
+type objectOperations struct {
+	engine   *engine.Engine
+	sessions *session.Register // of the holders
+	server   string            // its id
+	limits   *Limits
+	log      *slog.Logger
+}
+
+func (o *objectOperations) info(_ context.Context, r request) (reply, error) {
 	var in message.Object
-	if err := r.decode(&in); err != nil {
+	if err := r.Decode(&in); err != nil {
 		return reply{}, err
 	}
-	info, err := r.session.server.engine.Objects.Info(in.ID, r.session.id)
+	info, err := o.engine.Objects.Info(in.ID, r.Session.ID)
 	if err != nil {
 		return reply{}, err
 	}
-	completeObjects(r.session.server, &info)
-	return reply{body: info}, nil
+	o.complete(&info)
+	return reply{Body: info}, nil
 }
 
-// doObjects lists objects, as many as fit an answer.
-func doObjects(_ context.Context, r request) (reply, error) {
+// list lists objects, as many as fit an answer.
+func (o *objectOperations) list(_ context.Context, r request) (reply, error) {
 	var in message.Objects
-	if err := r.decode(&in); err != nil {
+	if err := r.Decode(&in); err != nil {
 		return reply{}, err
 	}
-	return reply{body: listObjects(r.session.server, in, r.session.id)}, nil
+	return reply{Body: o.listed(in, r.Session.ID)}, nil
 }
 
-// doObjectDestroy takes all references to an object away.
-func doObjectDestroy(_ context.Context, r request) (reply, error) {
+// destroy takes all references to an object away.
+func (o *objectOperations) destroy(_ context.Context, r request) (reply, error) {
 	var in message.Object
-	if err := r.decode(&in); err != nil {
+	if err := r.Decode(&in); err != nil {
 		return reply{}, err
 	}
-	if !r.session.ownerOrRoot() {
+	if !ownerOrRoot(r.Session) {
 		return reply{}, fmt.Errorf("%w: only the owner's user and root may destroy objects that others hold", status.ErrPermission)
 	}
-	s := r.session.server
-	info, err := s.destroyObject(in.ID, r.session.destroys())
+	info, err := o.drop(in.ID, destroyed(r.Session))
 	if err != nil {
 		return reply{}, err
 	}
-	completeObjects(s, &info)
-	return reply{body: info}, nil
+	o.complete(&info)
+	return reply{Body: info}, nil
 }
 
 // ownerOrRoot reports whether the peer runs as the owner's user or as root, by what the kernel says of it.
-func (ses *session) ownerOrRoot() bool {
-	peer := ses.conn.Peer()
+func ownerOrRoot(ses *session.Session) bool {
+	peer := ses.Peer()
 	return peer.SameUser() || peer.UID == 0
 }
 
-// destroys tells the holders of an object which process destroyed it.
-func (ses *session) destroys() string {
-	who := processesOf(ses.server, []uint64{ses.id})[ses.id]
-	if who.Label == "" {
-		return fmt.Sprintf("destroyed by process %d", who.PID)
+// destroyed tells the holders of an object which process destroyed it.
+func destroyed(by *session.Session) string {
+	if label := by.Label(); label != "" {
+		return fmt.Sprintf("destroyed by process %d (%s)", by.Peer().PID, label)
 	}
-	return fmt.Sprintf("destroyed by process %d (%s)", who.PID, who.Label)
+	return fmt.Sprintf("destroyed by process %d", by.Peer().PID)
 }
 
-func doObjectRelease(_ context.Context, r request) (reply, error) {
+func (o *objectOperations) release(_ context.Context, r request) (reply, error) {
 	var in message.ReleaseObjects
-	if err := r.decode(&in); err != nil {
+	if err := r.Decode(&in); err != nil {
 		return reply{}, err
 	}
 	if len(in.Tokens) > 0 && len(in.Tokens) != len(in.IDs) {
@@ -75,7 +85,6 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 	if len(in.IDs) > message.MaxReleases {
 		return reply{}, limits.Exceeded(limits.Releases, "a request releases at most %d references, this one names %d", message.MaxReleases, len(in.IDs))
 	}
-	s := r.session.server
 	out := message.ObjectsReleased{Objects: make([]message.ObjectReleased, 0, len(in.IDs))}
 	for i, id := range in.IDs {
 		row := message.ObjectReleased{ID: id}
@@ -83,7 +92,7 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 		if len(in.Tokens) > 0 {
 			token = in.Tokens[i]
 		}
-		was, err := s.engine.ReleaseReference(id, token, r.session.id)
+		was, err := o.engine.ReleaseReference(id, token, r.Session.ID)
 		row.Released, row.Refs, row.Token = err == nil, uint64(was.Left), was.Token
 		row.Destroyed = row.Released && was.Left == 0
 		if err != nil {
@@ -91,36 +100,35 @@ func doObjectRelease(_ context.Context, r request) (reply, error) {
 		}
 		out.Objects = append(out.Objects, row)
 	}
-	return reply{body: out}, nil
+	return reply{Body: out}, nil
 }
 
-// doObjectWatch makes the session hear of objects that the server destroys.
-func doObjectWatch(_ context.Context, r request) (reply, error) {
-	sub, err := r.session.events.AddObjects(r.id)
+// watch makes the session hear of objects that the server destroys.
+func (o *objectOperations) watch(_ context.Context, r request) (reply, error) {
+	sub, err := r.Session.Events.AddObjects(r.ID)
 	if err != nil {
 		return reply{}, err
 	}
 	return reply{
-		body: message.WatchingObjects{}, after: func() { r.session.events.Begin(sub) }, undo: func() { r.session.events.Remove(r.id) },
+		Body: message.WatchingObjects{}, After: func() { r.Session.Events.Begin(sub) }, Undo: func() { r.Session.Events.Remove(r.ID) },
 	}, nil
 }
 
-// doObjectRefer gives the session one reference more.
-func doObjectRefer(_ context.Context, r request) (reply, error) {
+// refer gives the session one reference more.
+func (o *objectOperations) refer(_ context.Context, r request) (reply, error) {
 	var in message.Object
-	if err := r.decode(&in); err != nil {
+	if err := r.Decode(&in); err != nil {
 		return reply{}, err
 	}
-	s := r.session.server
-	token, err := s.engine.Objects.ReferAgain(in.ID, r.session.id, s.opts.Limits.Objects)
+	token, err := o.engine.Objects.ReferAgain(in.ID, r.Session.ID, o.limits.Objects)
 	if err != nil {
 		return reply{}, err
 	}
-	info, err := s.engine.Objects.Info(in.ID, r.session.id)
+	info, err := o.engine.Objects.Info(in.ID, r.Session.ID)
 	if err != nil {
 		return reply{}, err
 	}
 	info.Token = token
-	completeObjects(s, &info)
-	return reply{body: info, undo: func() { _, _ = s.engine.ReleaseReference(in.ID, token, r.session.id) }}, nil
+	o.complete(&info)
+	return reply{Body: info, Undo: func() { _, _ = o.engine.ReleaseReference(in.ID, token, r.Session.ID) }}, nil
 }

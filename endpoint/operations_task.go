@@ -12,110 +12,55 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// submit starts a call as a task of the session, whose result goes to then if that is not nil. around, if not nil, is
-// put around its run. It takes the arguments.
-func (r request) submit(ctx context.Context, d *engine.Definition, a *engine.Arguments, then func(*engine.Outcome), around func(engine.Obtain) engine.Obtain) (*task.Task[*engine.Outcome], error) {
-	s := r.session.server
-	spec := task.Spec{Name: d.Name, Owner: r.session.id}
-	if !r.session.own {
-		spec.Limit = s.opts.Limits.Tasks
-	}
-	return s.engine.Submit(ctx, spec, d, a, then, around)
+// taskOperations are those on tasks that have been submitted.
+type taskOperations struct {
+	manager *task.Manager[*engine.Outcome]
+	calls   *callOperations // deliver their results
 }
 
-// callTask runs a call of a task endpoint: it waits for the task, and cancels it if the caller does not wait any more.
-// What the caller has got no task keeps: nobody else knows of it.
-func (r request) callTask(ctx context.Context, d *engine.Definition, a *engine.Arguments) (reply, error) {
-	var h engine.Handoff
-	t, err := r.submit(ctx, d, a, h.Put, nil)
-	if err != nil {
-		return reply{}, err
-	}
-	err = t.Wait(ctx)
-	made, res := h.Take()
-	if err != nil {
-		if ctx.Err() != nil && !t.Cancel(context.Cause(ctx)) {
-			_ = t.Discard() // it has ended meanwhile
-		}
-		if made != nil {
-			res.Release()
-		}
-		return reply{}, err
-	}
-	out, err := r.deliver(d, res, made.Cached, made)
-	if out.returned.Object == nil { // an object gives up what tasks keep of it when it goes
-		_ = t.Discard() // it has ended
-	}
-	return out, err
-}
-
-// taskResult is the reply that carries a task's result: each fetch has a reference of its own.
-func (r request) taskResult(t *task.Task[*engine.Outcome]) (reply, error) {
-	o, err := t.Result()
+// deliver is the reply that carries a task's result: each fetch has a reference of its own.
+func (o *taskOperations) deliver(r request, t *task.Task[*engine.Outcome]) (reply, error) {
+	made, err := t.Result()
 	var res engine.ResultRef
 	if err == nil {
-		res, err = o.Fetch()
+		res, err = made.Fetch()
 	}
 	if errors.Is(err, task.ErrDiscarded) {
-		if _, gone := r.session.server.engine.Tasks.Get(t.ID()); gone != nil { // its time ran out since it was looked for
+		if _, gone := o.manager.Get(t.ID()); gone != nil { // its time ran out since it was looked for
 			return reply{}, gone
 		}
 		return reply{}, &status.StaleError{
-			ObjectID: t.Status().Note, ServerID: r.session.server.id, Reason: status.StaleObjectMissing,
+			ObjectID: t.Status().Note, ServerID: o.calls.server, Reason: status.StaleObjectMissing,
 			Detail: "it was the result of task " + t.ID(),
 		}
 	}
 	if err != nil {
 		return reply{}, err
 	}
-	return r.deliver(o.Definition, res, o.Cached, o)
+	return o.calls.deliver(r, made.Definition, res, made.Cached, made)
 }
-
-func doSubmit(ctx context.Context, r request) (reply, error) {
-	return r.counted(ctx, KindSubmit, request.submitEndpoint)
-}
-
-// submitEndpoint starts a call as a task.
-func (r request) submitEndpoint(ctx context.Context, d *engine.Definition, a *engine.Arguments) (reply, error) {
-	if d.Stream != nil {
-		a.Drop()
-		return reply{}, fmt.Errorf("%w: endpoint %q streams its results and cannot be a task", status.ErrInvalid, d.Name)
-	}
-	t, err := r.submit(ctx, d, a, nil, r.around(d))
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{body: encodeTask(t.Status()), undo: func() {
-		if !t.Cancel(errUnheard) {
-			_ = t.Discard() // it has ended already
-		}
-	}}, nil
-}
-
-// errUnheard is why a task is cancelled whose submitter did not wait for the answer: nobody knows its id.
-var errUnheard = fmt.Errorf("its submitter did not wait to hear of it: %w", context.Canceled)
 
 // task finds the task that a request is about.
-func (r request) task() (*task.Task[*engine.Outcome], uint64, error) {
+func (o *taskOperations) task(r request) (*task.Task[*engine.Outcome], uint64, error) {
 	var in message.Task
-	if err := r.decode(&in); err != nil {
+	if err := r.Decode(&in); err != nil {
 		return nil, 0, err
 	}
-	t, err := r.session.server.engine.Tasks.Get(in.ID)
+	t, err := o.manager.Get(in.ID)
 	return t, in.After, err
 }
 
-func doTask(_ context.Context, r request) (reply, error) {
-	t, _, err := r.task()
+func (o *taskOperations) info(_ context.Context, r request) (reply, error) {
+	t, _, err := o.task(r)
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{body: encodeTask(t.Status())}, nil
+	return reply{Body: encodeTask(t.Status())}, nil
 }
 
-// doTaskWait answers when the task has ended, or has changed since the client looked last.
-func doTaskWait(ctx context.Context, r request) (reply, error) {
-	t, after, err := r.task()
+// wait answers when the task has ended, or has changed since the client looked last.
+func (o *taskOperations) wait(ctx context.Context, r request) (reply, error) {
+	t, after, err := o.task(r)
 	if err != nil {
 		return reply{}, err
 	}
@@ -124,36 +69,36 @@ func doTaskWait(ctx context.Context, r request) (reply, error) {
 		if err != nil {
 			return reply{}, err
 		}
-		return reply{body: encodeTask(status)}, nil
+		return reply{Body: encodeTask(status)}, nil
 	}
 	err = t.Wait(ctx)
 	select {
 	case <-t.Done(): // however it ended
-		return reply{body: encodeTask(t.Status())}, nil
+		return reply{Body: encodeTask(t.Status())}, nil
 	default:
 		return reply{}, err
 	}
 }
 
-func doTaskResult(_ context.Context, r request) (reply, error) {
-	t, _, err := r.task()
+func (o *taskOperations) result(_ context.Context, r request) (reply, error) {
+	t, _, err := o.task(r)
 	if err != nil {
 		return reply{}, err
 	}
-	return r.taskResult(t)
+	return o.deliver(r, t)
 }
 
-func doTaskCancel(_ context.Context, r request) (reply, error) {
-	t, _, err := r.task()
+func (o *taskOperations) cancel(_ context.Context, r request) (reply, error) {
+	t, _, err := o.task(r)
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{body: message.TaskCancelled{Cancelled: t.Cancel(nil)}}, nil
+	return reply{Body: message.TaskCancelled{Cancelled: t.Cancel(nil)}}, nil
 }
 
-func doTasks(_ context.Context, r request) (reply, error) {
+func (o *taskOperations) list(_ context.Context, r request) (reply, error) {
 	var in message.Tasks
-	if err := r.decode(&in); err != nil {
+	if err := r.Decode(&in); err != nil {
 		return reply{}, err
 	}
 	filter := task.Filter{Name: in.Endpoint}
@@ -165,17 +110,17 @@ func doTasks(_ context.Context, r request) (reply, error) {
 		filter.States = append(filter.States, state)
 	}
 	if in.Mine {
-		filter.Owner = r.session.id
+		filter.Owner = r.Session.ID
 	}
 	var out message.TasksListed
-	for _, status := range r.session.server.engine.Tasks.List(filter) {
+	for _, status := range o.manager.List(filter) {
 		info := encodeTask(status)
 		if info.Error != nil {
 			info.Error = brief(info.Error)
 		}
 		out.Tasks = append(out.Tasks, info)
 	}
-	return reply{body: out}, nil
+	return reply{Body: out}, nil
 }
 
 // listedError is how many bytes the error of a task has in a list, and its cause: one that says a lot must not keep the

@@ -18,10 +18,10 @@ type tasksSource struct {
 	listed  map[string]uint64 // the Seq of tasks listed in the last take; nil when nothing was listed
 }
 
-// newTasksSource is what the tasks that a session asks for are watched by. A task that is asked for and is not there is
+// newSource is what the tasks that a session asks for are watched by. A task that is asked for and is not there is
 // an error.
-func (s *Server) newTasksSource(in message.WatchTasks, session uint64) (*tasksSource, error) {
-	t := &tasksSource{manager: s.engine.Tasks, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
+func (o *taskOperations) newSource(in message.WatchTasks, session uint64) (*tasksSource, error) {
+	t := &tasksSource{manager: o.manager, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
 	if in.Endpoint != "" { // a filter is kept as long as the watch
 		if err := checkName(in.Endpoint); err != nil {
 			return nil, err
@@ -31,7 +31,7 @@ func (s *Server) newTasksSource(in message.WatchTasks, session uint64) (*tasksSo
 		t.filter.Owner = session
 	}
 	if in.ID != "" {
-		if _, err := s.engine.Tasks.Get(in.ID); err != nil {
+		if _, err := o.manager.Get(in.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -83,21 +83,21 @@ func (t *tasksSource) Take() (events []any) {
 	return events
 }
 
-// doTaskWatch sends what happens to tasks.
-func doTaskWatch(_ context.Context, r request) (reply, error) {
+// watch sends what happens to tasks.
+func (o *taskOperations) watch(_ context.Context, r request) (reply, error) {
 	var in message.WatchTasks
-	if err := r.decode(&in); err != nil {
+	if err := r.Decode(&in); err != nil {
 		return reply{}, err
 	}
-	from, err := r.session.server.newTasksSource(in, r.session.id)
+	from, err := o.newSource(in, r.Session.ID)
 	if err != nil {
 		return reply{}, err
 	}
-	sub, err := r.session.events.Add(r.id, from)
+	sub, err := r.Session.Events.Add(r.ID, from)
 	if err != nil {
 		return reply{}, err
 	}
 	return reply{
-		body: message.WatchingTasks{}, after: func() { r.session.events.Begin(sub) }, undo: func() { r.session.events.Remove(r.id) },
+		Body: message.WatchingTasks{}, After: func() { r.Session.Events.Begin(sub) }, Undo: func() { r.Session.Events.Remove(r.ID) },
 	}, nil
 }

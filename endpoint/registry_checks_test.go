@@ -49,24 +49,6 @@ func TestRegistryChecks(t *testing.T) {
 	require.ErrorIs(t, Register(r, "x", fn), status.ErrRegistered)
 }
 
-func TestStreamCredit(t *testing.T) {
-	c := &credit{items: 2, more: make(chan struct{}, 1)}
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, c.take(ctx))
-	require.NoError(t, c.take(ctx))
-	taken := make(chan error)
-	go func() { taken <- c.take(ctx) }()
-	c.add(1)
-	require.NoError(t, <-taken)
-	go func() { taken <- c.take(ctx) }()
-	cancel()
-	require.ErrorIs(t, <-taken, context.Canceled)
-	for range 100 {
-		c.add(1<<64 - 1) // a client cannot make the number wrap around
-	}
-	require.NoError(t, c.take(context.Background()))
-}
-
 func TestCacheKeyHashed(t *testing.T) {
 	d := &engine.Definition{Name: "e", In: reflect.TypeFor[registeredIn]()}
 	require.NoError(t, applyOptions(d, nil, []Option{CacheKey("{Name}")}))

@@ -87,17 +87,13 @@ func TestServerCallIsNoClient(t *testing.T) {
 		require.Zero(t, info.Stats.Clients)
 		require.Len(t, info.Sessions, 1)
 		require.True(t, info.Sessions[0].Self)
-		s.mu.Lock()
-		clients, self := s.clientsLocked(), s.self
-		s.mu.Unlock()
-		require.Zero(t, clients)
+		require.Empty(t, s.sessions.Clients())
+		self := s.sessions.Self()
 		l := s.own.current()
-		self.cut()
+		self.Cut()
 		<-l.Done
 		require.Eventually(t, func() bool { // for a moment there are two
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.sessions[self.id] == nil
+			return len(s.sessions.Of([]uint64{self.ID})) == 0
 		}, 10*time.Second, time.Millisecond)
 	}
 }

@@ -2,7 +2,6 @@ package endpoint
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"os"
 	"slices"
@@ -24,15 +23,11 @@ const ServerKind = "SharedTensorServer"
 // socket.
 const Transport = "same-host-unix-handles"
 
-func doServerInfo(_ context.Context, r request) (reply, error) {
-	return reply{body: describeServer(r.session.server)}, nil
-}
-
 // describeServer is what the server tells about itself.
 func describeServer(s *Server) message.ServerInfo {
 	have := takeMemorySnapshot(s)
 	sessions := describeSessions(s, have)
-	running := s.sock != nil && !s.isClosing()
+	running := s.socket != nil && !s.sessions.Stopped()
 	out := message.ServerInfo{
 		Server: s.id, Kind: ServerKind, Version: Version(), Label: s.opts.Label, Socket: s.opts.Socket, DeviceIndex: socketIndex(s.opts.Socket),
 		PID: int32(os.Getpid()), ParentPID: int32(os.Getppid()), StartedAt: s.started.UnixNano(), Uptime: int64(time.Since(s.started)),
@@ -100,7 +95,7 @@ func serverStats(s *Server, have *memorySnapshot, sessions []message.SessionInfo
 	results, tasks, catalogStats := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.catalog.Stats()
 	pools := driver.Pools()
 	out := message.ServerStats{
-		Requests: s.requests.Load(), Errors: s.failures.Load(),
+		Requests: s.sessions.Requests.Load(), Errors: s.sessions.Failures.Load(),
 		CacheHits: results.Hits, CacheMisses: results.Misses, CacheJoins: results.Joins, CacheInvalidations: results.Invalidations,
 		CacheFailures: results.Failures, CacheEvictions: results.Evictions, CacheExpirations: results.Expirations,
 		CacheEntries: uint64(results.Entries), CacheBytes: uint64(results.Bytes), Inflight: uint64(results.Builds),
@@ -108,7 +103,7 @@ func serverStats(s *Server, have *memorySnapshot, sessions []message.SessionInfo
 		Tasks: uint64(tasks.Pending + tasks.Running + tasks.Kept), TasksRunning: uint64(tasks.Running), TasksPending: uint64(tasks.Pending),
 		TasksCompleted: tasks.Succeeded, TasksFailed: tasks.Failed, TasksCancelled: tasks.Cancelled, TasksExpired: tasks.Expired,
 		Models: uint64(catalogStats.Names), Versions: uint64(catalogStats.Versions), Leases: uint64(catalogStats.Leases), Watchers: uint64(catalogStats.Watchers),
-		SlabsReused: s.slabs.Reused.Load(), SlabsFresh: s.slabs.Fresh.Load(), SlabsRefused: s.slabs.Refused.Load(),
+		SlabsReused: s.totals.Slabs.Reused.Load(), SlabsFresh: s.totals.Slabs.Fresh.Load(), SlabsRefused: s.totals.Slabs.Refused.Load(),
 		PoolSlabs: uint64(pools.Slabs), PoolBytes: uint64(pools.Bytes),
 		PoolReused: uint64(pools.Reused), PoolFresh: uint64(pools.Fresh), PoolBusy: uint64(pools.Busy),
 	}
@@ -123,7 +118,7 @@ func serverStats(s *Server, have *memorySnapshot, sessions []message.SessionInfo
 
 func describeEndpoints(s *Server) []message.EndpointStats {
 	var list []message.EndpointStats
-	for _, d := range s.endpoints() {
+	for _, d := range s.endpoints.list() {
 		q := d.Latency.Quantiles(0.5, 0.9, 0.99)
 		list = append(list, message.EndpointStats{
 			Name: d.Name, Calls: d.Calls.Load(), CacheHits: d.Hits.Load(), Uncached: d.Uncached.Load(), Failures: d.Failures.Load(),
@@ -136,15 +131,7 @@ func describeEndpoints(s *Server) []message.EndpointStats {
 
 // describeSessions lists the server's own session and the clients, the oldest first, with what they hold.
 func describeSessions(s *Server, have *memorySnapshot) []message.SessionInfo {
-	s.mu.Lock()
-	list := make([]message.SessionInfo, 0, len(s.sessions)+1)
-	list = append(list, s.self.describe())
-	for _, ses := range s.sessions {
-		if ses != s.self {
-			list = append(list, ses.describe())
-		}
-	}
-	s.mu.Unlock()
+	list := s.sessions.Describe()
 	slices.SortFunc(list, func(a, b message.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
 	leased := map[uint64][][]*tensor.Storage{}
 	leases := map[uint64]int{}
@@ -168,16 +155,4 @@ func describeSessions(s *Server, have *memorySnapshot) []message.SessionInfo {
 		session.Bytes = have.mapped(storages)
 	}
 	return list
-}
-
-// describe is what is known of a session without what it holds.
-func (ses *session) describe() message.SessionInfo {
-	offers, _ := ses.offerings()
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	peer := ses.conn.Peer()
-	return message.SessionInfo{
-		Session: ses.id, Self: ses.own, PID: peer.PID, UID: peer.UID, Label: ses.label, Since: ses.since.UnixNano(), Requests: uint64(len(ses.running)),
-		Offers: uint64(offers),
-	}
 }

@@ -53,7 +53,7 @@ func (n *simNetwork) dial(ctx context.Context, hello message.Hello, limits wire.
 	if s == nil {
 		return nil, message.Hello{}, fmt.Errorf("%w: the simulation has no server now", status.ErrUnavailable)
 	}
-	far, serverHello, err := s.connect(ctx, hello, limits)
+	far, serverHello, err := s.sessions.Connect(ctx, hello, limits)
 	if err != nil {
 		return nil, message.Hello{}, err
 	}

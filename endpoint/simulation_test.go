@@ -153,7 +153,7 @@ func (s *simulation) startServer() {
 	})
 	require.NoError(s.t, err)
 	s.register(registry, server.ID())
-	server.acceptOnce.Do(func() { close(server.accepting) })
+	server.sessions.Open()
 	s.mu.Lock()
 	s.server = server
 	s.mu.Unlock()

@@ -31,7 +31,8 @@ func TestTaskWatchListsAgain(t *testing.T) {
 		return list
 	}
 	first := run()
-	from, err := s.newTasksSource(message.WatchTasks{}, 0)
+	tasks := &taskOperations{manager: s.engine.Tasks}
+	from, err := tasks.newSource(message.WatchTasks{}, 0)
 	require.NoError(t, err)
 	woken := make(chan struct{}, 100)
 	from.Open(func() { woken <- struct{}{} })
@@ -57,10 +58,10 @@ func TestTaskWatchListsAgain(t *testing.T) {
 	require.NotEqual(t, first, second)
 	require.NotEmpty(t, woken)
 
-	one, err := s.newTasksSource(message.WatchTasks{ID: last}, 0)
+	one, err := tasks.newSource(message.WatchTasks{ID: last}, 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, one.Weight())
 	require.Equal(t, maxWatchNames, from.Weight())
-	_, err = s.newTasksSource(message.WatchTasks{ID: first}, 0)
+	_, err = tasks.newSource(message.WatchTasks{ID: first}, 0)
 	require.Error(t, err, "dropped")
 }

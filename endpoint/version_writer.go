@@ -48,7 +48,7 @@ func (c *Client) NewVersion(ctx context.Context, name string, specs []module.Nam
 // name, [ErrConfiguration] for a server without devices, [ErrServerClosed], and those of [module.New].
 func (s *Server) NewVersion(ctx context.Context, name string, specs []module.NamedSpec) (*VersionWriter, error) {
 	err := context.Cause(ctx)
-	if err == nil && s.isClosing() {
+	if err == nil && s.sessions.Stopped() {
 		err = status.ErrServerClosed
 	}
 	if err != nil {

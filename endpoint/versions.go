@@ -31,6 +31,12 @@ type versions struct {
 	digests digester
 }
 
+// init makes v ready to use. A retained version is kept though nobody reads it.
+func (v *versions) init(log *slog.Logger, frame wire.Limits, names *transfer.MemoryNames, retain int) {
+	v.log, v.frame, v.names, v.digests.log = log, frame, names, log
+	v.catalog = catalog.New(catalog.Options{Retain: retain, Freed: v.freed})
+}
+
 // publication is a state dict that is to become a version.
 type publication struct {
 	name   string

@@ -83,3 +83,8 @@ func (d *Definition) Key(a *Arguments) (cache.Key, bool) {
 	}
 	return cache.Key{Group: d.Name, ID: "arguments:" + hex.EncodeToString(h.Sum(nil))}, true
 }
+
+// Plain reports whether nobody but its caller gets a result of the endpoint.
+func (d *Definition) Plain() bool {
+	return !d.Options.Cached && !d.Options.Managed && !d.Options.Task && d.Stream == nil
+}

@@ -1,4 +1,4 @@
-package endpoint
+package session
 
 import (
 	"context"
@@ -18,7 +18,7 @@ type callContext struct {
 	deadline time.Time       // zero for none
 
 	slabs  *transfer.Slabs // for the result of the call; nil for most. Set before the function runs
-	reader *session        // whose reader runs the request itself; nil for others. Set before the function runs
+	reader *reading        // which runs the request itself; nil for others. Set before the function runs
 
 	mu    sync.Mutex
 	made  context.Context // nil until somebody asks
@@ -119,6 +119,6 @@ func (c *callContext) Value(key any) any {
 // makes.
 func (c *callContext) CallsBack() {
 	if c.reader != nil {
-		c.reader.handOffReading()
+		c.reader.handOff()
 	}
 }

@@ -1,13 +1,59 @@
 package endpoint
 
 import (
+	"context"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
+// maxWatchNames is how many names one watch may have.
+const maxWatchNames = 1024
+
+func (o *modelOperations) watch(_ context.Context, r request) (reply, error) {
+	var in message.Watch
+	if err := r.Decode(&in); err != nil {
+		return reply{}, err
+	}
+	if len(in.Names) > maxWatchNames {
+		return reply{}, fmt.Errorf("%w: a watch has at most %d names, watch all instead", status.ErrLimit, maxWatchNames)
+	}
+	for _, name := range in.Names {
+		if err := checkName(name); err != nil {
+			return reply{}, err
+		}
+	}
+	if len(in.Names) == 0 {
+		in.Names = nil
+	}
+	sub, err := r.Session.Events.Add(r.ID, &namesSource{of: o.catalog, names: in.Names, current: true})
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{
+		Body: message.Watching{}, After: func() { r.Session.Events.Begin(sub) }, Undo: func() { r.Session.Events.Remove(r.ID) },
+	}, nil
+}
+
+func unwatch(_ context.Context, r request) (reply, error) {
+	var in message.Unwatch
+	if err := r.Decode(&in); err != nil {
+		return reply{}, err
+	}
+	if w := r.Session.Offered(); w != nil && w.Withdraw(in.Watch) {
+		return reply{Body: message.Unwatched{}}, nil
+	}
+	if !r.Session.Events.Remove(in.Watch) {
+		return reply{}, fmt.Errorf("%w: no watch has the id %d", status.ErrNotFound, in.Watch)
+	}
+	return reply{Body: message.Unwatched{}}, nil
+}
+
 // namesSource tells what happens to names. The catalog's watcher keeps the newest of each.
 type namesSource struct {
-	server  *Server
+	of      *catalog.Catalog
 	names   []string // nil for all
 	current bool     // the current versions are to be reported first
 	watcher *catalog.Watcher
@@ -22,7 +68,7 @@ func (n *namesSource) Weight() int {
 	return max(1, len(n.names))
 }
 
-func (n *namesSource) Open(wake func()) { n.watcher = n.server.catalog.Subscribe(n.names, wake) }
+func (n *namesSource) Open(wake func()) { n.watcher = n.of.Subscribe(n.names, wake) }
 func (n *namesSource) Opening() bool    { return n.current }
 func (n *namesSource) Close()           { n.watcher.Close() }
 
@@ -31,7 +77,7 @@ func (n *namesSource) Take() (events []any) {
 	list := n.watcher.Next()
 	if n.current || len(list) > 0 && list[0].Kind == catalog.Overflow {
 		n.current = false
-		list = append(currentVersions(n.server, n.names), list...)
+		list = append(currentVersions(n.of, n.names), list...)
 	}
 	for _, event := range list {
 		if out, ok := encodeEvent(event); ok {
@@ -43,7 +89,7 @@ func (n *namesSource) Take() (events []any) {
 
 // currentVersions are the names that can be acquired, as events. A client that hears of a version twice ignores the
 // second time.
-func currentVersions(s *Server, names []string) []catalog.Event {
+func currentVersions(of *catalog.Catalog, names []string) []catalog.Event {
 	var list []catalog.Event
 	note := func(info catalog.Info) {
 		if info.Current != 0 {
@@ -51,13 +97,13 @@ func currentVersions(s *Server, names []string) []catalog.Event {
 		}
 	}
 	if names == nil {
-		for _, info := range s.catalog.List() {
+		for _, info := range of.List() {
 			note(info)
 		}
 		return list
 	}
 	for _, name := range names {
-		if info, err := s.catalog.Info(name); err == nil {
+		if info, err := of.Info(name); err == nil {
 			note(info)
 		}
 	}

@@ -1,4 +1,4 @@
-package endpoint
+package session
 
 import (
 	"sync/atomic"
@@ -24,7 +24,7 @@ const (
 
 // brief reports whether the reader should run the call itself.
 func (w *work) brief() bool {
-	switch recent := w.r.callee.RecentTime.Get(); {
+	switch recent := w.r.Callee.RecentTime.Get(); {
 	case recent <= inlineTime:
 		return true
 	case recent <= briefTime:
@@ -35,6 +35,8 @@ func (w *work) brief() bool {
 
 // reading is which goroutine reads a session's frames.
 type reading struct {
+	ses *Session
+
 	// call numbers the call that the reader is running; 0 while it reads. The goroutine that swaps the number for 0
 	// reads from then on.
 	call atomic.Uint64
@@ -46,7 +48,7 @@ type reading struct {
 }
 
 // begin notes that the reader runs a call, and returns its number.
-func (t *reading) begin(ses *session) uint64 {
+func (t *reading) begin() uint64 {
 	t.last++
 	n := t.last
 	t.call.Store(n) // from here on another goroutine may read, and begin a call
@@ -54,17 +56,16 @@ func (t *reading) begin(ses *session) uint64 {
 		return n
 	}
 	if t.timer == nil {
-		t.timer = time.AfterFunc(time.Hour, ses.overdue)
+		t.timer = time.AfterFunc(time.Hour, t.overdue)
 	}
 	t.timer.Reset(overdueAfter)
 	return n
 }
 
-// handOffReading has another goroutine read, where the reader runs a call.
-func (ses *session) handOffReading() {
-	t := &ses.reading
+// handOff has another goroutine read, where the reader runs a call.
+func (t *reading) handOff() {
 	if n := t.call.Load(); n != 0 && t.call.CompareAndSwap(n, 0) {
-		go ses.read()
+		go t.ses.read()
 	}
 }
 
@@ -73,8 +74,7 @@ func (t *reading) end(n uint64) bool { return t.call.CompareAndSwap(n, 0) }
 
 // overdue is called by the timer in a goroutine of its own. If the reader has been running the same call since the last
 // time, it reads in its place.
-func (ses *session) overdue() {
-	t := &ses.reading
+func (t *reading) overdue() {
 	n := t.call.Load()
 	if n != 0 && n != t.seen {
 		t.seen = n
@@ -84,7 +84,7 @@ func (ses *session) overdue() {
 	taken := n != 0 && t.call.CompareAndSwap(n, 0)
 	t.watched.Store(false)
 	if taken {
-		ses.read()
+		t.ses.read()
 		return
 	}
 	// A call that began before watched was false is not watched yet.

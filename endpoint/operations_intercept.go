@@ -7,21 +7,22 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/task"
 )
 
 var errRunTwice = errors.New("an interceptor called next twice: a function runs once for each call")
 
 // callee does a call whose arguments have been made, which it takes.
-type callee func(request, context.Context, *engine.Definition, *engine.Arguments) (reply, error)
+type callee func(*callOperations, context.Context, request, *engine.Definition, *engine.Arguments) (reply, error)
 
 // intercepted does a call through the server's interceptors. The arguments are made when somebody wants them.
-func (r request) intercepted(ctx context.Context, kind InvocationKind, d *engine.Definition, do callee) (out reply, err error) {
+func (o *callOperations) intercepted(ctx context.Context, r request, kind InvocationKind, d *engine.Definition, do callee) (out reply, err error) {
 	var a *engine.Arguments
 	var refused error
 	prepare := func() error {
 		if a == nil && refused == nil {
-			a, refused = r.arguments()
+			a, refused = o.arguments(r)
 		}
 		return refused
 	}
@@ -30,7 +31,7 @@ func (r request) intercepted(ctx context.Context, kind InvocationKind, d *engine
 			a.Drop() // where nothing ran
 		}
 	}()
-	call := r.invocation(kind, d)
+	call := invocation(r, kind, d)
 	call.argument = func() (any, error) {
 		if err := prepare(); err != nil {
 			return nil, err
@@ -42,7 +43,7 @@ func (r request) intercepted(ctx context.Context, kind InvocationKind, d *engine
 		return in, nil
 	}
 	ran := false
-	err = call.through(ctx, r.session.server.intercept, func(ctx context.Context) error {
+	err = call.through(ctx, o.intercept, func(ctx context.Context) error {
 		if ran {
 			return errRunTwice
 		}
@@ -51,11 +52,11 @@ func (r request) intercepted(ctx context.Context, kind InvocationKind, d *engine
 			return err
 		}
 		var err error
-		out, err = do(r, ctx, d, a)
+		out, err = do(o, ctx, r, d, a)
 		return err
 	}, func() {
-		out.lost()
-		out.close()
+		out.Lost()
+		out.Close()
 	})
 	if err != nil {
 		return reply{}, err
@@ -64,23 +65,22 @@ func (r request) intercepted(ctx context.Context, kind InvocationKind, d *engine
 }
 
 // invocation is a call of this session as interceptors see it.
-func (r request) invocation(kind InvocationKind, d *engine.Definition) *Invocation {
-	return &Invocation{Endpoint: d.Name, Kind: kind, Metadata: r.metadata, Peer: r.session.peer()}
+func invocation(r request, kind InvocationKind, d *engine.Definition) *Invocation {
+	return &Invocation{Endpoint: d.Name, Kind: kind, Metadata: r.Metadata, Peer: peerOf(r.Session)}
 }
 
 // around has the run of a submitted task go through the server's interceptors; nil where there are none.
-func (r request) around(d *engine.Definition) func(engine.Obtain) engine.Obtain {
-	s := r.session.server
-	if s.intercept == nil {
+func (o *callOperations) around(r request, d *engine.Definition) func(engine.Obtain) engine.Obtain {
+	if o.intercept == nil {
 		return nil
 	}
-	call := r.invocation(KindTask, d) // not r, which the task would keep
+	call := invocation(r, KindTask, d) // not r, which the task would keep
 	return func(obtain engine.Obtain) engine.Obtain {
 		return func(ctx context.Context) (res engine.ResultRef, cached bool, err error) {
-			defer s.engine.Recovered(&err, d, "")
+			defer o.engine.Recovered(&err, d, "")
 			call.Task, _ = task.ID(ctx)
 			ran := false
-			err = call.through(ctx, s.intercept, func(ctx context.Context) (err error) {
+			err = call.through(ctx, o.intercept, func(ctx context.Context) (err error) {
 				if ran {
 					return errRunTwice
 				}
@@ -91,4 +91,10 @@ func (r request) around(d *engine.Definition) func(engine.Obtain) engine.Obtain 
 			return res, cached, err
 		}
 	}
+}
+
+// peerOf is the client of a session as functions of the program see it.
+func peerOf(ses *session.Session) Peer {
+	peer := ses.Peer()
+	return Peer{PID: peer.PID, UID: peer.UID, GID: peer.GID, Session: ses.ID, Label: ses.Label()}
 }

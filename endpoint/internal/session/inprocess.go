@@ -1,0 +1,68 @@
+package session
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// Connect begins a session for a client of this process, as accepting it and the handshake do for others: when the
+// server serves. It returns the client's end and the server's hello. The caller closes the pipe.
+func (r *Register) Connect(ctx context.Context, hello message.Hello, frames wire.Limits) (*inproc.Pipe, message.Hello, error) {
+	select {
+	case <-r.accepting:
+	case <-r.stopping:
+	case <-ctx.Done():
+		return nil, message.Hello{}, fmt.Errorf("%w: %w", status.ErrUnavailable, context.Cause(ctx))
+	}
+	mine, theirs := inproc.New(r.Limits.Wire, frames)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closing {
+		return nil, message.Hello{}, fmt.Errorf("%w on %s: its owner has ended", status.ErrUnavailable, r.Socket)
+	}
+	ses := newSession(r, mine, r.nextID+1)
+	ses.overLimit = r.clientsLocked() >= r.Limits.Clients
+	if err := ses.allowed(); err != nil {
+		return nil, message.Hello{}, err
+	}
+	r.nextID++
+	ses.label, ses.greeted = limits.ShortLabel(hello.Label), true
+	r.sessions[ses.ID] = ses
+	go ses.read()
+	return theirs, r.Hello(), nil
+}
+
+// ConnectSelf begins the session of the server's own client, which does not wait for the server to serve and is not
+// counted as a client. The caller closes the pipe.
+func (r *Register) ConnectSelf() (*inproc.Pipe, message.Hello, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closing {
+		return nil, message.Hello{}, status.ErrServerClosing
+	}
+	theirs := r.selfPipe
+	if r.selfPipe = nil; theirs == nil { // the connection before has broken
+		r.nextID++
+		theirs = r.newSelfLocked()
+	}
+	r.sessions[r.self.ID] = r.self
+	r.selves++
+	go r.self.read()
+	return theirs, r.Hello(), nil
+}
+
+// newSelfLocked makes the session of the server's own client, and returns the client's end of its pipe.
+func (r *Register) newSelfLocked() *inproc.Pipe {
+	mine, theirs := inproc.New(r.Limits.Wire, r.Limits.Wire)
+	r.self = newSession(r, mine, r.nextID)
+	r.self.Own, r.self.greeted, r.self.label = true, true, limits.ShortLabel(r.Label)
+	r.self.answers.unread = nil // the limits are those of clients
+	r.Engine.Memory.Exempt(r.self.ID)
+	return theirs
+}

@@ -1,0 +1,101 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// request answers one request, or has it answered, and reports whether the caller still reads.
+func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
+	if err := ses.checkID(frame.ID); err != nil {
+		discard(frame)
+		return true, err
+	}
+	if frame.Refused != nil {
+		discard(frame)
+		ses.of.Requests.Add(1)
+		return true, ses.answers.fail(frame.ID, status.WithClass(status.ErrLimit, frame.Refused))
+	}
+	req, err := message.ParseRequest(frame.Body)
+	if err != nil {
+		discard(frame)
+		if errors.Is(err, message.ErrBounds) { // the frame is in order, what stands in it is too much
+			ses.of.Requests.Add(1)
+			return true, ses.answers.fail(frame.ID, fmt.Errorf("request: %w", err))
+		}
+		return true, fmt.Errorf("%w: request %d: %w", wire.ErrProtocol, frame.ID, err)
+	}
+	ses.of.Requests.Add(1)
+	if ses.Own && ses.of.Stopped() && !givesBack(req.Op) {
+		discard(frame)
+		return true, ses.answers.fail(frame.ID, status.ErrServerClosing)
+	}
+	op, ok := ses.of.Operations[req.Op]
+	if !ok {
+		discard(frame)
+		return true, ses.answers.fail(frame.ID, fmt.Errorf("%w: operation %d is not known to this owner", errors.ErrUnsupported, req.Op))
+	}
+	r := Request{Session: ses, ID: frame.ID, Body: req.Body, Files: frame.Files, Metadata: req.Metadata}
+	if frame.Files.Len() > 0 && !op.Files {
+		discard(frame)
+		return true, ses.answers.fail(frame.ID, fmt.Errorf("%w: %s takes no descriptors, %d came", wire.ErrProtocol, req.Op, frame.Files.Len()))
+	}
+	if !op.Long {
+		defer discard(frame)
+		reply, err := op.perform(ses.ctx, r)
+		// The reader sends what it has before it waits: answers to requests that came together go out together.
+		return true, ses.answers.send(r.ID, reply, err, ses.conn.SendLater)
+	}
+	w := &work{session: ses, op: op, r: r}
+	if err := w.start(&req, frame); err != nil {
+		discard(frame)
+		return true, ses.answers.fail(frame.ID, err)
+	}
+	if req.Op == message.OpCall && w.find() && w.brief() {
+		return w.here()
+	}
+	ses.of.runners.run(w)
+	return true, nil
+}
+
+// givesBack reports whether an operation only ends what the session has.
+func givesBack(op message.Op) bool {
+	return op == message.OpObjectRelease || op == message.OpUnwatch || op == message.OpTaskCancel
+}
+
+// checkID refuses a request whose number is 0, which no answer could name, or that of a request or subscription that is
+// not over, whose answers could not be told from this one's.
+func (ses *Session) checkID(id uint64) error {
+	if id == 0 {
+		return fmt.Errorf("%w: a request has the number 0", wire.ErrProtocol)
+	}
+	offers := ses.Offered()
+	if ses.InFlight.get(id) != nil || ses.Events.Has(id) || offers != nil && offers.Has(id) {
+		return fmt.Errorf("%w: request %d was sent before and is not over", wire.ErrProtocol, id)
+	}
+	return nil
+}
+
+// cancelRequest ends the context of a request, with the client's reason as the cause. The frame is borrowed.
+func (ses *Session) cancelRequest(frame wire.Frame) error {
+	cause := context.Canceled
+	if len(frame.Body) > 0 {
+		var in message.Cancel
+		if err := message.Unmarshal(frame.Body, &in); err != nil {
+			return err
+		}
+		if reason := limits.ShortText(in.Reason, limits.ReasonBytes); reason != "" {
+			cause = status.WithClass(context.Canceled, errors.New("the client cancelled the request: "+reason))
+		}
+	}
+	if c := ses.InFlight.get(frame.ID); c != nil {
+		c.end(cause)
+	}
+	return nil
+}

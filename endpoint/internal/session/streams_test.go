@@ -1,0 +1,26 @@
+package session
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestStreamCredit(t *testing.T) {
+	c := &Credit{items: 2, more: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	require.NoError(t, c.Take(ctx))
+	require.NoError(t, c.Take(ctx))
+	taken := make(chan error)
+	go func() { taken <- c.Take(ctx) }()
+	c.add(1)
+	require.NoError(t, <-taken)
+	go func() { taken <- c.Take(ctx) }()
+	cancel()
+	require.ErrorIs(t, <-taken, context.Canceled)
+	for range 100 {
+		c.add(1<<64 - 1) // a client cannot make the number wrap around
+	}
+	require.NoError(t, c.Take(context.Background()))
+}

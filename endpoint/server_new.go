@@ -1,0 +1,126 @@
+package endpoint
+
+import (
+	"log/slog"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// newOwner returns a server without a socket.
+func newOwner(opts ServerOptions) (*Server, error) {
+	opts.Limits.defaults(opts.Devices)
+	orDefault(&opts.Limits.Tasks, opts.Tasks.share())
+	budget, why := MemoryBudget(opts.Devices)
+	from := budgets{results: opts.Results.budget(budget, why), tasks: opts.Tasks.budget(budget, why)}
+	if opts.Logger == nil {
+		opts.Logger = quiet(slog.Default())
+	}
+	devices, err := transfer.NewDevices(opts.Devices)
+	if err != nil {
+		return nil, err
+	}
+	intercept, err := chain(opts.Interceptors)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{opts: opts, log: opts.Logger, id: transfer.NewID(), started: time.Now(), devices: devices, intercept: intercept, budgets: from}
+	s.newTotals()
+	s.engine = newEngine(&s.opts, s.id, devices)
+	s.endpoints = endpoints{registry: opts.Registry, offers: newOffers(s)}
+	s.versions.init(s.log, s.opts.Limits.Wire, &s.engine.Names, opts.Retain)
+	s.sessions = newSessions(s)
+	s.sessions.Operations = s.operations()
+	s.own = newClient(ClientOptions{Socket: opts.Socket, Devices: opts.Devices, Limits: opts.Limits.Wire, Label: opts.Label, Logger: opts.Logger}, devices)
+	s.own.dialSelf = s.sessions.ConnectSelf
+	s.caller.to = s.own
+	for _, dev := range opts.Devices {
+		if r, can := dev.(driver.Reclaimer); can {
+			s.reclaims = append(s.reclaims, r.OnRefused(s.trim))
+		}
+	}
+	return s, nil
+}
+
+// newTotals makes the budgets that all clients share, and has connections use them.
+func (s *Server) newTotals() {
+	l, few := &s.opts.Limits, int64(min(4096, unixsock.MaxOpenFiles()/16))
+	s.totals = session.Totals{
+		Files:    wire.NewBudget("descriptors", int64(l.Descriptors), 0),
+		Bodies:   wire.NewBudget("bytes", l.RequestBytesTotal, 0),
+		Answers:  wire.NewBudget("bytes", l.AnswerBytesTotal, l.AnswerBytes),
+		Rings:    wire.NewBudget("bytes of rings", l.RingBytesTotal, 0),
+		Kept:     transfer.KeptTotal{Most: few},
+		Slabs:    transfer.SlabTotal{MostSlabs: few, MostBytes: l.SlabBytesTotal},
+		Refusals: limits.NewRefusals(limitNames()...),
+	}
+	l.Wire.FileBudget, l.Wire.BodyBudget, l.Wire.RingBudget = s.totals.Files, s.totals.Bodies, s.totals.Rings
+}
+
+// newEngine is what runs the endpoints of a server with those options.
+func newEngine(opts *ServerOptions, id string, devices transfer.Devices) *engine.Engine {
+	return engine.New(engine.Config{
+		Server: id, Log: opts.Logger, Devices: devices, Frame: opts.Limits.Wire,
+		ResultBytes: opts.Limits.ObjectBytes, ResultBytesTotal: opts.Limits.ObjectBytesTotal,
+		Results: engine.CacheBounds{Entries: opts.Results.Entries, Bytes: max(opts.Results.Bytes, 0), TTL: opts.Results.TTL},
+		Tasks: engine.TaskBounds{
+			Workers: opts.Tasks.Workers, Capacity: opts.Tasks.Capacity, Retain: opts.Tasks.Retain, TTL: opts.Tasks.TTL,
+			Bytes: max(opts.Tasks.Bytes, 0),
+		},
+	})
+}
+
+// newOffers is the table of what the clients of a server offer.
+func newOffers(s *Server) *offering.Table {
+	l := &s.opts.Limits
+	return offering.New(offering.Config{
+		Devices: s.devices, Refusals: s.totals.Refusals,
+		Bounds: offering.Bounds{
+			Endpoints: l.Offers, EndpointsTotal: l.OffersTotal, Bytes: l.OfferBytes, BytesTotal: l.OfferBytesTotal,
+			Calls: l.WorkerCalls, Time: l.WorkerTime, ResultBytes: l.ObjectBytes,
+		},
+		Taken:     func(name string) bool { return s.opts.Registry.lookup([]byte(name)) != nil },
+		Borrow:    s.engine.Names.Borrow,
+		Withdrawn: func(name string) { s.engine.Results.InvalidateGroup(name) }, // the next worker may have another function
+	})
+}
+
+// newSessions is the register of a server's sessions, which knows nothing that clients can ask for yet.
+func newSessions(s *Server) *session.Register {
+	l := &s.opts.Limits
+	return session.NewRegister(session.Config{
+		Log: s.log, Socket: s.opts.Socket, Label: s.opts.Label, AllowUIDs: s.opts.AllowUIDs, Hello: s.hello,
+		Limits: session.Limits{
+			Wire: l.Wire, Clients: l.Clients, Requests: l.Requests, RequestTime: l.RequestTime, RequestBytes: l.RequestBytes,
+			Subscriptions: l.Subscriptions, KeptBytes: l.KeptBytes, SlabBytes: l.SlabBytes, Idle: l.Idle,
+		},
+		Totals: &s.totals, Engine: s.engine, Catalog: s.catalog, Offers: s.endpoints.offers, Find: s.endpoints.lookup,
+	})
+}
+
+// hello is the server's hello.
+func (s *Server) hello() message.Hello {
+	return message.Hello{
+		Server: s.id, Version: Version(), PID: int32(os.Getpid()), Label: limits.ShortLabel(s.opts.Label), Devices: s.devices.Describe(),
+		Features: s.features(),
+	}
+}
+
+// features are those of a server: it names offers where it takes some.
+func (s *Server) features() []string {
+	list := features(s.opts.Limits.Wire)
+	if s.opts.Offers == nil {
+		list = slices.DeleteFunc(list, func(f string) bool { return f == message.FeatureOffer })
+	}
+	return list
+}

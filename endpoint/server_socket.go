@@ -1,0 +1,144 @@
+package endpoint
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+)
+
+// socket is what clients dial: the file, and for those of this process what finds the server by it.
+type socket struct {
+	*unixsock.Socket
+	path     string
+	allowed  []uint32 // users that may connect beside the server's own
+	log      *slog.Logger
+	listener *inproc.Listener
+
+	mu     sync.Mutex
+	closed bool
+}
+
+// bind makes the socket that the options ask for.
+func bind(opts *ServerOptions) (*unixsock.Socket, error) {
+	if opts.Listener != nil {
+		if opts.Socket == "" {
+			opts.Socket = opts.Listener.Addr().String()
+		}
+		return unixsock.HandedOver(opts.Socket, opts.Listener), nil
+	}
+	if opts.Socket == "" {
+		path, err := unixsock.SocketPath("", 0)
+		if err != nil {
+			return nil, err
+		}
+		opts.Socket = path
+	}
+	return unixsock.Listen(opts.Socket, len(opts.AllowUIDs) > 0)
+}
+
+// accept admits clients until the register stops.
+func (s *socket) accept(sessions *session.Register) error {
+	var watch sync.WaitGroup
+	watch.Go(func() { s.watch(sessions.Stopping()) })
+	defer watch.Wait()
+	backoff := acceptBackoff{log: s.log, socket: s.path, stopping: sessions.Stopping()}
+	for {
+		l := s.Accepting()
+		c, err := l.AcceptUnix()
+		if err == nil {
+			backoff.reset()
+			sessions.Admit(c)
+			continue
+		}
+		if sessions.Stopped() {
+			return status.ErrServerClosed
+		}
+		if s.Accepting() != l { // bound again
+			continue
+		}
+		if !temporary(err) {
+			return fmt.Errorf("accept on %s: %w", s.path, err)
+		}
+		backoff.failed(err)
+	}
+}
+
+// close ends the socket; nobody finds the server any more.
+func (s *socket) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.listener.Conceal(s.ID())
+	if err := s.Close(); err != nil {
+		s.log.Warn("the socket was not closed cleanly", "socket", s.path, "error", err)
+	}
+}
+
+// socketLook is how often a server looks whether its socket file is still there.
+const socketLook = 500 * time.Millisecond
+
+// watch binds the socket again when its file was removed or replaced: nobody could reach the server any more, and
+// its lock would keep every other away. It returns when the server closes.
+func (s *socket) watch(stopping <-chan struct{}) {
+	if s.ID() == (unixsock.FileID{}) { // handed over by who bound it
+		return
+	}
+	s.warnUnreachable()
+	ticker := time.NewTicker(socketLook)
+	defer ticker.Stop()
+	failed := ""
+	for {
+		select {
+		case <-stopping:
+			return
+		case <-ticker.C:
+		}
+		if !s.Lost() {
+			continue
+		}
+		switch err := s.rebind(); {
+		case err == nil:
+			failed = ""
+			s.log.Warn("the socket file was removed or replaced while the server runs; it is bound again", "socket", s.path)
+		case err.Error() != failed: // once for each reason
+			failed = err.Error()
+			s.log.Warn("the socket file was removed or replaced while the server runs, and cannot be bound again; nobody new reaches this server",
+				"socket", s.path, "error", err)
+		}
+	}
+}
+
+// rebind listens on a new socket file, where clients of this process find the server too.
+func (s *socket) rebind() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.listener.Conceal(s.ID())
+	defer func() { s.listener.Announce(s.ID()) }()
+	return s.Rebind()
+}
+
+// warnUnreachable says so where users that may connect cannot enter the socket's directory.
+func (s *socket) warnUnreachable() {
+	if len(s.allowed) == 0 {
+		return
+	}
+	dir := filepath.Dir(s.path)
+	if info, err := os.Stat(dir); err == nil && info.Mode().Perm()&0o001 == 0 {
+		s.log.Warn("users that this server allows may not be able to enter the directory of its socket; run chmod o+x on it, or serve in another one",
+			"directory", dir, "uids", s.allowed)
+	}
+}
