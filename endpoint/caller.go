@@ -6,9 +6,10 @@ import (
 	"iter"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/calls"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/reference"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
-	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -77,27 +78,16 @@ type Caller interface {
 // holder is what has references to managed objects: all of this package. A stand-in of a test has none.
 type holder interface {
 	Objects
-	keep(ctx context.Context, f fetch, out any) (*reference, error)
-}
-
-// fetch says which value is wanted: that of a call, or the result of a task.
-type fetch struct {
-	name string // of the endpoint
-	in   any
-	with Metadata // goes with the call
-	task string   // the task, instead of the two above
-}
-
-// String says it for errors.
-func (f fetch) String() string {
-	if f.task != "" {
-		return "result of task " + message.CutText(f.task, status.MaxShown)
-	}
-	return fmt.Sprintf("call %s", status.Shown(f.name))
+	keep(ctx context.Context, f calls.Call, out any) (*reference.Reference, error)
 }
 
 // caller is what a [Caller] does through a client: of another process, or of the server's own process.
-type caller struct{ to *Client }
+type caller struct{ to *target }
+
+// keep implements holder.
+func (c *caller) keep(ctx context.Context, f calls.Call, out any) (*reference.Reference, error) {
+	return c.to.keep(ctx, f, out)
+}
 
 // Call calls an endpoint and decodes its result into out, a pointer, or drops it where out is nil. in is encoded by the
 // rules of [Register], and borrowed; its tensors are shared in place, not copied: whoever runs the function sees the
@@ -110,73 +100,13 @@ type caller struct{ to *Client }
 // Errors: what the function returned, with its code; [ErrNoEndpoint]; those of Dial where the connection is gone. A
 // call whose connection breaks is not repeated once it was sent: the function may have run.
 func (c *caller) Call(ctx context.Context, name string, in, out any) error {
-	return c.get(ctx, fetch{name: name, in: in}, out)
-}
-
-// get fetches a value, a call's through the client's interceptors.
-func (c *caller) get(ctx context.Context, f fetch, out any) error {
-	if c.to.intercept == nil || f.task != "" {
-		return c.getNow(ctx, f, out)
-	}
-	return c.to.intercepted(ctx, KindCall, f.name, f.in, func(ctx context.Context, with Metadata) error {
-		return c.getNow(ctx, fetch{name: f.name, in: f.in, with: with}, out)
-	}, func() { dropValue(out) })
-}
-
-// getNow is fetch that names what it fetches in errors.
-func (c *caller) getNow(ctx context.Context, f fetch, out any) error {
-	if err := waiting(ctx, func() error { return c.to.fetch(ctx, f, out) }); err != nil {
-		return fmt.Errorf("%s: %w", f, err)
-	}
-	return nil
-}
-
-// keep is get that keeps the reference.
-func (c *caller) keep(ctx context.Context, f fetch, out any) (*reference, error) {
-	if c.to.intercept == nil || f.task != "" {
-		return c.keepNow(ctx, f, out)
-	}
-	var ref *reference
-	err := c.to.intercepted(ctx, KindCall, f.name, f.in, func(ctx context.Context, with Metadata) (err error) {
-		ref, err = c.keepNow(ctx, fetch{name: f.name, in: f.in, with: with}, out)
-		return err
-	}, func() {
-		dropValue(out)
-		if ref != nil && ref.end(errReleased) {
-			_, _ = c.to.returnReference(context.WithoutCancel(ctx), ref, false)
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return ref, nil
-}
-
-// keepNow is getNow that keeps the reference.
-func (c *caller) keepNow(ctx context.Context, f fetch, out any) (*reference, error) {
-	var ref *reference
-	err := waiting(ctx, func() (err error) {
-		ref, err = c.to.hold(ctx, f, out)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", f, err)
-	}
-	return ref, nil
-}
-
-// waiting calls wait. In a task it gives the task's worker to others meanwhile: what is waited for may be another task.
-func waiting(ctx context.Context, wait func() error) error {
-	if _, ok := task.ID(ctx); ok {
-		return task.Blocking(ctx, wait)
-	}
-	return wait()
+	return c.to.get(ctx, calls.Call{Name: name, In: in}, out)
 }
 
 // Endpoints lists the endpoints in the order of their names.
 func (c *caller) Endpoints(ctx context.Context) ([]EndpointInfo, error) {
 	var got message.EndpointsListed
-	if err := c.to.request(ctx, link.Request{Op: message.OpEndpoints}, &got); err != nil {
+	if err := c.to.conn.Request(ctx, link.Request{Op: message.OpEndpoints}, &got); err != nil {
 		return nil, fmt.Errorf("endpoints: %w", err)
 	}
 	list := make([]EndpointInfo, 0, len(got.Endpoints))
@@ -193,7 +123,7 @@ func (c *caller) ServerInfo(ctx context.Context) (ServerInfo, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.to.infoTimeout, errInfoTimeout)
 	defer cancel()
 	var got message.ServerInfo
-	if err := c.to.requestNow(ctx, link.Request{Op: message.OpServerInfo}, &got); err != nil {
+	if err := c.to.conn.RequestNow(ctx, link.Request{Op: message.OpServerInfo}, &got); err != nil {
 		return ServerInfo{}, fmt.Errorf("server info: %w", err)
 	}
 	return decodeServerInfo(got), nil
@@ -209,7 +139,7 @@ var errInfoTimeout = fmt.Errorf("%w: the owner did not answer within %v: %w", st
 // gets what was begun after it. It reports whether there was one. Who has the result keeps it.
 func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool, error) {
 	var got message.Invalidated
-	if err := c.to.ask(ctx, message.OpInvalidateCall, fetch{name: name, in: in}, &got); err != nil {
+	if err := c.to.invoker.Ask(ctx, message.OpInvalidateCall, calls.Call{Name: name, In: in}, &got); err != nil {
 		return false, fmt.Errorf("invalidate call %s: %w", status.Shown(name), err)
 	}
 	return got.Count > 0, nil
@@ -220,7 +150,7 @@ func (c *caller) InvalidateCall(ctx context.Context, name string, in any) (bool,
 func (c *caller) InvalidateEndpoint(ctx context.Context, name string) (int, error) {
 	var got message.Invalidated
 	ask := link.Request{Op: message.OpInvalidateEndpoint, Body: message.InvalidateEndpoint{Endpoint: name}}
-	if err := c.to.request(ctx, ask, &got); err != nil {
+	if err := c.to.conn.Request(ctx, ask, &got); err != nil {
 		return 0, fmt.Errorf("invalidate endpoint %s: %w", status.Shown(name), err)
 	}
 	return int(got.Count), nil

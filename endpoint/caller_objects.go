@@ -51,13 +51,13 @@ func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectRel
 	for part := range slices.Chunk(ids, message.MaxReleases) {
 		var got message.ObjectsReleased
 		ask := link.Request{Op: message.OpObjectRelease, Body: message.ReleaseObjects{IDs: part}}
-		if err := c.to.request(ctx, ask, &got); err != nil {
+		if err := c.to.conn.Request(ctx, ask, &got); err != nil {
 			return nil, err
 		}
 		if len(got.Objects) != len(part) {
 			return nil, fmt.Errorf("%w: %d answers for %d objects", status.ErrProtocol, len(got.Objects), len(part))
 		}
-		c.to.given(got.Objects)
+		c.to.refs.Given(got.Objects)
 		all = append(all, got.Objects...)
 	}
 	return all, nil
@@ -67,7 +67,7 @@ func (c *caller) release(ctx context.Context, ids []string) ([]message.ObjectRel
 func (c *caller) ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
 	ask := link.Request{Op: message.OpObjectInfo, Body: message.Object{ID: objectID}}
-	if err := c.to.request(ctx, ask, &got); err != nil {
+	if err := c.to.conn.Request(ctx, ask, &got); err != nil {
 		return ObjectInfo{}, fmt.Errorf("object info: %w", err)
 	}
 	return decodeObject(got), nil
@@ -80,7 +80,7 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 	list := []ObjectInfo{}
 	for ask := (message.Objects{Endpoints: endpoints}); ; {
 		var got message.ObjectsListed
-		if err := c.to.request(ctx, link.Request{Op: message.OpObjects, Body: ask}, &got); err != nil {
+		if err := c.to.conn.Request(ctx, link.Request{Op: message.OpObjects, Body: ask}, &got); err != nil {
 			return nil, fmt.Errorf("objects: %w", err)
 		}
 		for _, info := range got.Objects {
@@ -102,7 +102,7 @@ func (c *caller) Objects(ctx context.Context, endpoints ...string) ([]ObjectInfo
 func (c *caller) Destroy(ctx context.Context, objectID string) (ObjectInfo, error) {
 	var got message.ObjectInfo
 	ask := link.Request{Op: message.OpObjectDestroy, Body: message.Object{ID: objectID}}
-	if err := c.to.request(ctx, ask, &got); err != nil {
+	if err := c.to.conn.Request(ctx, ask, &got); err != nil {
 		return ObjectInfo{}, fmt.Errorf("destroy object %s: %w", message.CutText(objectID, status.MaxShown), err)
 	}
 	return decodeObject(got), nil

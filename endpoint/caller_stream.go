@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/calls"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/wire"
 )
@@ -17,13 +18,13 @@ import (
 func (c *caller) Stream(ctx context.Context, name string, in any) iter.Seq2[func(out any) error, error] {
 	return func(yield func(func(any) error, error) bool) {
 		left := false
-		err := c.to.streaming(ctx, name, in, func(ctx context.Context, s *stream) error {
+		err := c.to.streaming(ctx, name, in, func(ctx context.Context, s *calls.Stream) error {
 			item := streamItem{of: s, name: name}
 			defer item.drop()
 			decode := item.decode
 			for !left {
 				err := waiting(ctx, func() (err error) {
-					item.frame, err = s.next(ctx)
+					item.frame, err = s.Next(ctx)
 					return err
 				})
 				if errors.Is(err, io.EOF) {
@@ -45,7 +46,7 @@ func (c *caller) Stream(ctx context.Context, name string, in any) iter.Seq2[func
 
 // streamItem is the result of a stream that is there to be decoded.
 type streamItem struct {
-	of     *stream
+	of     *calls.Stream
 	name   string
 	frame  wire.Frame
 	there  bool
@@ -60,7 +61,7 @@ func (i *streamItem) decode(out any) error {
 		return fmt.Errorf("stream %s: %w: %w", status.Shown(i.name), status.ErrInvalid, errItemTaken)
 	}
 	i.there = false
-	if err := i.of.take(i.frame, out); err != nil {
+	if err := i.of.Take(i.frame, out); err != nil {
 		i.failed = fmt.Errorf("stream %s: %w", status.Shown(i.name), err)
 		return i.failed
 	}
@@ -71,6 +72,6 @@ func (i *streamItem) decode(out any) error {
 func (i *streamItem) drop() {
 	if i.there {
 		i.there = false
-		_ = i.of.take(i.frame, nil) // nobody wants to know what is in it
+		_ = i.of.Take(i.frame, nil) // nobody wants to know what is in it
 	}
 }

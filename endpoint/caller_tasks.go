@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/calls"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/task"
@@ -18,11 +19,11 @@ import (
 // task.ErrCapacity, task.ErrShutdown.
 func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, error) {
 	if c.to.intercept == nil {
-		return c.submit(ctx, fetch{name: name, in: in})
+		return c.submit(ctx, calls.Call{Name: name, In: in})
 	}
 	var info TaskInfo
 	err := c.to.intercepted(ctx, KindSubmit, name, in, func(ctx context.Context, with Metadata) (err error) {
-		info, err = c.submit(ctx, fetch{name: name, in: in, with: with})
+		info, err = c.submit(ctx, calls.Call{Name: name, In: in, Metadata: with})
 		return err
 	}, func() { _, _ = c.Cancel(context.WithoutCancel(ctx), info.ID) })
 	if err != nil {
@@ -31,10 +32,10 @@ func (c *caller) Submit(ctx context.Context, name string, in any) (TaskInfo, err
 	return info, nil
 }
 
-func (c *caller) submit(ctx context.Context, f fetch) (TaskInfo, error) {
+func (c *caller) submit(ctx context.Context, f calls.Call) (TaskInfo, error) {
 	var got message.TaskInfo
-	if err := c.to.ask(ctx, message.OpSubmit, f, &got); err != nil {
-		return TaskInfo{}, fmt.Errorf("submit %s: %w", status.Shown(f.name), err)
+	if err := c.to.invoker.Ask(ctx, message.OpSubmit, f, &got); err != nil {
+		return TaskInfo{}, fmt.Errorf("submit %s: %w", status.Shown(f.Name), err)
 	}
 	return decodeTask(got), nil
 }
@@ -61,7 +62,7 @@ func (c *caller) Wait(ctx context.Context, id string) (TaskInfo, error) {
 	switch {
 	case lookErr != nil:
 		return TaskInfo{ID: id}, err
-	case info.State.Terminal(): // it came at the same moment: the answer is the better news
+	case info.State.Terminal(): // it came at the same moment, and says more than the error
 		return info, nil
 	}
 	return info, err
@@ -72,7 +73,7 @@ const lastLook = 100 * time.Millisecond
 
 func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (TaskInfo, error) {
 	var got message.TaskInfo
-	err := waiting(ctx, func() error { return c.to.request(ctx, link.Request{Op: op, Body: body}, &got) })
+	err := waiting(ctx, func() error { return c.to.conn.Request(ctx, link.Request{Op: op, Body: body}, &got) })
 	if err != nil {
 		return TaskInfo{}, fmt.Errorf("task %s: %w", message.CutText(body.ID, status.MaxShown), err)
 	}
@@ -80,17 +81,17 @@ func (c *caller) task(ctx context.Context, op message.Op, body message.Task) (Ta
 }
 
 // Result decodes the result of a task that has completed into out, a pointer, or drops it where out is nil. It can be
-// fetched as often as the task is kept: each fetch is a result of its own, whose tensors its caller closes. Errors:
+// fetched as often as the task is kept: each fetch is another result, whose tensors its caller closes. Errors:
 // task.ErrNotFinished, task.ErrFailed and task.ErrCancelled with what the function returned, task.ErrNotFound.
 func (c *caller) Result(ctx context.Context, id string, out any) error {
-	return c.get(ctx, fetch{task: id}, out)
+	return c.to.get(ctx, calls.Call{Task: id}, out)
 }
 
 // Cancel cancels a task: one that waits ends at once, the function of one that runs is told to stop. It is false for a
 // task that had ended.
 func (c *caller) Cancel(ctx context.Context, id string) (bool, error) {
 	var got message.TaskCancelled
-	if err := c.to.request(ctx, link.Request{Op: message.OpTaskCancel, Body: message.Task{ID: id}}, &got); err != nil {
+	if err := c.to.conn.Request(ctx, link.Request{Op: message.OpTaskCancel, Body: message.Task{ID: id}}, &got); err != nil {
 		return false, fmt.Errorf("cancel task %s: %w", message.CutText(id, status.MaxShown), err)
 	}
 	return got.Cancelled, nil
@@ -104,7 +105,7 @@ func (c *caller) Tasks(ctx context.Context, filter TaskFilter) ([]TaskInfo, erro
 		ask.States = append(ask.States, string(s))
 	}
 	var got message.TasksListed
-	if err := c.to.request(ctx, link.Request{Op: message.OpTasks, Body: ask}, &got); err != nil {
+	if err := c.to.conn.Request(ctx, link.Request{Op: message.OpTasks, Body: ask}, &got); err != nil {
 		return nil, fmt.Errorf("tasks: %w", err)
 	}
 	list := make([]TaskInfo, 0, len(got.Tasks))

@@ -3,14 +3,22 @@ package endpoint
 import (
 	"context"
 	"log/slog"
-	"time"
+	"os"
+	"path/filepath"
 
 	"github.com/sharedtensor/sharedtensor/driver"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/calls"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/lease"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/reference"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/watch"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/worker"
 	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // ClientOptions says which owner a client talks to and where it can map memory.
@@ -30,7 +38,8 @@ type ClientOptions struct {
 	AllowUIDs []uint32
 	// Limits bound frames and descriptors from the owner. Zero fields stand for the defaults.
 	Limits wire.Limits
-	// Interceptors stand in front of calls, tasks and streams that are made through the client, the first one outermost.
+	// Interceptors stand in front of calls, tasks and streams that are made through the client, the first one
+	// outermost.
 	Interceptors []Interceptor
 	// Label names this client in what the owner reports, for people. At most 64 bytes; empty stands for the program's
 	// name.
@@ -45,12 +54,12 @@ type ClientOptions struct {
 // handle, a watcher. Its methods are safe for concurrent use.
 type Client struct {
 	caller
-	connector
-	holdings
-	log         *slog.Logger
-	infoTimeout time.Duration // for ServerInfo
-	intercept   Invoke        // the interceptors; nil for none
-	manifests   transfer.Manifests
+	opts     ClientOptions
+	conn     *connector.Connector
+	leases   *lease.Leases
+	watchers *watch.Watchers
+	offers   *worker.Offers
+	refs     *reference.Table
 }
 
 // Dial connects to an owner. Errors: [ErrUnavailable] when nobody serves on the socket, [ErrPermission] when the owner
@@ -61,9 +70,9 @@ func Dial(ctx context.Context, opts ClientOptions) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	connect := c.connectNow
+	connect := c.conn.ConnectNow
 	if opts.Wait {
-		connect = c.connected
+		connect = c.conn.Connected
 	}
 	if _, err := connect(ctx); err != nil {
 		c.Close()
@@ -81,8 +90,7 @@ func NewClient(opts ClientOptions) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.eager = true
-	c.keepTrying()
+	c.conn.DialEagerly()
 	return c, nil
 }
 
@@ -109,43 +117,48 @@ func makeClient(opts ClientOptions) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := newClient(opts, devices)
-	c.intercept = intercept
+	c := newClient(opts, devices, nil)
+	c.to.intercept = intercept
 	return c, nil
 }
 
-// newClient is a client that is not connected yet.
-func newClient(opts ClientOptions, devices transfer.Devices) *Client {
-	c := &Client{log: opts.Logger, infoTimeout: defaultInfoTimeout}
-	c.connector = connector{opts: opts, devices: devices, tenants: &c.holdings, links: map[*link.Link]struct{}{}}
-	c.connector.ctx, c.connector.stop = context.WithCancel(context.Background())
-	c.holdings = holdings{
-		conn: &c.connector, log: opts.Logger, handles: map[*leaseState]struct{}{}, watchers: map[*Watcher]struct{}{}, offers: map[*Offer]struct{}{},
+// newClient is a client that is not connected yet. dialSelf connects a server's own client to it; nil for others.
+func newClient(opts ClientOptions, devices transfer.Devices, dialSelf func() (*inproc.Pipe, message.Hello, error)) *Client {
+	conn := connector.New(connector.Config{
+		Socket: opts.Socket, OverSocket: opts.OverSocket, AllowUIDs: opts.AllowUIDs, Limits: opts.Limits,
+		Hello: func() message.Hello { return opts.hello(devices) }, DialSelf: dialSelf,
+	})
+	importer := transfer.Importer{Devices: devices, Socket: opts.Socket}
+	c := &Client{
+		opts: opts, conn: conn, leases: lease.New(conn, importer, opts.Logger), watchers: watch.New(conn),
+		offers: worker.New(conn, importer, opts.Limits, opts.Logger), refs: reference.New(conn, opts.Logger),
 	}
-	c.caller.to = c
+	conn.AddDependents(c.watchers, c.offers, c.leases, c.refs)
+	c.to = &target{conn: conn, refs: c.refs, invoker: calls.New(conn, c.refs, importer), infoTimeout: defaultInfoTimeout}
 	return c
+}
+
+// hello is the client's hello.
+func (o *ClientOptions) hello(devices transfer.Devices) message.Hello {
+	label := o.Label
+	if label == "" {
+		label = filepath.Base(os.Args[0])
+	}
+	return message.Hello{
+		Version: Version(), PID: int32(os.Getpid()), Label: limits.ShortLabel(label), Devices: devices.Describe(), Features: features(o.Limits),
+	}
 }
 
 // serverClosed ends a server's own client: the objects that it has references to are gone.
 func (c *Client) serverClosed() {
-	for _, r := range c.references() {
-		c.lose(r, status.StaleObjectMissing)
-	}
+	c.refs.LoseAll()
 	c.Close()
 }
 
 // Close ends the connection, gives back all leases and ends all watchers. Memory of handles stays mapped until they are
 // closed themselves. A second Close is nil.
 func (c *Client) Close() error {
-	links, first := c.connector.end()
-	if !first {
-		return nil
-	}
-	c.holdings.end()
-	for _, l := range links {
-		l.HangUp()
-	}
-	c.work.Wait()
+	c.conn.Close()
 	return nil
 }
 
@@ -154,7 +167,7 @@ func (c *Client) Socket() string { return c.opts.Socket }
 
 // ServerID names the owner that the client is connected to; empty while it is not.
 func (c *Client) ServerID() string {
-	if l := c.current(); l != nil {
+	if l := c.conn.Current(); l != nil {
 		return l.Server.Server
 	}
 	return ""

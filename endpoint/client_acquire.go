@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -50,7 +49,7 @@ func (c *Client) check(ctx context.Context, h *Handle, o *AcquireOptions) error 
 		return nil
 	}
 	if o.OwnerDigest {
-		got, err := c.digested(ctx, h.Name(), h.Version())
+		got, err := digested(ctx, c.conn, h.Name(), h.Version())
 		switch {
 		case err == nil && [len(o.Digest)]byte(got.Whole) != o.Digest:
 			return fmt.Errorf("%w: their digest is %x, not %v", module.ErrDigest, got.Whole, o.Digest)
@@ -80,21 +79,11 @@ func (c *Client) AcquireWith(ctx context.Context, name string, opts AcquireOptio
 
 // acquire attaches a version, 0 for the newest.
 func (c *Client) acquire(ctx context.Context, name string, version uint64) (*Handle, error) {
-	h := &leaseState{held: &c.holdings, name: name, changed: make(chan struct{})}
-	for {
-		var sd *module.StateDict
-		l, err := c.connected(ctx)
-		if err == nil {
-			sd, err = c.attach(ctx, l, h, message.Acquire{Name: name, Version: version})
-		}
-		if err == nil {
-			return newHandle(h, sd), nil
-		}
-		// A connection that broke takes its lease with it, so asking again takes nothing twice.
-		if l == nil || !errors.Is(err, status.ErrUnavailable) || ctx.Err() != nil {
-			return nil, err
-		}
+	a, sd, err := c.leases.Acquire(ctx, name, version)
+	if err != nil {
+		return nil, err
 	}
+	return newHandle(a, sd), nil
 }
 
 // acquirePublished is acquire at each version of the name that the owner tells of, until one can be attached. missing
@@ -122,31 +111,4 @@ func (c *Client) acquirePublished(ctx context.Context, name string, version uint
 		missing = err
 	}
 	return nil, missing // not reached: an error is the last pair
-}
-
-// attach asks for the lease, maps the memory and fills in the lease state. The caller owns the state dict.
-func (c *Client) attach(ctx context.Context, l *link.Link, h *leaseState, ask message.Acquire) (*module.StateDict, error) {
-	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpAcquire, Body: ask, Event: h.eventsOf(l), Late: l.ReleaseLate})
-	if err != nil {
-		return nil, err
-	}
-	defer frame.Files.Close()
-	got, err := message.UnmarshalAcquired(frame.Body)
-	if err != nil {
-		l.Ignore(id)
-		return nil, link.BadAnswer(err)
-	}
-	var sd *module.StateDict
-	manifest, err := c.manifests.Prepare(got.Manifest)
-	if err == nil {
-		sd, err = c.importer().Attach(manifest, got.Handles, frame.Files)
-	}
-	if err != nil {
-		l.Release(got.Lease, id)
-		return nil, link.BadClaim(err)
-	}
-	h.bytes = memoryOf(sd)
-	h.acquired(l.Server.Server, got.Version)
-	c.register(h, l, got.Lease, id)
-	return sd, nil
 }

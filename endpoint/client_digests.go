@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -35,7 +36,7 @@ func (c *Client) Digests(ctx context.Context, name string, version uint64) (Vers
 }
 
 func (c *Client) digests(ctx context.Context, name string, version uint64) (VersionDigests, error) {
-	got, err := c.digested(ctx, name, version)
+	got, err := digested(ctx, c.conn, name, version)
 	if err != nil {
 		return VersionDigests{}, err
 	}
@@ -55,11 +56,11 @@ func (c *Client) digests(ctx context.Context, name string, version uint64) (Vers
 }
 
 // digested waits for the digests of a version as they cross.
-func (c *Client) digested(ctx context.Context, name string, version uint64) (got message.Digested, err error) {
-	if err := c.knowsDigests(ctx); err != nil {
+func digested(ctx context.Context, conn *connector.Connector, name string, version uint64) (got message.Digested, err error) {
+	if err := knowsDigests(ctx, conn); err != nil {
 		return got, err
 	}
-	if err := c.request(ctx, link.Request{Op: message.OpDigests, Body: message.Digests{Name: name, Version: version}}, &got); err != nil {
+	if err := conn.Request(ctx, link.Request{Op: message.OpDigests, Body: message.Digests{Name: name, Version: version}}, &got); err != nil {
 		return got, err
 	}
 	if len(got.Whole) != len(module.Digest{}) || version != 0 && got.Version != version {
@@ -69,8 +70,8 @@ func (c *Client) digested(ctx context.Context, name string, version uint64) (got
 }
 
 // knowsDigests fails where the owner computes no digests.
-func (c *Client) knowsDigests(ctx context.Context) error {
-	l, err := c.connected(ctx)
+func knowsDigests(ctx context.Context, conn *connector.Connector) error {
+	l, err := conn.Connected(ctx)
 	if err == nil && !l.Digests {
 		err = fmt.Errorf("%w: the owner is of a version that computes no digests", errors.ErrUnsupported)
 	}

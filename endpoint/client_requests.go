@@ -16,7 +16,7 @@ import (
 
 // Ping asks the owner for a sign of life and returns how long that took. It fails at once where nobody serves.
 func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
-	l, err := c.connectNow(ctx)
+	l, err := c.conn.ConnectNow(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -31,7 +31,10 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, error) {
 
 // List returns what is published, with its holders, in the order of the names.
 func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
-	listed, err := c.listAll(ctx)
+	listed, err := link.ListParts(func(ask message.List) (part message.Listed, err error) {
+		err = c.conn.Request(ctx, link.Request{Op: message.OpList, Body: ask}, &part)
+		return part, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
@@ -41,7 +44,7 @@ func (c *Client) List(ctx context.Context) ([]ModelInfo, error) {
 // Info describes one name. One that is not published is [ErrNotFound].
 func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 	var got message.InfoResult
-	if err := c.request(ctx, link.Request{Op: message.OpInfo, Body: message.Info{Name: name}}, &got); err != nil {
+	if err := c.conn.Request(ctx, link.Request{Op: message.OpInfo, Body: message.Info{Name: name}}, &got); err != nil {
 		return ModelInfo{}, fmt.Errorf("info of %s: %w", status.Shown(name), err)
 	}
 	info := decodeInfo(got.Model)
@@ -53,7 +56,7 @@ func (c *Client) Info(ctx context.Context, name string) (ModelInfo, error) {
 func (c *Client) Manifest(ctx context.Context, name string, version uint64) (*module.Manifest, error) {
 	var got message.InfoResult
 	ask := message.Info{Name: name, Version: version, Manifest: true}
-	if err := c.request(ctx, link.Request{Op: message.OpInfo, Body: ask}, &got); err != nil {
+	if err := c.conn.Request(ctx, link.Request{Op: message.OpInfo, Body: ask}, &got); err != nil {
 		return nil, &catalog.NameError{Op: "manifest of", Name: message.CutText(name, status.MaxShown), Version: version, Err: err}
 	}
 	if got.Manifest == nil {
@@ -83,7 +86,7 @@ func (c *Client) PublishWith(ctx context.Context, name string, sd *module.StateD
 
 func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict, opts PublishOptions) (uint64, error) {
 	if opts.Digests {
-		if err := c.knowsDigests(ctx); err != nil {
+		if err := knowsDigests(ctx, c.conn); err != nil {
 			return 0, err
 		}
 	}
@@ -101,49 +104,17 @@ func (c *Client) publish(ctx context.Context, name string, sd *module.StateDict,
 		Files: out.Files, Storages: out.Storages,
 	}
 	var done message.Published
-	if err := c.request(ctx, ask, &done); err != nil {
+	if err := c.conn.Request(ctx, ask, &done); err != nil {
 		return 0, err
 	}
 	return done.Version, nil
 }
 
 // Withdraw removes a name from the owner's catalog: nobody can acquire it any more. Holders of a version keep it, and
-// are told.
+// hear of it.
 func (c *Client) Withdraw(ctx context.Context, name string) error {
-	if err := c.request(ctx, link.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {
+	if err := c.conn.Request(ctx, link.Request{Op: message.OpWithdraw, Body: message.Withdraw{Name: name}}, nil); err != nil {
 		return fmt.Errorf("withdraw %s: %w", status.Shown(name), err)
 	}
 	return nil
-}
-
-// listAll asks for the parts of the list one after the other.
-func (c *Client) listAll(ctx context.Context) (message.Listed, error) {
-	return listParts(func(ask message.List) (part message.Listed, err error) {
-		err = c.request(ctx, link.Request{Op: message.OpList, Body: ask}, &part)
-		return part, err
-	})
-}
-
-// listParts puts the parts of a list together.
-func listParts(request func(message.List) (message.Listed, error)) (all message.Listed, err error) {
-	var ask message.List
-	for {
-		part, err := request(ask)
-		if err != nil {
-			return all, err
-		}
-		if n := len(all.Models); n > 0 && len(part.Models) > 0 && all.Models[n-1].Name == part.Models[0].Name {
-			all.Models[n-1].Versions = append(all.Models[n-1].Versions, part.Models[0].Versions...)
-			part.Models = part.Models[1:]
-		}
-		all.Models = append(all.Models, part.Models...)
-		all.Loading = append(all.Loading, part.Loading...)
-		switch {
-		case part.Next == "":
-			return all, nil
-		case part.Next < ask.After, part.Next == ask.After && part.NextVersion >= ask.AfterVersion:
-			return all, fmt.Errorf("%w: answer: the list goes back", status.ErrProtocol)
-		}
-		ask = message.List{After: part.Next, AfterVersion: part.NextVersion}
-	}
 }

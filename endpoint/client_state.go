@@ -3,6 +3,8 @@ package endpoint
 import (
 	"context"
 	"fmt"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
 )
 
 // ClientState is how a client stands to its owner.
@@ -18,13 +20,13 @@ type ClientState uint8
 
 const (
 	// StateIdle is a client without a connection that nobody needs one of.
-	StateIdle ClientState = iota
+	StateIdle = ClientState(connector.StateIdle)
 	// StateConnecting is a client that dials, or pauses before it does so again.
-	StateConnecting
+	StateConnecting = ClientState(connector.StateConnecting)
 	// StateConnected is a client whose owner has answered.
-	StateConnected
+	StateConnected = ClientState(connector.StateConnected)
 	// StateClosed is a client that was closed.
-	StateClosed
+	StateClosed = ClientState(connector.StateClosed)
 )
 
 // String is the state in one word.
@@ -47,20 +49,16 @@ func (s ClientState) MarshalText() ([]byte, error) { return []byte(s.String()), 
 
 // State is how the client stands to its owner at this moment.
 func (c *Client) State() ClientState {
-	state, _, _ := c.standing()
-	return state
+	state, _, _ := c.conn.Standing()
+	return ClientState(state)
 }
 
 // Changed returns a channel that is closed when State next changes; after Close it is closed. Ask for the channel first
 // and for the state afterwards: then no change goes unseen.
-func (c *Client) Changed() <-chan struct{} {
-	c.connector.mu.Lock()
-	defer c.connector.mu.Unlock()
-	return c.connector.changed.channel()
-}
+func (c *Client) Changed() <-chan struct{} { return c.conn.Changed() }
 
 // Connect waits until the client is connected, or ctx ends. Errors are those of [Dial].
 func (c *Client) Connect(ctx context.Context) error {
-	_, err := c.connected(ctx)
+	_, err := c.conn.Connected(ctx)
 	return err
 }

@@ -3,10 +3,11 @@ package endpoint
 import (
 	"cmp"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/module"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/lease"
 )
 
 // ClientStats describe a client at one moment, without asking its owner.
@@ -51,37 +52,42 @@ type VersionInUse struct {
 
 // Stats describe the client: its connection, the versions that it has, and what they take.
 func (c *Client) Stats() ClientStats {
-	out := ClientStats{Socket: c.opts.Socket}
-	var came dials
-	out.State, out.Server, came = c.standing()
-	out.Connections, out.DialFailures = came.connections, came.failures
+	state, server, dials := c.conn.Standing()
+	out := ClientStats{
+		Socket: c.opts.Socket, State: ClientState(state), Server: server, Connections: dials.Connections, DialFailures: dials.Failures,
+		Versions: []VersionInUse{}, Watchers: c.watchers.Len(), References: c.refs.Len(),
+	}
 	if out.State == StateConnected {
-		out.ConnectedAt = came.since
+		out.ConnectedAt = dials.Since
 	}
-	if came.err != nil {
-		out.LastFailure = came.err.Error()
+	if dials.Err != nil {
+		out.LastFailure = dials.Err.Error()
 	}
-	c.holdings.describe(&out)
+	c.leases.Each(out.add)
 	return out
+}
+
+// add counts what a handle has.
+func (s *ClientStats) add(a *lease.Lease) {
+	state, newest := a.State()
+	v := VersionInUse{
+		Name: a.Name, Server: a.Server, Version: a.Version, State: HandleState(state), Newest: newest, Handles: 1, Bytes: a.Bytes,
+	}
+	s.Handles++
+	s.BytesMapped += v.Bytes
+	i, found := slices.BinarySearchFunc(s.Versions, v, compareInUse)
+	if !found {
+		s.Versions = slices.Insert(s.Versions, i, v)
+		return
+	}
+	same := &s.Versions[i]
+	same.Handles++
+	same.Bytes += v.Bytes
+	same.Newest, same.State = max(same.Newest, v.Newest), max(same.State, v.State)
 }
 
 func compareInUse(a, b VersionInUse) int {
 	return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Version, b.Version))
-}
-
-// inUse describes what the handle has.
-func (h *leaseState) inUse() VersionInUse {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return VersionInUse{Name: h.name, Server: h.server, Version: h.version, State: h.state, Newest: h.newest, Handles: 1, Bytes: h.bytes}
-}
-
-// memoryOf is the size of the memory that a state dict lies in.
-func memoryOf(sd *module.StateDict) (sum int64) {
-	for _, s := range sd.Storages() {
-		sum += s.Bytes()
-	}
-	return sum
 }
 
 // WriteClientMetrics writes what a client tells about itself as [WriteMetrics] does for a server. Names begin with

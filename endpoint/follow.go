@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/change"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire/message"
@@ -57,7 +58,7 @@ type Follower struct {
 
 	mu      sync.Mutex
 	status  FollowStatus
-	changed signal
+	changed change.Signal
 	over    bool // the following has ended
 }
 
@@ -147,7 +148,7 @@ func (f *Follower) Status() FollowStatus {
 func (f *Follower) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.changed.channel()
+	return f.changed.Channel()
 }
 
 // Close ends the following and gives the version that is in use back. Requests that have a version keep it until they
@@ -161,13 +162,13 @@ func (f *Follower) Close() error {
 // run follows the name until the follower is closed, or the watcher ends with the client.
 func (f *Follower) run(w *Watcher) {
 	defer close(f.ended)
-	news := make(chan Event)
-	go f.watch(w, news)
-	defer f.end(w, news)
+	events := make(chan Event)
+	go f.watch(w, events)
+	defer f.end(w, events)
 	var tries retries
 	for {
 		select {
-		case e, more := <-news:
+		case e, more := <-events:
 			if !more {
 				return
 			}
@@ -181,14 +182,14 @@ func (f *Follower) run(w *Watcher) {
 }
 
 // end gives back what the follower has, and waits for its goroutines.
-func (f *Follower) end(w *Watcher, news <-chan Event) {
+func (f *Follower) end(w *Watcher, events <-chan Event) {
 	w.Close()
-	for range news { // until watch has ended
+	for range events { // until watch has ended
 	}
 	f.mu.Lock()
 	f.over = true
 	f.status = FollowStatus{}
-	f.changed.end()
+	f.changed.End()
 	f.mu.Unlock()
 	f.unmaps.Wait()
 	if v := f.current.Swap(nil); v != nil {
@@ -197,15 +198,15 @@ func (f *Follower) end(w *Watcher, news <-chan Event) {
 }
 
 // watch passes the watcher's events on.
-func (f *Follower) watch(w *Watcher, news chan<- Event) {
-	defer close(news)
+func (f *Follower) watch(w *Watcher, events chan<- Event) {
+	defer close(events)
 	for e, err := range w.Events(f.ctx) {
 		if err != nil {
 			f.stop(err)
 			return
 		}
 		select {
-		case news <- e:
+		case events <- e:
 		case <-f.ctx.Done():
 			return
 		}
@@ -319,5 +320,5 @@ func (f *Follower) set(change func(*FollowStatus)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(&f.status)
-	f.changed.change()
+	f.changed.Notify()
 }

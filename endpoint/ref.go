@@ -6,7 +6,9 @@ import (
 	"sync"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/calls"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/reference"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
@@ -26,8 +28,8 @@ import (
 //
 // A Ref is an io.Closer. Its methods are safe for concurrent use.
 type Ref[T any] struct {
-	objects Objects    // where the result is a managed object
-	ref     *reference // nil where the result is no managed object
+	objects Objects              // where the result is a managed object
+	ref     *reference.Reference // nil where the result is no managed object
 	net     *leakGuard
 	value   T
 	close   sync.Once
@@ -41,7 +43,7 @@ func CallManaged[T any](ctx context.Context, c Calls, name string, in any) (*Ref
 	var err error
 	if h, holds := c.(holder); holds {
 		r.objects = h
-		r.ref, err = h.keep(ctx, fetch{name: name, in: in}, &r.value)
+		r.ref, err = h.keep(ctx, calls.Call{Name: name, In: in}, &r.value)
 	} else {
 		err = c.Call(ctx, name, in, &r.value)
 	}
@@ -59,7 +61,7 @@ func ResultManaged[T any](ctx context.Context, c Tasks, taskID string) (*Ref[T],
 	var err error
 	if h, holds := c.(holder); holds {
 		r.objects = h
-		r.ref, err = h.keep(ctx, fetch{task: taskID}, &r.value)
+		r.ref, err = h.keep(ctx, calls.Call{Task: taskID}, &r.value)
 	} else {
 		err = c.Result(ctx, taskID, &r.value)
 	}
@@ -73,7 +75,7 @@ func ResultManaged[T any](ctx context.Context, c Tasks, taskID string) (*Ref[T],
 // guard sees to it that the reference goes back when the Ref is forgotten, and tells where it came from.
 func (r *Ref[T]) guard(what, name string) {
 	if ref := r.ref; ref != nil {
-		r.net = newLeakGuard(r, "reference to an object", codec.StoragesIn(r.value), func(leak *driver.Leak) { ref.forgotten(leak, what, name) })
+		r.net = newLeakGuard(r, "reference to an object", codec.StoragesIn(r.value), func(leak *driver.Leak) { ref.Forgotten(leak, what, name) })
 	}
 }
 
@@ -85,7 +87,7 @@ func (r *Ref[T]) ID() string {
 	if r.ref == nil {
 		return ""
 	}
-	return r.ref.id
+	return r.ref.ID
 }
 
 // ServerID names the server that the object came from; empty where there is none.
@@ -93,7 +95,7 @@ func (r *Ref[T]) ServerID() string {
 	if r.ref == nil {
 		return ""
 	}
-	return r.ref.server
+	return r.ref.Server
 }
 
 // Done returns a channel that is closed when Err is not nil any more. It is nil, which blocks for ever, where there is
@@ -102,7 +104,7 @@ func (r *Ref[T]) Done() <-chan struct{} {
 	if r.ref == nil {
 		return nil
 	}
-	return r.ref.done
+	return r.ref.Done()
 }
 
 // Err is nil while the reference is good, as far as this process has heard; a [*StaleError] when the object is gone,
@@ -111,7 +113,7 @@ func (r *Ref[T]) Err() error {
 	if r.ref == nil {
 		return nil
 	}
-	return r.ref.reason()
+	return r.ref.Err()
 }
 
 // Info asks the server about the object. It returns a [*StaleError] if the object is gone, and [ErrInvalid] for a
@@ -130,10 +132,10 @@ func (r *Ref[T]) Info(ctx context.Context) (ObjectInfo, error) {
 // the second time, and not when the object is gone. When ctx ends before the answer the reference goes back all the
 // same.
 func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
-	if r.ref == nil || !r.ref.end(errReleased) {
+	if r.ref == nil {
 		return false, nil
 	}
-	return r.ref.of.returnReference(ctx, r.ref, true)
+	return r.ref.Release(ctx, true)
 }
 
 // Close gives the reference back, without waiting for the server, and closes the tensors of the value. A second Close
@@ -141,8 +143,8 @@ func (r *Ref[T]) Release(ctx context.Context) (bool, error) {
 func (r *Ref[T]) Close() error {
 	r.close.Do(func() {
 		r.net.disarm()
-		if r.ref != nil && r.ref.end(errReleased) {
-			_, _ = r.ref.of.returnReference(context.Background(), r.ref, false)
+		if r.ref != nil {
+			_, _ = r.ref.Release(context.Background(), false)
 		}
 		codec.CloseValue(r.value)
 	})

@@ -89,7 +89,7 @@ func TestServerCallIsNoClient(t *testing.T) {
 		require.True(t, info.Sessions[0].Self)
 		require.Empty(t, s.sessions.Clients())
 		self := s.sessions.Self()
-		l := s.own.current()
+		l := s.own.conn.Current()
 		self.Cut()
 		<-l.Done
 		require.Eventually(t, func() bool { // for a moment there are two

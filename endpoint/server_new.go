@@ -41,9 +41,10 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	s.versions.init(s.log, s.opts.Limits.Wire, &s.engine.Names, opts.Retain)
 	s.sessions = newSessions(s)
 	s.sessions.Operations = s.operations()
-	s.own = newClient(ClientOptions{Socket: opts.Socket, Devices: opts.Devices, Limits: opts.Limits.Wire, Label: opts.Label, Logger: opts.Logger}, devices)
-	s.own.dialSelf = s.sessions.ConnectSelf
-	s.caller.to = s.own
+	s.own = newClient(ClientOptions{
+		Socket: opts.Socket, Devices: opts.Devices, Limits: opts.Limits.Wire, Label: opts.Label, Logger: opts.Logger,
+	}, devices, s.sessions.ConnectSelf)
+	s.caller = s.own.caller
 	for _, dev := range opts.Devices {
 		if r, can := dev.(driver.Reclaimer); can {
 			s.reclaims = append(s.reclaims, r.OnRefused(s.trim))

@@ -339,6 +339,14 @@ func (c *simClient) unwatch() {
 	}
 }
 
+// next waits for the next event.
+func (w *Watcher) next(ctx context.Context) (Event, error) {
+	for e, err := range w.Events(ctx) {
+		return e, err
+	}
+	panic("a watch ends with an error")
+}
+
 // hear checks that what a watcher is told of a name at one owner never goes back.
 func (c *simClient) hear(w *Watcher) {
 	for {

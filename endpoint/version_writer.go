@@ -37,7 +37,7 @@ type VersionWriter struct {
 // Errors: [ErrInvalid] for a bad name, [ErrConfiguration] for a client without devices, the cause of ctx where there is
 // no owner until it ends, and those of [module.New]. Nothing is allocated before all of that was checked.
 func (c *Client) NewVersion(ctx context.Context, name string, specs []module.NamedSpec) (*VersionWriter, error) {
-	if _, err := c.connected(ctx); err != nil {
+	if _, err := c.conn.Connected(ctx); err != nil {
 		return nil, fmt.Errorf("new version of %s: %w", status.Shown(name), err)
 	}
 	return newVersionWriter(name, c.opts.Devices, specs, c.PublishWith)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/watch"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -24,7 +25,7 @@ const (
 	TasksMissed TaskEventKind = "missed"
 )
 
-// TaskEvent is what a watcher of tasks is told.
+// TaskEvent is one event of a watch of tasks.
 type TaskEvent struct {
 	// Kind says what it is.
 	Kind TaskEventKind
@@ -39,19 +40,19 @@ type TaskEvent struct {
 // [ErrUnavailable] when the server is gone, the cause of ctx.
 func (c *caller) WatchTasks(ctx context.Context, filter TaskFilter) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
-		told := map[string]bool{} // those that were in one of the states
+		shown := map[string]bool{} // those that were in one of the states
 		for e, err := range c.watchTasks(ctx, message.WatchTasks{Endpoint: filter.Endpoint, Mine: filter.Mine}) {
 			if err != nil {
 				yield(TaskEvent{}, fmt.Errorf("watch tasks: %w", err))
 				return
 			}
 			if e.Kind != TasksMissed && len(filter.States) > 0 {
-				if !told[e.Task.ID] && !slices.Contains(filter.States, e.Task.State) {
+				if !shown[e.Task.ID] && !slices.Contains(filter.States, e.Task.State) {
 					continue
 				}
-				told[e.Task.ID] = true
+				shown[e.Task.ID] = true
 				if e.Task.State.Terminal() {
-					delete(told, e.Task.ID)
+					delete(shown, e.Task.ID)
 				}
 			}
 			if !yield(e, nil) {
@@ -82,19 +83,19 @@ func (c *caller) WatchTask(ctx context.Context, id string) iter.Seq2[TaskInfo, e
 	}
 }
 
-// watchTasks passes on what the server tells.
+// watchTasks passes on the events of the server.
 func (c *caller) watchTasks(ctx context.Context, ask message.WatchTasks) iter.Seq2[TaskEvent, error] {
 	return func(yield func(TaskEvent, error) bool) {
-		news, err := c.to.taskNews(ctx, ask)
+		watched, err := watch.Tasks(ctx, c.to.conn, ask)
 		if err != nil {
 			yield(TaskEvent{}, err)
 			return
 		}
-		defer news.close()
+		defer watched.Close()
 		for {
 			var events []message.TaskEvent
 			err := waiting(ctx, func() (err error) {
-				events, err = news.next(ctx)
+				events, err = watched.Next(ctx)
 				return err
 			})
 			if err != nil {

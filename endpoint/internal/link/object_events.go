@@ -9,11 +9,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
-// ObjectEvents are the destroyed objects that a connection was told of. While references are on their way it remembers
-// what it heard: the news may come before the reference is known here.
+// ObjectEvents are the destroyed objects that an owner has named on a connection. While references are on their way it
+// remembers them: such an event may come before the reference is known here.
 type ObjectEvents struct {
 	mu       sync.Mutex
-	asked    bool          // the request to be told has been sent
+	asked    bool          // the request for these events has been sent
 	asking   chan struct{} // closed when whoever sends it has done so, or could not; nil while nobody does
 	expected int           // references on their way
 	gone     map[string]struct{}

@@ -1,4 +1,5 @@
-package endpoint
+// Package calls makes calls at an owner: it encodes arguments, shares their memory, and decodes and maps results.
+package calls
 
 import (
 	"context"
@@ -7,21 +8,51 @@ import (
 	"reflect"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/reference"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// fetch fetches a value and decodes it into out. The reference that may come with it goes back.
-func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
+// Call says which value is wanted: that of a call, or the result of a task.
+type Call struct {
+	Name     string           // of the endpoint
+	In       any              // the argument; nil for none
+	Metadata message.Metadata // goes with the call
+	Task     string           // the task, instead of the three above
+}
+
+// String says it for errors.
+func (c Call) String() string {
+	if c.Task != "" {
+		return "result of task " + message.CutText(c.Task, status.MaxShown)
+	}
+	return fmt.Sprintf("call %s", status.Shown(c.Name))
+}
+
+// Invoker makes the calls of a client.
+type Invoker struct {
+	conn     *connector.Connector
+	refs     *reference.Table
+	importer transfer.Importer
+}
+
+// New makes an invoker. References that come with results are kept in refs, and their memory is mapped by the importer.
+func New(conn *connector.Connector, refs *reference.Table, importer transfer.Importer) *Invoker {
+	return &Invoker{conn: conn, refs: refs, importer: importer}
+}
+
+// Fetch fetches a value and decodes it into out. The reference that may come with it goes back.
+func (i *Invoker) Fetch(ctx context.Context, c Call, out any) error {
 	for {
-		l, err := c.connected(ctx)
+		l, err := i.conn.Connected(ctx)
 		if err != nil {
 			return err
 		}
-		got, err := c.fetchOn(ctx, l, f, out)
+		got, err := i.fetchOn(ctx, l, c, out)
 		if link.IsUnasked(err) {
 			continue
 		}
@@ -32,50 +63,50 @@ func (c *Client) fetch(ctx context.Context, f fetch, out any) error {
 	}
 }
 
-// fetchOn is fetch on a certain connection.
-func (c *Client) fetchOn(ctx context.Context, l *link.Link, f fetch, out any) (message.Returned, error) {
-	if f.task == "" {
-		return c.callOn(ctx, l, f, out)
+// fetchOn is Fetch on a certain connection.
+func (i *Invoker) fetchOn(ctx context.Context, l *link.Link, c Call, out any) (message.Returned, error) {
+	if c.Task == "" {
+		return i.callOn(ctx, l, c, out)
 	}
-	ask := link.Request{Op: message.OpTaskResult, Body: message.Task{ID: f.task}, Returns: true}
+	ask := link.Request{Op: message.OpTaskResult, Body: message.Task{ID: c.Task}, Returns: true}
 	_, frame, err := l.RoundTrip(ctx, ask)
 	if err != nil {
 		return message.Returned{}, err
 	}
 	defer frame.Files.Close()
-	return c.takeResult(l, frame, out)
+	return i.takeResult(l, frame, out)
 }
 
-// hold is fetch that keeps the reference; nil where none comes.
-func (c *Client) hold(ctx context.Context, f fetch, out any) (ref *reference, err error) {
-	err = c.onLink(ctx, func(l *link.Link) (err error) {
-		ref, err = c.holdOn(ctx, l, f, out)
+// Hold is Fetch that keeps the reference; nil where none comes.
+func (i *Invoker) Hold(ctx context.Context, c Call, out any) (ref *reference.Reference, err error) {
+	err = i.conn.OnLink(ctx, func(l *link.Link) (err error) {
+		ref, err = i.holdOn(ctx, l, c, out)
 		return err
 	})
 	return ref, err
 }
 
-// holdOn is hold on a certain connection.
-func (c *Client) holdOn(ctx context.Context, l *link.Link, f fetch, out any) (*reference, error) {
+// holdOn is Hold on a certain connection.
+func (i *Invoker) holdOn(ctx context.Context, l *link.Link, c Call, out any) (*reference.Reference, error) {
 	defer l.ObjectEvents.Expect()()
-	if err := c.watchObjects(ctx, l); err != nil {
+	if err := i.refs.Watch(ctx, l); err != nil {
 		return nil, err
 	}
-	got, err := c.fetchOn(ctx, l, f, out)
+	got, err := i.fetchOn(ctx, l, c, out)
 	if err != nil || got.Object == nil {
 		return nil, err
 	}
-	return c.keepReference(l, got.Object), nil
+	return i.refs.Keep(l, got.Object), nil
 }
 
-// ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
-func (c *Client) ask(ctx context.Context, op message.Op, f fetch, out any) error {
-	return c.onLink(ctx, func(l *link.Link) error { return c.askOn(ctx, l, op, f, out) })
+// Ask makes a request with the argument of a call, whose answer has no memory, and decodes that into out.
+func (i *Invoker) Ask(ctx context.Context, op message.Op, c Call, out any) error {
+	return i.conn.OnLink(ctx, func(l *link.Link) error { return i.askOn(ctx, l, op, c, out) })
 }
 
-// askOn is ask on a certain connection.
-func (c *Client) askOn(ctx context.Context, l *link.Link, op message.Op, f fetch, out any) error {
-	ask, err := c.newCall(l, op, f)
+// askOn is Ask on a certain connection.
+func (i *Invoker) askOn(ctx context.Context, l *link.Link, op message.Op, c Call, out any) error {
+	ask, err := i.newCall(l, op, c)
 	if err != nil {
 		return err
 	}
@@ -91,24 +122,24 @@ func (c *Client) askOn(ctx context.Context, l *link.Link, op message.Op, f fetch
 	return link.DecodeAnswer(frame, out)
 }
 
-func (c *Client) callOn(ctx context.Context, l *link.Link, f fetch, out any) (message.Returned, error) {
+func (i *Invoker) callOn(ctx context.Context, l *link.Link, c Call, out any) (message.Returned, error) {
 	l.Slabs.Expect()
 	defer l.Slabs.Looked()
-	frame, again, err := c.roundTrip(ctx, l, f)
+	frame, again, err := i.roundTrip(ctx, l, c)
 	if again { // the function did not run; now all memory goes along
-		frame, _, err = c.roundTrip(ctx, l, f)
+		frame, _, err = i.roundTrip(ctx, l, c)
 	}
 	if err != nil {
 		return message.Returned{}, err
 	}
 	defer frame.Files.Close()
-	return c.takeResult(l, frame, out)
+	return i.takeResult(l, frame, out)
 }
 
 // roundTrip makes a call, and notes what its answer says of the memory that the owner keeps. again is true where the
 // call was refused because memory is not kept that it named. The caller closes the frame.
-func (c *Client) roundTrip(ctx context.Context, l *link.Link, f fetch) (frame wire.Frame, again bool, err error) {
-	ask, err := c.newCall(l, message.OpCall, f)
+func (i *Invoker) roundTrip(ctx context.Context, l *link.Link, c Call) (frame wire.Frame, again bool, err error) {
+	ask, err := i.newCall(l, message.OpCall, c)
 	if err != nil {
 		return wire.Frame{}, false, err
 	}
@@ -123,11 +154,6 @@ func (c *Client) roundTrip(ctx context.Context, l *link.Link, f fetch) (frame wi
 		again = l.Known.Missed(ask.Callee.Handles)
 	}
 	return frame, again, err
-}
-
-// importer maps what the owner sends.
-func (c *Client) importer() transfer.Importer {
-	return transfer.Importer{Devices: c.devices, Socket: c.opts.Socket}
 }
 
 // outgoing is a call with the memory that goes with it.
@@ -145,9 +171,9 @@ func (o *outgoing) close() {
 }
 
 // newCall encodes a call to be made on l. The caller closes it when it has been sent.
-func (c *Client) newCall(l *link.Link, op message.Op, f fetch) (o outgoing, err error) {
-	o.Op, o.Calls, o.Callee.Endpoint, o.Metadata = op, true, f.name, f.with
-	in := f.in
+func (i *Invoker) newCall(l *link.Link, op message.Op, c Call) (o outgoing, err error) {
+	o.Op, o.Calls, o.Callee.Endpoint, o.Metadata = op, true, c.Name, c.Metadata
+	in := c.In
 	if in == nil {
 		return o, nil
 	}
@@ -164,19 +190,19 @@ func (c *Client) newCall(l *link.Link, op message.Op, f fetch) (o outgoing, err 
 			o.load.Close()
 			return outgoing{}, fmt.Errorf("share the argument: %w", err)
 		}
-		o.shared.Claim(o.load.Storages, c.opts.Socket)
+		o.shared.Claim(o.load.Storages, i.importer.Socket)
 		o.Callee.Handles, o.Files, o.Storages = o.shared.Handles, o.shared.Files, o.shared.Storages
 	}
 	return o, nil
 }
 
 // takeResult decodes the answer to a call into out. It borrows the frame.
-func (c *Client) takeResult(l *link.Link, frame wire.Frame, out any) (message.Returned, error) {
+func (i *Invoker) takeResult(l *link.Link, frame wire.Frame, out any) (message.Returned, error) {
 	got, err := message.ParseReturned(frame.Body)
 	if err != nil {
 		return got, link.BadAnswer(err)
 	}
-	im := c.importer()
+	im := i.importer
 	im.Slabs = &l.Slabs
 	if err := decodeValue(im, got.Value, got.Handles, frame.Files, out); err != nil {
 		if got.Object != nil {
@@ -203,7 +229,7 @@ func decodeValue(im transfer.Importer, value message.RawMessage, handles []messa
 	if err != nil {
 		return fmt.Errorf("result: %w", link.BadClaim(err))
 	}
-	defer transfer.CloseStorages(storages) // what is made has references of its own
+	defer transfer.CloseStorages(storages) // what is made has other references
 	if _, err := codec.DecodePayload(value, storages, out, false); err != nil {
 		return fmt.Errorf("result: %w", err)
 	}

@@ -1,4 +1,4 @@
-package endpoint
+package worker
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/driver"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
@@ -17,8 +18,8 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// mostWorkerCalls is how many calls a worker takes from an owner at once that it has set no bound.
-const mostWorkerCalls = 16 << 10
+// mostCalls is how many calls a worker takes from an owner at once that it has set no bound.
+const mostCalls = 16 << 10
 
 // event takes a call, or the word that nobody waits for one any more, by whoever reads the connection. It takes the
 // frame. An error ends the link.
@@ -28,7 +29,7 @@ func (o *Offer) event(l *link.Link, frame wire.Frame) error {
 		frame.Files.Close()
 		return fmt.Errorf("%w: event of an offer: %w", status.ErrProtocol, err)
 	}
-	id := workerCallID{l, in.Call}
+	id := callID{l, in.Call}
 	switch in.Kind {
 	case message.OfferCall:
 		return o.accept(id, in, frame)
@@ -40,7 +41,7 @@ func (o *Offer) event(l *link.Link, frame wire.Frame) error {
 }
 
 // cancelled ends the context of a function for whose result nobody waits any more.
-func (o *Offer) cancelled(id workerCallID, reason string) {
+func (o *Offer) cancelled(id callID, reason string) {
 	cause := context.Canceled
 	if text := limits.ShortText(reason, limits.ReasonBytes); text != "" {
 		cause = status.WithClass(context.Canceled, errors.New("the caller has left: "+text))
@@ -53,11 +54,11 @@ func (o *Offer) cancelled(id workerCallID, reason string) {
 	}
 }
 
-// accept begins a call in a goroutine of its own. It takes the frame.
-func (o *Offer) accept(id workerCallID, in message.OfferEvent, frame wire.Frame) error {
-	most := o.opts.Calls
+// accept begins a call in a new goroutine. It takes the frame.
+func (o *Offer) accept(id callID, in message.OfferEvent, frame wire.Frame) error {
+	most := o.Calls
 	if most == 0 {
-		most = mostWorkerCalls
+		most = mostCalls
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,20 +85,20 @@ func (o *Offer) accept(id workerCallID, in message.OfferEvent, frame wire.Frame)
 }
 
 // returned notes that a function has returned. The owner may send the next call as soon as it has the answer.
-func (o *Offer) returned(id workerCallID) {
+func (o *Offer) returned(id callID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.running, id)
 }
 
 // refuse answers a call that crossed the end of the offer. It does not wait.
-func (o *Offer) refuse(id workerCallID, in message.OfferEvent) {
+func (o *Offer) refuse(id callID, in message.OfferEvent) {
 	err := status.EncodeError(fmt.Errorf("%w in this worker any more", status.ErrNoEndpoint))
 	id.link.Tell(link.Request{Op: message.OpAnswer, Body: message.Answer{Call: in.Call, Error: err}})
 }
 
 // run runs the function of a call and answers it. It borrows the frame.
-func (o *Offer) run(ctx context.Context, id workerCallID, in message.OfferEvent, frame wire.Frame) {
+func (o *Offer) run(ctx context.Context, id callID, in message.OfferEvent, frame wire.Frame) {
 	if in.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, in.Timeout)
@@ -116,7 +117,7 @@ func (o *Offer) run(ctx context.Context, id workerCallID, in message.OfferEvent,
 	if err == nil {
 		defer res.Release()
 		answer := message.Answer{Call: in.Call}
-		if !o.endpoints[in.Endpoint].Streams() {
+		if !o.Endpoints[in.Endpoint].Streams() {
 			err = o.send(o.ctx, id, answer, res)
 		} else {
 			err = o.tell(o.ctx, id, answer, nil)
@@ -138,18 +139,17 @@ func refusedAnswer(err error) bool {
 // note says of an answer that the owner did not take that it did not, unless nobody waited for it.
 func (o *Offer) note(in message.OfferEvent, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, status.ErrNotFound) && !errors.Is(err, status.ErrUnavailable) {
-		o.client.log.Warn("the owner refused an answer", "endpoint", in.Endpoint, "error", err)
+		o.of.log.Warn("the owner refused an answer", "endpoint", in.Endpoint, "error", err)
 	}
 }
 
 // invoke runs the function of a call. The caller releases the result.
-func (o *Offer) invoke(ctx context.Context, id workerCallID, in message.OfferEvent, frame wire.Frame) (*engine.Result, error) {
-	d := o.endpoints[in.Endpoint]
+func (o *Offer) invoke(ctx context.Context, id callID, in message.OfferEvent, frame wire.Frame) (*engine.Result, error) {
+	d := o.Endpoints[in.Endpoint]
 	if d == nil {
 		return nil, fmt.Errorf("endpoint %s: %w in this worker", status.Shown(in.Endpoint), status.ErrNoEndpoint)
 	}
-	im := o.client.importer()
-	storages, err := im.Storages(in.Handles, frame.Files)
+	storages, err := o.of.importer.Storages(in.Handles, frame.Files)
 	if err != nil {
 		return nil, fmt.Errorf("argument: %w", err)
 	}
@@ -165,7 +165,7 @@ func (o *Offer) invoke(ctx context.Context, id workerCallID, in message.OfferEve
 }
 
 // item sends one result of a stream, of which it takes the tensors, and returns when there is room for the next one.
-func (o *Offer) item(ctx context.Context, id workerCallID, item any) error {
+func (o *Offer) item(ctx context.Context, id callID, item any) error {
 	res, err := o.engine.Encode(item)
 	if err != nil {
 		return fmt.Errorf("item: %w", err)
@@ -175,7 +175,7 @@ func (o *Offer) item(ctx context.Context, id workerCallID, item any) error {
 }
 
 // send answers a call with a result, which it borrows.
-func (o *Offer) send(ctx context.Context, id workerCallID, answer message.Answer, res *engine.Result) error {
+func (o *Offer) send(ctx context.Context, id callID, answer message.Answer, res *engine.Result) error {
 	answer.Value = res.Payload.Value
 	if len(res.Payload.Storages) == 0 {
 		return o.tell(ctx, id, answer, nil)
@@ -195,28 +195,28 @@ func (o *Offer) send(ctx context.Context, id workerCallID, answer message.Answer
 		return fmt.Errorf("result: %w", err)
 	}
 	defer shared.Close()
-	shared.Claim(res.Payload.Storages, o.client.opts.Socket)
+	shared.Claim(res.Payload.Storages, o.of.importer.Socket)
 	answer.Handles = shared.Handles
 	return o.tell(ctx, id, answer, shared)
 }
 
 // tell sends an answer, with the memory that goes with it.
-func (o *Offer) tell(ctx context.Context, id workerCallID, answer message.Answer, shared *transfer.Export) error {
+func (o *Offer) tell(ctx context.Context, id callID, answer message.Answer, shared *transfer.Export) error {
 	ask := link.Request{Op: message.OpAnswer, Body: answer}
 	if shared != nil {
 		ask.Files = shared.Files
 	}
-	return requestOn(ctx, id.link, ask, nil)
+	return connector.RequestOn(ctx, id.link, ask, nil)
 }
 
 // answerTime is how long the error of a call may take to be taken.
 const answerTime = 10 * time.Second
 
 // fail answers a call with an error. The owner says itself which endpoint it is of.
-func (o *Offer) fail(id workerCallID, in message.OfferEvent, err error) {
-	told := status.EncodeSafely(err)
-	told.Message = strings.TrimPrefix(told.Message, fmt.Sprintf("endpoint %q: ", in.Endpoint))
+func (o *Offer) fail(id callID, in message.OfferEvent, err error) {
+	failed := status.EncodeSafely(err)
+	failed.Message = strings.TrimPrefix(failed.Message, fmt.Sprintf("endpoint %q: ", in.Endpoint))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), answerTime)
 	defer cancel()
-	o.note(in, o.tell(ctx, id, message.Answer{Call: in.Call, Error: told}, nil))
+	o.note(in, o.tell(ctx, id, message.Answer{Call: in.Call, Error: failed}, nil))
 }

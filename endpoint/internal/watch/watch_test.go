@@ -1,4 +1,4 @@
-package endpoint
+package watch
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func TestWatcherForgetsNames(t *testing.T) {
 		w.hear(message.EventWithdrawn, name, 1)
 		e, err := w.next(context.Background())
 		require.NoError(t, err)
-		require.Equal(t, Event{Kind: EventWithdrawn, Name: name, Version: 1, Server: "one"}, e)
+		require.Equal(t, Event{Kind: Withdrawn, Name: name, Version: 1, Server: "one"}, e)
 	}
 	require.Empty(t, w.seen)
 	require.Empty(t, w.pending)
@@ -38,15 +38,15 @@ func TestWatcherForgetsNames(t *testing.T) {
 
 func TestWatcherOverflow(t *testing.T) {
 	w := aloneWatcher()
-	w.putLocked(ownerKey, Event{Kind: EventOwnerBack})
+	w.putLocked(ownerKey, Event{Kind: OwnerBack})
 	for i := range 3*maxWatched - 7 {
 		w.hear(message.EventPublished, fmt.Sprint("model ", i), 1)
 		require.LessOrEqual(t, len(w.pending), maxWatched+1)
 		require.LessOrEqual(t, len(w.seen), maxWatched)
 		require.Len(t, w.queue, len(w.pending))
 	}
-	kinds := map[EventKind]int{}
-	var order []EventKind
+	kinds := map[Kind]int{}
+	var order []Kind
 	for len(w.queue) > 0 {
 		e, err := w.next(context.Background())
 		require.NoError(t, err)
@@ -54,8 +54,8 @@ func TestWatcherOverflow(t *testing.T) {
 			order = append(order, e.Kind)
 		}
 	}
-	require.Equal(t, []EventKind{EventOwnerBack, EventOverflow, EventPublished}, order)
-	require.Equal(t, 1, kinds[EventOverflow])
+	require.Equal(t, []Kind{OwnerBack, Overflow, Published}, order)
+	require.Equal(t, 1, kinds[Overflow])
 	w.hear(message.EventPublished, "one more", 1)
 	e, err := w.next(context.Background())
 	require.NoError(t, err)

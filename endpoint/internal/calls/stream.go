@@ -1,4 +1,4 @@
-package endpoint
+package calls
 
 import (
 	"context"
@@ -13,12 +13,11 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// stream is the client's side of a stream. Items wait in it, at most as many as the owner was allowed to send.
-type stream struct {
-	client *Client
-	link   *link.Link
-
-	id uint64
+// Stream is the client's side of a stream. Items wait in it, at most as many as the owner was allowed to send.
+type Stream struct {
+	invoker *Invoker
+	link    *link.Link
+	id      uint64
 
 	mu    sync.Mutex
 	items []wire.Frame
@@ -29,47 +28,23 @@ type stream struct {
 	taken uint64        // items since the owner was last allowed more
 }
 
-// streaming opens a stream, through the client's interceptors, and closes it when take, which reads it, returns.
-func (c *Client) streaming(ctx context.Context, name string, in any, take func(context.Context, *stream) error) error {
-	if c.intercept == nil {
-		return c.streamNow(ctx, fetch{name: name, in: in}, take)
-	}
-	return c.intercepted(ctx, KindStream, name, in, func(ctx context.Context, with Metadata) error {
-		return c.streamNow(ctx, fetch{name: name, in: in, with: with}, take)
-	}, func() {})
-}
-
-func (c *Client) streamNow(ctx context.Context, f fetch, take func(context.Context, *stream) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	s, err := c.openStream(ctx, f)
-	if err == nil {
-		defer s.close(ctx)
-		err = take(ctx, s)
-	}
-	if err != nil {
-		return fmt.Errorf("stream %s: %w", status.Shown(f.name), err)
-	}
-	return nil
-}
-
-// openStream starts a stream. The caller closes it.
-func (c *Client) openStream(ctx context.Context, f fetch) (s *stream, err error) {
-	err = c.onLink(ctx, func(l *link.Link) (err error) {
-		s, err = c.openStreamOn(ctx, l, f)
+// Stream starts a stream. The caller closes it.
+func (i *Invoker) Stream(ctx context.Context, c Call) (s *Stream, err error) {
+	err = i.conn.OnLink(ctx, func(l *link.Link) (err error) {
+		s, err = i.streamOn(ctx, l, c)
 		return err
 	})
 	return s, err
 }
 
-// openStreamOn is openStream on a certain connection.
-func (c *Client) openStreamOn(ctx context.Context, l *link.Link, f fetch) (*stream, error) {
-	ask, err := c.newCall(l, message.OpStream, f)
+// streamOn is Stream on a certain connection.
+func (i *Invoker) streamOn(ctx context.Context, l *link.Link, c Call) (*Stream, error) {
+	ask, err := i.newCall(l, message.OpStream, c)
 	if err != nil {
 		return nil, err
 	}
 	defer ask.close()
-	s := &stream{client: c, link: l, wake: make(chan struct{}, 1)}
+	s := &Stream{invoker: i, link: l, wake: make(chan struct{}, 1)}
 	ask.Item = s.arrived
 	if s.id, err = l.Start(ctx, ask.Request, s.finished); err != nil {
 		return nil, err
@@ -79,7 +54,7 @@ func (c *Client) openStreamOn(ctx context.Context, l *link.Link, f fetch) (*stre
 }
 
 // arrived is called by whoever reads the connection with an item. It takes the frame.
-func (s *stream) arrived(frame wire.Frame) error {
+func (s *Stream) arrived(frame wire.Frame) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -96,7 +71,7 @@ func (s *stream) arrived(frame wire.Frame) error {
 }
 
 // finished is called with the end of the stream, once. It takes the frame.
-func (s *stream) finished(frame wire.Frame, err error) {
+func (s *Stream) finished(frame wire.Frame, err error) {
 	if err == nil {
 		err = io.EOF
 		if frame.Kind == wire.KindError {
@@ -112,15 +87,15 @@ func (s *stream) finished(frame wire.Frame, err error) {
 	s.signal()
 }
 
-func (s *stream) signal() {
+func (s *Stream) signal() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// next waits for the next item, which the caller takes, or returns io.EOF.
-func (s *stream) next(ctx context.Context) (wire.Frame, error) {
+// Next waits for the next item, which the caller takes, or returns io.EOF.
+func (s *Stream) Next(ctx context.Context) (wire.Frame, error) {
 	for {
 		s.mu.Lock()
 		if len(s.items) > 0 {
@@ -142,8 +117,8 @@ func (s *stream) next(ctx context.Context) (wire.Frame, error) {
 	}
 }
 
-// take decodes an item into out, or drops it where out is nil, and lets the owner send more.
-func (s *stream) take(frame wire.Frame, out any) error {
+// Take decodes an item into out, or drops it where out is nil, and lets the owner send more.
+func (s *Stream) Take(frame wire.Frame, out any) error {
 	defer frame.Files.Close()
 	if s.taken++; s.taken >= message.StreamWindow/2 {
 		s.link.Tell(link.Request{Op: message.OpStreamMore, Body: message.StreamMore{Stream: s.id, Items: s.taken}})
@@ -153,13 +128,13 @@ func (s *stream) take(frame wire.Frame, out any) error {
 	if err := link.DecodeAnswer(frame, &item); err != nil {
 		return err
 	}
-	return decodeValue(s.client.importer(), item.Value, item.Handles, frame.Files, out)
+	return decodeValue(s.invoker.importer, item.Value, item.Handles, frame.Files, out)
 }
 
 var errStreamClosed = errors.New("the reader closed the stream")
 
-// close ends the stream: the owner is told to stop if it has not, and why, and items that nobody took are dropped.
-func (s *stream) close(ctx context.Context) {
+// Close ends the stream: the owner is told to stop if it has not, and why, and items that nobody took are dropped.
+func (s *Stream) Close(ctx context.Context) {
 	s.mu.Lock()
 	running := !s.ended && s.err == nil
 	s.ended = true

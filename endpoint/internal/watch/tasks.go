@@ -1,0 +1,161 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/connector"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/link"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/wire"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// Bounds of what a client keeps of events of tasks that nobody takes.
+const (
+	// keptChanges is how many changes of state are kept beside the tasks that were listed.
+	keptChanges = 4096
+	// keptTasks is how many tasks an owner may list.
+	keptTasks = message.MaxElements
+)
+
+// TaskEvents is what happens to the tasks of an owner. It keeps every change of state until somebody takes it, and of
+// the progress the newest; when it is too much, it has the tasks listed again.
+type TaskEvents struct {
+	link *link.Link
+	ask  message.WatchTasks
+	wake chan struct{} // has room for one
+
+	mu      sync.Mutex
+	request uint64
+	events  []message.TaskEvent
+	latest  map[string]int // where in events the newest of a task is
+	listed  int            // of events
+	missed  bool           // events were thrown away
+}
+
+// Tasks begins to watch tasks. The caller closes what it returns.
+func Tasks(ctx context.Context, conn *connector.Connector, ask message.WatchTasks) (t *TaskEvents, err error) {
+	err = conn.OnLink(ctx, func(l *link.Link) error {
+		t = &TaskEvents{link: l, ask: ask, wake: make(chan struct{}, 1), latest: map[string]int{}}
+		return t.begin(ctx)
+	})
+	return t, err
+}
+
+// begin asks for events.
+func (t *TaskEvents) begin(ctx context.Context) error {
+	l := t.link
+	id, frame, err := l.RoundTrip(ctx, link.Request{Op: message.OpTaskWatch, Body: t.ask, Item: t.take, Late: l.EndLateWatch})
+	if err != nil {
+		return err
+	}
+	frame.Files.Close()
+	l.Receiver.Listen(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.request = id
+	return nil
+}
+
+// take is called by whoever reads the connection with an event. It takes the frame.
+func (t *TaskEvents) take(frame wire.Frame) error {
+	defer frame.Files.Close()
+	var e message.TaskEvent
+	if err := message.Unmarshal(frame.Body, &e); err != nil {
+		return fmt.Errorf("%w: event: %w", status.ErrProtocol, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.missed:
+		return nil // all are listed again
+	case e.Kind == message.TasksMissed:
+		clear(t.latest)
+		t.events = append(t.events, e)
+	case e.Task == nil:
+		return nil // of a kind that came later
+	default:
+		t.putLocked(e)
+	}
+	if len(t.events)-t.listed > keptChanges {
+		t.events, t.listed, t.missed = nil, 0, true
+		clear(t.latest)
+	}
+	if t.listed > keptTasks {
+		return fmt.Errorf("%w: more than %d tasks", status.ErrProtocol, keptTasks)
+	}
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// putLocked keeps an event, in the place of one of the same task in the same state.
+func (t *TaskEvents) putLocked(e message.TaskEvent) {
+	if at, known := t.latest[e.Task.ID]; known && t.events[at].Task.State == e.Task.State {
+		t.events[at].Task = e.Task
+		return
+	}
+	t.latest[e.Task.ID] = len(t.events)
+	t.events = append(t.events, e)
+	if e.Kind == message.TaskListed {
+		t.listed++
+	}
+}
+
+// Next waits until something has happened, and returns it.
+func (t *TaskEvents) Next(ctx context.Context) ([]message.TaskEvent, error) {
+	for {
+		ended := false
+		select {
+		case <-t.link.Done: // before looking: what has come until then is returned
+			ended = true
+		default:
+		}
+		t.mu.Lock()
+		events, missed := t.events, t.missed
+		t.events, t.listed = nil, 0
+		clear(t.latest)
+		t.mu.Unlock()
+		switch {
+		case missed && !ended:
+			if err := t.again(ctx); err != nil {
+				return nil, err
+			}
+			return []message.TaskEvent{{Kind: message.TasksMissed}}, nil
+		case len(events) > 0:
+			return events, nil
+		case ended:
+			return nil, t.link.Reason()
+		}
+		select {
+		case <-t.wake:
+		case <-t.link.Done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// again has all tasks listed again.
+func (t *TaskEvents) again(ctx context.Context) error {
+	t.Close()
+	t.mu.Lock()
+	t.missed = false
+	t.mu.Unlock()
+	return t.begin(ctx)
+}
+
+// Close ends it, and tells the server.
+func (t *TaskEvents) Close() {
+	t.mu.Lock()
+	id := t.request
+	t.request = 0
+	t.mu.Unlock()
+	if id != 0 {
+		t.link.Unwatch(id)
+	}
+}
