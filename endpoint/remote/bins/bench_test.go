@@ -105,7 +105,7 @@ func BenchmarkNotify(b *testing.B) {
 	pair(b, func(int) {
 		_, err := s.store.Put(ctx, "a", bins.Value{})
 		require.NoError(b, err)
-		_, err = events.Next(ctx)
+		_, err = nextEvent(ctx, events)
 		require.NoError(b, err)
 	}, func(int) {
 		_, err := s.js.Publish(ctx, "bare.a", nil)

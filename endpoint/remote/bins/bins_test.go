@@ -19,6 +19,14 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
+// nextEvent waits for the next event.
+func nextEvent(ctx context.Context, l *bins.Listener) (bins.Event, error) {
+	for event, err := range l.Events(ctx) {
+		return event, err
+	}
+	panic("the events end with an error")
+}
+
 func start(t *testing.T, opts natslink.ServerOptions) (*natslink.Server, *nats.Conn) {
 	t.Helper()
 	if opts.Store == "" {
@@ -323,7 +331,7 @@ func TestListenerEvents(t *testing.T) {
 		require.NoError(t, step.do())
 		_, err := s.Peek(ctx, "x.a")
 		require.True(t, err == nil || errors.Is(err, bins.ErrNotFound))
-		event, err := l.Next(ctx)
+		event, err := nextEvent(ctx, l)
 		require.NoError(t, err)
 		require.Equal(t, bins.Event{Bin: step.bin, Op: step.op, Items: step.items, Sequence: event.Sequence}, event)
 		require.Greater(t, event.Sequence, last)
@@ -331,11 +339,11 @@ func TestListenerEvents(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	_, err = l.Next(short)
+	_, err = nextEvent(short, l)
 	require.ErrorIs(t, err, context.DeadlineExceeded, "a Delete of an empty bin and a Peek are not announced")
 	require.NoError(t, l.Close())
 	require.NoError(t, l.Close())
-	_, err = l.Next(ctx)
+	_, err = nextEvent(ctx, l)
 	require.ErrorIs(t, err, bins.ErrClosed)
 }
 

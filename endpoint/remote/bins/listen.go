@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strconv"
 	"sync"
 	"time"
@@ -79,7 +80,7 @@ func (s *Store) Listen(ctx context.Context, pattern string) (_ *Listener, err er
 	return l, nil
 }
 
-// snapshot counts the bins and returns the sequence number after which changes are news.
+// snapshot counts the bins and returns the sequence number after which changes are events.
 func (l *Listener) snapshot(ctx context.Context) (uint64, error) {
 	for {
 		before, err := l.store.info(ctx)
@@ -111,8 +112,22 @@ func (l *Listener) subscribe(ctx context.Context) (err error) {
 	return err
 }
 
-// Next returns the next event, or the cause of ctx, or [ErrClosed] after Close.
-func (l *Listener) Next(ctx context.Context) (Event, error) {
+// Events are the events that no loop has taken yet, and those to come. An error is the last pair: the cause of ctx, or
+// [ErrClosed] after Close. Leaving the loop does not close the listener: the next loop goes on behind the last event of
+// this one.
+func (l *Listener) Events(ctx context.Context) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for {
+			event, err := l.next(ctx)
+			if !yield(event, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// next returns the next event, or the cause of ctx, or [ErrClosed] after Close.
+func (l *Listener) next(ctx context.Context) (Event, error) {
 	select {
 	case event, ok := <-l.events:
 		if !ok {

@@ -191,7 +191,7 @@ func TestListenerLosesItsServer(t *testing.T) {
 	require.NoError(t, err)
 	heard := map[string]int{}
 	for len(heard) < 2 {
-		event, err := l.Next(ctx)
+		event, err := nextEvent(ctx, l)
 		require.NoError(t, err)
 		heard[event.Bin] = event.Items
 	}

@@ -171,8 +171,7 @@ func TestStoreServerKilled(t *testing.T) {
 		require.True(t, acked[name] || unknown[name], "item %s was never written", name)
 	}
 	require.Greater(t, len(acked), 10)
-	for {
-		event, err := l.Next(ctx)
+	for event, err := range l.Events(ctx) {
 		require.NoError(t, err, "the listener never heard that there are %d items", len(items))
 		if event.Items == len(items) {
 			break
@@ -184,8 +183,7 @@ func TestStoreServerKilled(t *testing.T) {
 	server = startServer(t, dir, address)
 	_, err = s.Take(ctx, "a", bins.TakeOptions{})
 	require.NoError(t, err)
-	for {
-		event, err := l.Next(ctx)
+	for event, err := range l.Events(ctx) {
 		require.NoError(t, err)
 		if event.Items == 0 {
 			break

@@ -30,14 +30,14 @@ func TestTakeSome(t *testing.T) {
 		}
 		last, err = s.Append(ctx, "a", text(body))
 		require.NoError(t, err)
-		event, err := l.Next(ctx)
+		event, err := nextEvent(ctx, l)
 		require.NoError(t, err)
 		require.Equal(t, i+1, event.Items)
 	}
 	items, err := s.Take(ctx, "a", bins.TakeOptions{Max: 2})
 	require.NoError(t, err)
 	require.Equal(t, []string{"0", fmt.Sprintf("%0200d", 1)}, bodies(items))
-	event, err := l.Next(ctx)
+	event, err := nextEvent(ctx, l)
 	require.NoError(t, err)
 	require.Equal(t, bins.Event{Bin: "a", Items: 3, Op: "take", Sequence: event.Sequence}, event)
 	n, err := s.Count(ctx, "a")

@@ -43,36 +43,36 @@ func (s *Store) Take(ctx context.Context, bin string, opts TakeOptions) (_ []Ite
 		return nil, err
 	}
 	defer events.Close()
-	told := false
+	announced := false
 	for attempt := 0; ; attempt++ {
 		items, err := s.takeNow(ctx, bin, opts.Max) // what came before Listen began is not announced
 		if !errors.Is(err, ErrNotFound) {
 			return items, err
 		}
-		if told, err = awaitItems(ctx, events, told, attempt); err != nil {
+		if announced, err = awaitItems(ctx, events, announced, attempt); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // awaitItems waits until an event says that there are items. Where one has said so, and none was found, it waits a
-// moment only: the replica that was asked may not have yet what the listener was told of.
-func awaitItems(ctx context.Context, events *Listener, told bool, attempt int) (bool, error) {
+// moment only: the replica that was asked may not have yet what the event is about.
+func awaitItems(ctx context.Context, events *Listener, announced bool, attempt int) (bool, error) {
 	for {
 		waiting, cancel := ctx, context.CancelFunc(func() {})
-		if told {
+		if announced {
 			waiting, cancel = context.WithTimeout(ctx, min(50*time.Millisecond<<min(attempt, 5), time.Second))
 		}
-		event, err := events.Next(waiting)
+		event, err := events.next(waiting)
 		over := waiting.Err() != nil
 		cancel()
 		switch {
 		case err == nil && event.Items > 0:
 			return true, nil
 		case err == nil:
-			told = false
+			announced = false
 		case over && ctx.Err() == nil:
-			return told, nil
+			return announced, nil
 		default:
 			return false, err
 		}

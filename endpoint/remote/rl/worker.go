@@ -72,18 +72,16 @@ func (w *Worker) Close() error {
 // hear notes new versions until the worker is closed.
 func (w *Worker) hear(ctx context.Context) {
 	defer close(w.done)
-	for {
-		event, err := w.events.Next(ctx)
+	for event, err := range w.events.Events(ctx) {
 		if err != nil {
 			if w.deaf = err; ctx.Err() != nil {
 				w.deaf = bins.ErrClosed
 			}
 			return
 		}
-		if event.Items == 0 {
-			continue
+		if event.Items != 0 {
+			w.lookFor(ctx, event)
 		}
-		w.lookFor(ctx, event)
 	}
 }
 

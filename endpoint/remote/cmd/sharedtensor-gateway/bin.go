@@ -269,8 +269,7 @@ func (b *binCommand) print(ctx context.Context, w io.Writer, s *bins.Store, patt
 		return err
 	}
 	defer events.Close()
-	for {
-		event, err := events.Next(ctx)
+	for event, err := range events.Events(ctx) {
 		if errors.Is(err, context.Canceled) {
 			return nil // Ctrl-C is how it ends
 		}
@@ -286,6 +285,7 @@ func (b *binCommand) print(ctx context.Context, w io.Writer, s *bins.Store, patt
 			return err
 		}
 	}
+	return nil
 }
 
 // usageArgs makes a wrong number of arguments a usage error.
