@@ -166,14 +166,16 @@ func TestOfferCancel(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 	endpointtest.Eventually(t, waitLimit, "the function hears of it", func() bool { return did(w, "cause: context canceled") == 1 })
 
-	short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	_, err := endpoint.Call[int](short, c, "wait", nil)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
+	for did(w, "waits") < 2 { // on a busy machine the time may be over before the function has begun
+		short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		_, err := endpoint.Call[int](short, c, "wait", nil)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
 
-	dies := client(t, socket)
+	dies, before := client(t, socket), did(w, "waits")
 	perform.Send(dies.Process, command{Do: "hold", Name: "wait"}) // it does not live to answer
-	endpointtest.Eventually(t, waitLimit, "the functions run", func() bool { return did(w, "waits") == 3 })
+	endpointtest.Eventually(t, waitLimit, "the function runs again", func() bool { return did(w, "waits") > before })
 	dies.Kill()
 	endpointtest.Eventually(t, waitLimit, "the worker has no calls", func() bool {
 		list, err := c.Endpoints(context.Background())
