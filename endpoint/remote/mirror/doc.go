@@ -17,5 +17,7 @@
 //
 // # What is not fetched
 //
-// Tensors that the newest version of the name at the owner here has already, by their digests, are copied from it.
+// Tensors that the newest version of the name at the owner here has already, by their digests, are copied from it. Those
+// that changed in part are made of it by deltas, from the source or from another mirror ([Options.Peers]) that was made
+// by the same ones.
 package mirror

@@ -28,7 +28,9 @@ func hopElement(step, tensor, i int) int32 {
 	if (i+tensor)%37 != 0 {
 		step = 0
 	}
-	return int32(step*1_000_003 + tensor*7919 + i)
+	mixed := uint32(step*1_000_003+tensor*7919+i) * 2654435761 // which zstd makes no smaller
+	mixed = (mixed ^ mixed>>15) * 2246822519
+	return int32(mixed ^ mixed>>13)
 }
 
 // publishStep makes a step the next version at an owner.

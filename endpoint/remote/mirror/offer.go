@@ -25,6 +25,7 @@ type offer struct {
 	total   int64
 	done    *atomic.Int64
 	tensors map[module.Digest]*offeredTensor
+	deltas  *keptDeltas // nil where it was not made of the version before
 
 	ctx     context.Context
 	stop    context.CancelFunc
@@ -100,8 +101,8 @@ func (a *arrivals) available(at int64) (n int64, more <-chan struct{}) {
 }
 
 // offer has peers told of a model, and answers them. The caller closes it before the memory goes.
-func (p *Peers) offer(model module.Digest, total int64, done *atomic.Int64, tensors map[module.Digest]*offeredTensor) *offer {
-	o := &offer{peers: p, model: model, total: total, done: done, tensors: tensors}
+func (p *Peers) offer(model module.Digest, total int64, done *atomic.Int64, tensors map[module.Digest]*offeredTensor, deltas *keptDeltas) *offer {
+	o := &offer{peers: p, model: model, total: total, done: done, tensors: tensors, deltas: deltas}
 	o.ctx, o.stop = context.WithCancel(context.Background())
 	p.mu.Lock()
 	p.offers[model] = o
@@ -179,6 +180,13 @@ func (o *offer) announce() {
 	}
 }
 
+// tell says how far the model is.
+func (o *offer) tell() {
+	if o.peers.options.URL != "" {
+		_ = o.put(o.done.Load()) // announce says it again
+	}
+}
+
 func (o *offer) put(done int64) error {
 	text, err := json.Marshal(peerEntry{URL: o.peers.options.URL, Done: min(done, o.total), Total: o.total})
 	if err != nil {
@@ -195,7 +203,7 @@ func (o *offer) put(done int64) error {
 }
 
 // ServeHTTP answers with bytes of a tensor of a model, each named by its digest, and waits for those that have not come
-// yet.
+// yet; or, with ?base=, with the delta from the tensor with that digest, where this mirror was made by one.
 func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	model, err := module.ParseDigest(r.PathValue("model"))
 	digest, err2 := module.ParseDigest(r.PathValue("tensor"))
@@ -212,6 +220,15 @@ func (p *Peers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t := o.tensors[digest]
 	if t == nil {
 		http.Error(w, "the model has no such tensor", http.StatusNotFound)
+		return
+	}
+	if text := r.URL.Query().Get("base"); text != "" {
+		base, err := module.ParseDigest(text)
+		if err != nil {
+			http.Error(w, "the tensor of the version before is named by its SHA-256", http.StatusBadRequest)
+			return
+		}
+		o.serveDelta(w, r, deltaPair{base, digest})
 		return
 	}
 	size := int64(len(t.data))

@@ -78,6 +78,19 @@ func (h *mirrorHost) awaitVersion(t testing.TB, version string) mirrorgate.Row {
 	return r
 }
 
+// countingWriter counts what is written.
+type countingWriter struct {
+	io.Writer
+	bytes *atomic.Int64
+}
+
+// Write implements io.Writer.
+func (w countingWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	w.bytes.Add(int64(n))
+	return n, err
+}
+
 // slowLink passes connections on to an address, with so many bytes a second for all answers together.
 func slowLink(t testing.TB, to string, bytesPerSecond int64) (address string, moved *atomic.Int64) {
 	t.Helper()
@@ -125,9 +138,7 @@ func slowLink(t testing.TB, to string, bytesPerSecond int64) (address string, mo
 						return
 					case <-tokens:
 					}
-					n, err := io.CopyN(in, out, piece)
-					moved.Add(n)
-					if err != nil {
+					if _, err := io.CopyN(countingWriter{in, moved}, out, piece); err != nil {
 						return
 					}
 				}

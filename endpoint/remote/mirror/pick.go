@@ -21,6 +21,8 @@ import (
 const (
 	// pickPatience is how long a mirror waits until it may take from somebody, before it asks the source like everybody.
 	pickPatience = 5 * time.Second
+	// originPatience is how long it waits for one of those that have more, though the source has time for it.
+	originPatience = time.Second
 	// peerStall is how long a peer may send nothing: there are others.
 	peerStall = 5 * time.Second
 	// maxPeers bounds the mirrors that are considered.
@@ -161,8 +163,11 @@ func (k *picker) choose(ctx context.Context, a *attempts) *peer {
 				return one
 			}
 		}
-		if one := k.claim(ctx, kv, k.origin); one != nil {
-			return one
+		// Where some have more, and all give already, those that take from them will have more in a moment.
+		if len(list) == 0 || time.Since(begin) > originPatience {
+			if one := k.claim(ctx, kv, k.origin); one != nil {
+				return one
+			}
 		}
 		select {
 		case <-ctx.Done():

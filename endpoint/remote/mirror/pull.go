@@ -79,7 +79,7 @@ func (m *Mirror) pullGateway(ctx context.Context) (result Result, err error) {
 	m.base.lease = kept
 	if m.options.Peers != nil && m.base.offer == nil {
 		tensors, done := m.base.offered()
-		m.base.offer = m.options.Peers.offer(m.base.digest, m.base.bytes, done, tensors)
+		m.base.offer = m.options.Peers.offer(m.base.digest, m.base.bytes, done, tensors, nil)
 	}
 	m.known = knownVersion{mf.server, mf.version}
 	result.Version, result.Unchanged = m.base.version, kind == EventUnchanged
@@ -179,9 +179,10 @@ func (m *Mirror) fillGateway(ctx context.Context, mf *manifest, sd *module.State
 		}
 		offered[one.digest] = &offeredTensor{at.data, newArrivals(one.bytes, min(m.options.RangeBytes, one.bytes))}
 	}
-	m.giving = m.options.Peers.offer(model, mf.bytes, &done, offered)
+	m.giving = m.options.Peers.offer(model, mf.bytes, &done, offered, newKeptDeltas(mf.bytes))
 	m.picker.Store(m.options.Peers.pick(m, model, &done))
 	defer func() {
+		m.giving.tell() // before the others see that whom it took from is free
 		result.FromPeers = m.picker.Load().moved.Load()
 		m.picker.Swap(nil).close()
 	}()
@@ -211,11 +212,14 @@ func (m *Mirror) fill(ctx context.Context, mf *manifest, sd *module.StateDict, d
 			d.offered.came(0, one.bytes)
 			continue
 		}
-		if p := m.base.patchFor(d); p != nil {
+		if p := m.base.patchFor(d, m.options.Peers != nil); p != nil {
 			patches = append(patches, p)
 		} else {
 			list = append(list, d)
 		}
+	}
+	if m.giving != nil {
+		m.giving.deltas.plan(patches)
 	}
 	unpatched, err := m.patch(ctx, mf, patches)
 	if err != nil {
@@ -240,7 +244,10 @@ func (m *Mirror) patch(ctx context.Context, mf *manifest, patches []*patch) (unp
 	if len(patches) == 0 {
 		return nil, nil
 	}
-	p := &patcher{source: m.source, version: mf.version, base: m.base.lease}
+	p := &patcher{source: m.source, version: mf.version, base: m.base.lease, picker: m.picker.Load()}
+	if m.giving != nil {
+		p.model, p.kept = mf.digest(), m.giving.deltas
+	}
 	failed := make([]bool, len(patches))
 	err = inParallel(ctx, m.options.Connections, len(patches), func(ctx context.Context, i int) error {
 		err := p.run(ctx, patches[i])

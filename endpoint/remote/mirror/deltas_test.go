@@ -1,0 +1,209 @@
+package mirror_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
+	"github.com/sharedtensor/sharedtensor/module"
+)
+
+// stepBytes is the size of a step's tensors.
+const stepBytes = hopTensors * hopElements * 4
+
+// front passes requests on to a gateway, and shows each to before and after it does.
+func front(t *testing.T, to string, before, after func(*http.Request)) string {
+	t.Helper()
+	u, err := url.Parse(to)
+	require.NoError(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(u)
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
+		http.Error(w, err.Error(), http.StatusBadGateway)
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		before(r)
+		proxy.ServeHTTP(w, r)
+		after(r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// requireStep waits until all mirrors follow a version of the source, and compares every element.
+func requireStep(t *testing.T, hosts []*mirrorHost, step int) (fromPeers int64) {
+	t.Helper()
+	dev := openHost(t)
+	for _, h := range hosts {
+		fromPeers += h.awaitVersion(t, fmt.Sprint(step)).PeerBytes
+		got, err := readStep(t.Context(), dial(t, h.owner.Socket, dev))
+		require.NoError(t, err)
+		require.Equal(t, step, got)
+	}
+	return fromPeers
+}
+
+// deltasOf follows a model in training with so many mirrors, each a process with an owner of its own, over one slow
+// link to its source, and returns how many bytes left the source for one step, and how many mirrors gave for it.
+func deltasOf(t *testing.T, followers int) (left, given int64) {
+	t.Helper()
+	_, natsURL := startNATS(t)
+	from := remotetest.StartOwner(t)
+	origin := remotetest.StartGateway(t, from.Socket)
+	dev := openHost(t)
+	source := dial(t, from.Socket, dev)
+	publishStep(t, source, dev, 1)
+	link, moved := slowLink(t, origin.Addresses.HTTP, 256<<10)
+	hosts := make([]*mirrorHost, followers)
+	for i := range hosts {
+		hosts[i] = startMirrorHost(t, "--nats", natsURL, "--mirror", "http://"+link+"/policy")
+	}
+	requireStep(t, hosts, 1)
+	before := moved.Load()
+	publishStep(t, source, dev, 2)
+	given = requireStep(t, hosts, 2)
+	return moved.Load() - before, given
+}
+
+// TestFollowersTakeDeltasFromEachOther: what leaves the source for a step does not grow with the mirrors that follow it.
+func TestFollowersTakeDeltasFromEachOther(t *testing.T) {
+	one, none := deltasOf(t, 1)
+	four, given := deltasOf(t, 4)
+	t.Logf("of %d bytes, %d left the source for one mirror and %d for four, which gave each other %d", stepBytes, one, four, given)
+	require.Zero(t, none)
+	require.Less(t, one, int64(stepBytes/5), "a delta moved")
+	require.Less(t, four, 2*one+one/2, "four deltas would be four times as much")
+	require.Positive(t, given)
+}
+
+// TestDeltaOfAMirrorWhileTheSourceIsKilled follows with three mirrors. The first has made the step when the others, who
+// know what it has to be, lose the source to SIGKILL: they make it by the deltas of the first.
+func TestDeltaOfAMirrorWhileTheSourceIsKilled(t *testing.T) {
+	_, natsURL := startNATS(t)
+	from := remotetest.StartOwner(t)
+	origin := remotetest.StartGateway(t, from.Socket)
+	dev := openHost(t)
+	source := dial(t, from.Socket, dev)
+	publishStep(t, source, dev, 1)
+
+	// The others hear of the step when the first has it, and are told what describes it, and nothing else.
+	var armed atomic.Bool
+	hasStep, described := make(chan struct{}), sync.WaitGroup{}
+	described.Add(2)
+	other := func() string {
+		once := sync.OnceFunc(described.Done)
+		return front(t, origin.HTTP(), func(r *http.Request) {
+			if !armed.Load() {
+				return
+			}
+			<-hasStep
+			if strings.Contains(r.URL.Path, "/deltas/") || strings.Contains(r.URL.Path, "/tensors/") {
+				panic(http.ErrAbortHandler)
+			}
+		}, func(r *http.Request) {
+			if armed.Load() && strings.HasSuffix(r.URL.Path, "/manifest") {
+				once()
+			}
+		})
+	}
+	first := startMirrorHost(t, "--nats", natsURL, "--mirror", origin.HTTP()+"/policy")
+	rest := make([]*mirrorHost, 2)
+	for i := range rest {
+		rest[i] = startMirrorHost(t, "--nats", natsURL, "--mirror", other()+"/policy")
+	}
+	requireStep(t, append(rest, first), 1)
+	armed.Store(true)
+	publishStep(t, source, dev, 2)
+	requireStep(t, []*mirrorHost{first}, 2)
+	close(hasStep)
+	described.Wait()
+	origin.Kill()
+	for _, h := range rest {
+		client := dial(t, h.owner.Socket, dev)
+		remotetest.Eventually(t, func() error {
+			step, err := readStep(t.Context(), client)
+			if err == nil && step != 2 {
+				err = fmt.Errorf("step %d is there", step)
+			}
+			return err
+		})
+		var given int64
+		remotetest.Eventually(t, func() error { // the page is told after the owner
+			row, err := h.row()
+			if given = row.PeerBytes; err == nil && row.SourceVersion != "2" {
+				err = fmt.Errorf("%+v", row)
+			}
+			return err
+		})
+		t.Logf("other mirrors gave %d of %d bytes", given, stepBytes)
+		require.Positive(t, given)
+		require.Less(t, given, int64(stepBytes/5), "deltas were given, and no whole tensors")
+	}
+}
+
+// TestDeltasOfPeersAreNotBelieved puts mirrors on the list that give no delta, half of one, and one that leads
+// elsewhere. The model is right all the same.
+func TestDeltasOfPeersAreNotBelieved(t *testing.T) {
+	server, _ := startNATS(t)
+	conn, err := server.Connect()
+	require.NoError(t, err)
+	defer conn.Close()
+	from, to := remotetest.StartOwner(t), remotetest.StartOwner(t)
+	gw := remotetest.StartGateway(t, from.Socket)
+	dev := openHost(t)
+	source, target := dial(t, from.Socket, dev), dial(t, to.Socket, dev)
+	publishStep(t, source, dev, 1)
+	peers, err := mirror.NewPeers(conn, mirror.PeersOptions{})
+	require.NoError(t, err)
+	told := &events{}
+	m := newMirror(t, mirror.Options{Source: gw.HTTP() + "/policy", Owner: target, Device: dev, Peers: peers, Events: told.add})
+	_, err = m.Pull(t.Context())
+	require.NoError(t, err)
+
+	publishStep(t, source, dev, 2)
+	h, err := source.Acquire(t.Context(), "policy")
+	require.NoError(t, err)
+	defer h.Close()
+	model, err := module.StateDictDigest(t.Context(), h.StateDict(), 0)
+	require.NoError(t, err)
+	js, err := jetstream.New(conn)
+	require.NoError(t, err)
+	kv, err := js.KeyValue(t.Context(), "sharedtensor_mirrors")
+	require.NoError(t, err)
+	var asked [3]atomic.Int64
+	for i, answer := range []func(http.ResponseWriter){
+		func(w http.ResponseWriter) { _, _ = w.Write([]byte{0}) }, // nothing has changed
+		func(w http.ResponseWriter) { _, _ = w.Write([]byte{1, 200, 1, 7}) },
+		func(w http.ResponseWriter) { _, _ = io.WriteString(w, "no delta at all") },
+	} {
+		liar := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked[i].Add(1)
+			require.NotEmpty(t, r.URL.Query().Get("base"))
+			answer(w)
+		}))
+		defer liar.Close()
+		_, err = kv.Put(t.Context(), fmt.Sprintf("have.%s.x%d", model, i), fmt.Appendf(nil, `{"url":%q,"done":%d,"total":%d}`, liar.URL, stepBytes, stepBytes))
+		require.NoError(t, err)
+	}
+	result, err := m.Pull(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, stepBytes+4, result.Patched)
+	step, err := readStep(t.Context(), target)
+	require.NoError(t, err)
+	require.Equal(t, 2, step)
+	for i := range asked {
+		require.Positive(t, asked[i].Load(), "liar %d", i)
+	}
+	require.NotEmpty(t, told.of(mirror.EventRetry))
+}
