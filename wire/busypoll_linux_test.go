@@ -45,6 +45,39 @@ func TestBusyPollIsRareWhereItIsInVain(t *testing.T) {
 	require.True(t, (&busyPoll{limit: time.Minute}).until(func() bool { return true }, lookAtSocket))
 }
 
+// A process with many connections, on each of which nothing comes soon, does not find that out on each of them anew: once
+// some reads in a row were in vain, one in vain is enough to leave the next ones of a connection alone. What is found on
+// any connection ends that.
+func TestBusyPollOfManyConnections(t *testing.T) {
+	requirePollers(t)
+	before := missesInARow.Swap(0)
+	defer missesInARow.Store(before)
+	// leftOut reads in vain on a new connection, and counts the reads behind it that do not look.
+	leftOut := func() (n int) {
+		p := busyPoll{limit: time.Millisecond}
+		looked := false
+		vain := func() bool { looked = true; time.Sleep(2 * time.Millisecond); return false }
+		require.False(t, p.until(vain, lookAtSocket))
+		require.True(t, looked, "a new connection looks")
+		for looked = false; n <= maxMisses; n++ {
+			if p.until(vain, lookAtSocket); looked {
+				break
+			}
+		}
+		return n
+	}
+	require.Equal(t, 1, leftOut(), "a connection by itself tries again soon")
+	for int(missesInARow.Load()) < fewMisses {
+		leftOut()
+	}
+	for range 3 {
+		require.Equal(t, maxMisses, leftOut(), "no connection does")
+	}
+	require.True(t, (&busyPoll{limit: time.Minute}).until(func() bool { return true }, lookAtSocket))
+	require.Equal(t, 1, leftOut(), "after one has found something they do again")
+	require.Zero(t, polling.Load())
+}
+
 func TestBusyPollIsLeftOut(t *testing.T) {
 	never := func() bool { t.Error("it looked"); return true }
 	require.False(t, (&busyPoll{limit: -1}).until(never, lookAtSocket), "by the limit")
