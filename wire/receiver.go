@@ -19,7 +19,7 @@ type Receiver struct {
 	dispatch func(Frame) error
 
 	turn      chan struct{} // holds the turn while nobody has it
-	waits     atomic.Uint64 // calls of Wait so far
+	waits     atomic.Uint64 // aWait for each call of Wait so far, and how many of them go on
 	listeners atomic.Int64
 	heard     chan struct{} // has something while Run does not know that listeners came
 	interrupt *interrupt    // of the last read; who has the turn uses it
@@ -38,6 +38,12 @@ const (
 	// listeningTime is for those where somebody waits for events.
 	listeningTime = time.Millisecond
 )
+
+// longestQuiet bounds the times that Run leaves between looks while somebody waits, who reads: each is twice the last.
+const longestQuiet = 8 * quietTime
+
+// aWait is one call of Wait in Receiver.waits: the lower half has those that go on.
+const aWait = 1 << 32
 
 // NewReceiver receives on c, which it borrows; nobody else may call its Receive or set its read deadline from then on.
 // dispatch takes each frame, in order, and must not wait. It is called by one goroutine at a time; an error from it
@@ -68,19 +74,33 @@ func (r *Receiver) Run() error {
 			}
 		}
 		r.turn <- struct{}{}
-		for {
-			before = r.waits.Load()
-			quiet.Reset(r.quietTime())
-			select {
-			case <-r.done:
-				return r.err
-			case <-r.heard:
-				continue
-			case <-quiet.C:
-			}
-			if r.waits.Load() == before {
-				break
-			}
+		if !r.rest(quiet) {
+			return r.err
+		}
+	}
+}
+
+// rest waits until nobody has waited for a while. It is false when the receiver has ended. With many connections, on
+// each of which somebody waits for longer than that, to look at all of them so often would cost more than they do.
+func (r *Receiver) rest(quiet *time.Timer) bool {
+	for longer := time.Duration(1); ; {
+		before := r.waits.Load()
+		quiet.Reset(min(longer*r.quietTime(), longestQuiet))
+		select {
+		case <-r.done:
+			return false
+		case <-r.heard:
+			longer = 1
+			continue
+		case <-quiet.C:
+		}
+		switch now := r.waits.Load(); {
+		case now%aWait > 0:
+			longer = min(2*longer, longestQuiet/quietTime)
+		case now == before:
+			return true
+		default:
+			longer = 1
 		}
 	}
 }
@@ -106,7 +126,8 @@ func (r *Receiver) quietTime() time.Duration {
 // reading the connection where nobody else does. ok is false where answer was closed. The error is that of ctx. When
 // the connection ends Wait still waits for answer: whoever runs Run closes it then.
 func (r *Receiver) Wait(ctx context.Context, answer <-chan Frame) (f Frame, ok bool, err error) {
-	r.waits.Add(1)
+	r.waits.Add(aWait + 1)
+	defer r.waits.Add(^uint64(0))
 	select {
 	case f, ok = <-answer:
 		return f, ok, nil
