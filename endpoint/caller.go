@@ -44,10 +44,8 @@ type Tasks interface {
 
 // Objects sees to managed objects and the references to them.
 type Objects interface {
-	// Release gives one reference to a managed object back.
-	Release(ctx context.Context, objectID string) (bool, error)
-	// ReleaseEach gives one reference to each of some managed objects back, and reports what became of each.
-	ReleaseEach(ctx context.Context, objectIDs ...string) ([]Released, error)
+	// Release gives references to managed objects back by the ids of the objects, and reports what became of each.
+	Release(ctx context.Context, objectIDs ...string) ([]Released, error)
 	// ObjectInfo describes a managed object.
 	ObjectInfo(ctx context.Context, objectID string) (ObjectInfo, error)
 	// Objects lists the managed objects and who holds them.

@@ -11,21 +11,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// Release gives one reference to a managed object back, the oldest that this session has. It is false, and nothing
-// happens, where the object is gone or this session has no reference to it: nobody gives back what is another's. A
-// [Ref] gives its own reference back, and no other; this is for ids that were kept apart from their values. A Ref whose
-// reference went this way is [ErrClosed], and its Close only closes the value.
-func (c *caller) Release(ctx context.Context, objectID string) (bool, error) {
-	released, err := c.release(ctx, []string{objectID})
-	if err != nil {
-		return false, fmt.Errorf("release object %s: %w", message.CutText(objectID, status.MaxShown), err)
-	}
-	return released[0].Released, nil
-}
-
-// ReleaseEach gives one reference back for each id, as often as the id is given. The rows are in the order of the ids
-// and report what became of each: a reference that was not taken back is no error of the call, its row has the reason.
-func (c *caller) ReleaseEach(ctx context.Context, objectIDs ...string) ([]Released, error) {
+// Release gives one reference back for each id, as often as the id is given: of each object the oldest that this session
+// has. The rows are in the order of the ids and report what became of each: a reference that was not taken back, because
+// the object is gone or this session has no reference to it, is no error of the call, its row has the reason. A [Ref]
+// gives its own reference back; this is for ids that were kept apart from their values. A Ref whose reference went this
+// way is [ErrClosed], and its Close only closes the value.
+func (c *caller) Release(ctx context.Context, objectIDs ...string) ([]Released, error) {
 	rows, err := c.release(ctx, objectIDs)
 	if err != nil {
 		return nil, fmt.Errorf("release %d objects: %w", len(objectIDs), err)

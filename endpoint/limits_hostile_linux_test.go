@@ -125,7 +125,7 @@ func TestLimitsReleases(t *testing.T) {
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket(), Devices: []driver.Device{testDevice(t)}})
 	require.NoError(t, err)
 	defer c.Close()
-	rows, err := c.ReleaseEach(context.Background(), ids...)
+	rows, err := c.Release(context.Background(), ids...)
 	require.NoError(t, err)
 	require.Len(t, rows, len(ids))
 }

@@ -113,7 +113,7 @@ func TestRefUncached(t *testing.T) {
 	}
 	a, b := hold(), hold()
 	require.NotEqual(t, a.ID(), b.ID())
-	released, err := c.ReleaseEach(ctx, a.ID(), b.ID(), a.ID())
+	released, err := c.Release(ctx, a.ID(), b.ID(), a.ID())
 	require.NoError(t, err)
 	require.Equal(t, map[string]bool{a.ID(): true, b.ID(): true}, wentBack(released))
 	for _, ref := range []*endpoint.Ref[*tensor.Tensor]{a, b} {
@@ -123,7 +123,7 @@ func TestRefUncached(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, again, "it went back by its id")
 	}
-	released, err = c.ReleaseEach(ctx)
+	released, err = c.Release(ctx)
 	require.NoError(t, err)
 	require.Empty(t, released)
 }

@@ -283,8 +283,8 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 	require.NoError(t, fresh.Close())
 }
 
-// TestRefReleaseEach gives references back by the ids of their objects, some of them more than once.
-func TestRefReleaseEach(t *testing.T) {
+// TestRefReleaseByID gives references back by the ids of their objects, some of them more than once.
+func TestRefReleaseByID(t *testing.T) {
 	drivertest.Leaks(t)
 	c, _, o := calling(t)
 	ctx := context.Background()
@@ -302,7 +302,7 @@ func TestRefReleaseEach(t *testing.T) {
 			hold(i)
 		}
 	}
-	released, err := c.ReleaseEach(ctx, ids[0], ids[1], "nothing", ids[2], ids[2], ids[0])
+	released, err := c.Release(ctx, ids[0], ids[1], "nothing", ids[2], ids[2], ids[0])
 	require.NoError(t, err)
 	require.Equal(t, map[string]bool{ids[0]: true, ids[1]: true, ids[2]: true, "nothing": false}, wentBack(released))
 	_, err = c.ObjectInfo(ctx, ids[0])
@@ -313,20 +313,20 @@ func TestRefReleaseEach(t *testing.T) {
 		require.EqualValues(t, 1, info.Mine)
 	}
 	for range 2 {
-		released, err = c.ReleaseEach(ctx, ids...)
+		released, err = c.Release(ctx, ids...)
 		require.NoError(t, err)
 	}
 	require.Equal(t, map[string]bool{ids[0]: false, ids[1]: false, ids[2]: false}, wentBack(released))
-	released, err = c.ReleaseEach(ctx)
+	released, err = c.Release(ctx)
 	require.NoError(t, err)
 	require.Empty(t, released)
-	one, err := c.Release(ctx, ids[0])
+	released, err = c.Release(ctx, ids[0])
 	require.NoError(t, err)
-	require.False(t, one)
+	require.False(t, released[0].Released)
 	hold(0)
-	one, err = c.Release(ctx, ids[0])
+	released, err = c.Release(ctx, ids[0])
 	require.NoError(t, err)
-	require.True(t, one)
+	require.True(t, released[0].Released)
 	endpointtest.Eventually(t, waitLimit, "the owner has the memory back", func() bool { return o.count().Mappings <= before.Mappings })
 }
 
