@@ -19,8 +19,22 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// digestOwner is an owner of this process whose digests are held, and a client over its socket.
+// digestOwner is an owner of this process, and a client over its socket. It has begun to compute the digests of a model
+// "other", which are held, and those of all that is published later.
 func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, release func()) {
+	t.Helper()
+	s, c, dev, begun, release := heldOwner(t)
+	sd, err := synthetic(dev, model{Seed: 9})
+	require.NoError(t, err)
+	defer sd.Close()
+	_, err = s.PublishWith(t.Context(), "other", sd, endpoint.PublishOptions{Digests: true})
+	require.NoError(t, err)
+	<-begun
+	return s, c, dev, release
+}
+
+// heldOwner is an owner of this process whose digests are held when they have begun, and a client over its socket.
+func heldOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driver.Device, begun <-chan struct{}, release func()) {
 	t.Helper()
 	dev = testDevice(t)
 	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: endpointtest.SocketPath(t), Devices: driversOf(dev), Logger: discard()})
@@ -30,7 +44,8 @@ func digestOwner(t *testing.T) (s *endpoint.Server, c *endpoint.Client, dev driv
 	c, err = endpoint.Dial(t.Context(), endpoint.ClientOptions{Socket: s.Socket(), Devices: driversOf(dev), OverSocket: true, Logger: discard()})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	return s, c, dev, endpoint.HoldDigests(s)
+	begun, release = endpoint.HoldDigests(s)
+	return s, c, dev, begun, release
 }
 
 // publishDigested publishes the model of a seed, whose digests it returns.
@@ -141,6 +156,16 @@ func TestDigestsInTheBackground(t *testing.T) {
 	require.ErrorIs(t, err, module.ErrDigest)
 }
 
+// awaitRequest returns when a client has a request in flight.
+func awaitRequest(t *testing.T, s *endpoint.Server) {
+	t.Helper()
+	endpointtest.Eventually(t, waitLimit, "the request is in flight", func() bool {
+		info, err := s.ServerInfo(t.Context())
+		require.NoError(t, err)
+		return slices.ContainsFunc(info.Sessions, func(s endpoint.SessionInfo) bool { return !s.Self && s.Requests > 0 })
+	})
+}
+
 // TestDigestsOfVersionsThatGo ends versions and owners while digests are waited for.
 func TestDigestsOfVersionsThatGo(t *testing.T) {
 	for name, end := range map[string]struct {
@@ -165,11 +190,7 @@ func TestDigestsOfVersionsThatGo(t *testing.T) {
 			s, c, dev, release := digestOwner(t)
 			publishDigested(t, c, dev, 1)
 			asked := later(func() (endpoint.VersionDigests, error) { return c.Digests(t.Context(), "m", 1) })
-			endpointtest.Eventually(t, waitLimit, "the request is in flight", func() bool {
-				info, err := s.ServerInfo(t.Context())
-				require.NoError(t, err)
-				return slices.ContainsFunc(info.Sessions, func(s endpoint.SessionInfo) bool { return !s.Self && s.Requests > 0 })
-			})
+			awaitRequest(t, s)
 			end.how(t, s, c, dev)
 			_, err := asked()
 			require.ErrorIs(t, err, end.want)
@@ -178,9 +199,14 @@ func TestDigestsOfVersionsThatGo(t *testing.T) {
 	}
 	t.Run("while they are computed", func(t *testing.T) {
 		drivertest.Leaks(t)
-		s, c, dev, release := digestOwner(t)
+		s, c, dev, begun, release := heldOwner(t)
 		publishDigested(t, c, dev, 1)
-		require.ErrorIs(t, endpoint.DropWhileComputing(s), endpoint.ErrNotFound)
+		<-begun
+		asked := later(func() (endpoint.VersionDigests, error) { return c.Digests(t.Context(), "m", 1) })
+		awaitRequest(t, s)
+		require.NoError(t, c.Withdraw(t.Context(), "m"))
+		_, err := asked()
+		require.ErrorIs(t, err, endpoint.ErrNotFound)
 		release()
 	})
 }

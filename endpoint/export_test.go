@@ -1,9 +1,13 @@
 package endpoint
 
 import (
+	"context"
 	"os"
 	"slices"
 	"strings"
+	"sync"
+
+	"github.com/sharedtensor/sharedtensor/module"
 )
 
 // withoutEnv is an environment variable with the features that this test binary, and those it starts, do without, such
@@ -15,29 +19,17 @@ func init() { without = strings.Split(os.Getenv(withoutEnv), ",") }
 // Has reports whether the tests run with a feature.
 func Has(feature string) bool { return !slices.Contains(without, feature) }
 
-// HoldDigests keeps a server from computing digests until release is called.
-func HoldDigests(s *Server) (release func()) {
-	d := &s.digests
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.running {
-		panic("digests are being computed")
+// HoldDigests has a server that has published nothing yet hold the digests that it computes until release is called, or
+// they are not wanted any more. begun gets one for each version for which it has begun.
+func HoldDigests(s *Server) (begun <-chan struct{}, release func()) {
+	began, held, digest := make(chan struct{}, 16), make(chan struct{}), s.models.Digest
+	s.models.Digest = func(ctx context.Context, sd *module.StateDict, workers int) (map[string]module.Digest, error) {
+		began <- struct{}{}
+		select {
+		case <-held:
+		case <-ctx.Done():
+		}
+		return digest(ctx, sd, workers)
 	}
-	d.running = true
-	return func() { d.work.Go(d.run) }
-}
-
-// DropWhileComputing has the digests of a server's only version that has any computed when that has just gone. It
-// returns what came of them. The server's digests are held.
-func DropWhileComputing(s *Server) error {
-	d := &s.digests
-	d.mu.Lock()
-	j := d.queue[0]
-	d.queue, j.begun = nil, true
-	d.mu.Unlock()
-	for sd := range d.of {
-		d.drop(sd)
-	}
-	j.compute()
-	return j.err
+	return began, sync.OnceFunc(func() { close(held) })
 }

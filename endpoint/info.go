@@ -4,9 +4,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/module"
-	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -84,34 +82,6 @@ type Holder struct {
 	Leases int `json:"leases"`
 	// Since is when it took the oldest lease.
 	Since time.Time `json:"since"`
-}
-
-// encodeInfo is the info as it crosses.
-func encodeInfo(info catalog.Info) message.ModelInfo {
-	out := message.ModelInfo{Name: info.Name, Withdrawn: info.Current == 0}
-	for _, v := range info.Versions {
-		out.Versions = append(out.Versions, encodeVersion(v))
-	}
-	return out
-}
-
-// encodeVersion is a version as it crosses.
-func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
-	from := v.Origin.Publisher
-	version := message.VersionInfo{
-		Version: v.Version, Bytes: uint64(v.Bytes), Tensors: uint64(v.Tensors), Current: v.Current, Withdrawn: v.Withdrawn,
-		PublishedAt: v.PublishedAt.UnixNano(),
-		Origin:      message.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
-	}
-	for _, d := range v.Devices {
-		version.Devices = append(version.Devices, codec.EncodeDevice(d))
-	}
-	for _, h := range v.Holders {
-		version.Holders = append(version.Holders, message.Holder{
-			Session: h.ID, Leases: uint64(h.Leases), PID: h.PID, UID: h.UID, Label: h.Label, Since: h.Since.UnixNano(),
-		})
-	}
-	return version
 }
 
 // decodeInfo is what a client makes of it.

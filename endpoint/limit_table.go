@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/task"
@@ -120,30 +121,25 @@ func useTasks(s *Server, _ []*session.Session) message.LimitUse {
 }
 
 // usePublished is a limit of what clients have published.
-func usePublished(s *Server, of func(usage) int64, bound func(PublishLimits) int64) message.LimitUse {
-	s.quotas.mu.Lock()
-	defer s.quotas.mu.Unlock()
-	out := message.LimitUse{Client: bound(s.opts.Limits.Publish), All: bound(s.opts.Limits.PublishTotal), Used: of(s.quotas.total)}
-	for _, u := range s.quotas.by {
-		out.Most = max(out.Most, of(*u))
-	}
-	return out
+func usePublished(s *Server, of func(models.Usage) int64, bound func(PublishLimits) int64) message.LimitUse {
+	total, most := s.models.Use()
+	return message.LimitUse{Client: bound(s.opts.Limits.Publish), All: bound(s.opts.Limits.PublishTotal), Used: of(total), Most: of(most)}
 }
 
 func useVersions(s *Server, _ []*session.Session) message.LimitUse {
-	return usePublished(s, func(u usage) int64 { return int64(u.versions) }, func(l PublishLimits) int64 { return int64(l.Versions) })
+	return usePublished(s, func(u models.Usage) int64 { return int64(u.Versions) }, func(l PublishLimits) int64 { return int64(l.Versions) })
 }
 
 func useStorages(s *Server, _ []*session.Session) message.LimitUse {
-	return usePublished(s, func(u usage) int64 { return int64(u.storages) }, func(l PublishLimits) int64 { return int64(l.Storages) })
+	return usePublished(s, func(u models.Usage) int64 { return int64(u.Storages) }, func(l PublishLimits) int64 { return int64(l.Storages) })
 }
 
 func useStorageBytes(s *Server, _ []*session.Session) message.LimitUse {
-	return usePublished(s, func(u usage) int64 { return u.bytes }, func(l PublishLimits) int64 { return l.Bytes })
+	return usePublished(s, func(u models.Usage) int64 { return u.Bytes }, func(l PublishLimits) int64 { return l.Bytes })
 }
 
 func useManifestBytes(s *Server, _ []*session.Session) message.LimitUse {
-	return usePublished(s, func(u usage) int64 { return u.manifests }, func(l PublishLimits) int64 { return l.ManifestBytes })
+	return usePublished(s, func(u models.Usage) int64 { return u.Manifests }, func(l PublishLimits) int64 { return l.ManifestBytes })
 }
 
 func useRequests(s *Server, sessions []*session.Session) message.LimitUse {

@@ -36,7 +36,7 @@ func takeMemorySnapshot(s *Server) *memorySnapshot {
 	v := &memorySnapshot{
 		of: map[MemoryUsage][][]*tensor.Storage{}, sessions: map[uint64]*heldObjects{}, names: map[*tensor.Storage]string{},
 	}
-	for _, storages := range s.exports.storages() {
+	for _, storages := range s.models.Storages() {
 		v.add(MemoryModels, storages)
 	}
 	cached := map[*engine.Result]struct{}{}

@@ -2,37 +2,23 @@ package endpoint
 
 import (
 	"context"
+	"maps"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// What operations get and give.
-type (
-	request = session.Request
-	reply   = session.Reply
-)
-
 // operations are all that clients can ask for.
 func (s *Server) operations() map[message.Op]*session.Operation {
-	models := &modelOperations{versions: &s.versions, devices: s.devices, limits: &s.opts.Limits}
 	calls := &callOperations{engine: s.engine, endpoints: &s.endpoints, intercept: s.intercept, server: s.id, limits: &s.opts.Limits}
 	tasks := &taskOperations{manager: s.engine.Tasks, calls: calls}
 	objects := &objectOperations{engine: s.engine, sessions: s.sessions, server: s.id, limits: &s.opts.Limits, log: s.log}
 	offers := &offerOperations{permit: s.opts.Offers, log: s.log}
-	return map[message.Op]*session.Operation{
+	all := s.models.Operations()
+	maps.Copy(all, map[message.Op]*session.Operation{
 		message.OpPing:       {Call: ping},
+		message.OpUnwatch:    {Call: unwatch},
 		message.OpServerInfo: {Call: func(context.Context, request) (reply, error) { return reply{Body: describeServer(s)}, nil }},
-
-		message.OpAcquire:  {Call: models.acquire},
-		message.OpRelease:  {Call: models.release},
-		message.OpPublish:  {Call: models.publish, Long: true, Files: true},
-		message.OpWithdraw: {Call: models.withdraw, Long: true},
-		message.OpList:     {Call: models.list},
-		message.OpInfo:     {Call: models.info},
-		message.OpWatch:    {Call: models.watch},
-		message.OpUnwatch:  {Call: unwatch},
-		message.OpDigests:  {Call: models.digested, Long: true},
 
 		message.OpCall:               {Call: calls.call, Long: true, Files: true},
 		message.OpEndpoints:          {Call: calls.list},
@@ -59,13 +45,6 @@ func (s *Server) operations() map[message.Op]*session.Operation {
 
 		message.OpOffer:  {Call: offers.offer},
 		message.OpAnswer: {Call: answerCall, Long: true, Files: true},
-	}
-}
-
-func ping(_ context.Context, r request) (reply, error) {
-	var in message.Ping
-	if err := r.Decode(&in); err != nil {
-		return reply{}, err
-	}
-	return reply{Body: message.Pong(in)}, nil
+	})
+	return all
 }

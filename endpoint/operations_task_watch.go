@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/subscription"
 	"github.com/sharedtensor/sharedtensor/task"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -23,7 +25,7 @@ type tasksSource struct {
 func (o *taskOperations) newSource(in message.WatchTasks, session uint64) (*tasksSource, error) {
 	t := &tasksSource{manager: o.manager, filter: task.Filter{ID: in.ID, Name: in.Endpoint}}
 	if in.Endpoint != "" { // a filter is kept as long as the watch
-		if err := checkName(in.Endpoint); err != nil {
+		if err := models.CheckName(in.Endpoint); err != nil {
 			return nil, err
 		}
 	}
@@ -43,7 +45,7 @@ func (t *tasksSource) Weight() int {
 	if t.filter.ID != "" {
 		return 1
 	}
-	return maxWatchNames
+	return subscription.MaxNames
 }
 
 func (t *tasksSource) Open(wake func()) { t.changes = t.manager.Subscribe(t.filter, wake) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
@@ -25,7 +26,7 @@ type Server struct {
 	started time.Time
 	devices transfer.Devices
 
-	versions                    // what is published
+	models    *models.Models    // what is published
 	endpoints endpoints         // what can be called
 	intercept Invoke            // the interceptors; nil for none
 	engine    *engine.Engine    // runs it, and keeps what comes of it
@@ -108,7 +109,7 @@ func (s *Server) accept() error {
 // context is given back when it does. Memory that clients have attached stays theirs.
 func (s *Server) Shutdown(ctx context.Context) error {
 	sessions := s.beginClose()
-	s.digests.close() // nobody is made to wait for them
+	s.models.StopDigests() // nobody is made to wait for them
 	for _, ses := range sessions {
 		if !ses.Own { // this process may watch its tasks end
 			ses.GoodbyeWorker(ctx)
@@ -138,7 +139,7 @@ func (s *Server) close(grace time.Duration) error {
 		ses.Cancel(status.ErrServerClosing)
 		ses.Cut()
 	}
-	s.digests.close()
+	s.models.StopDigests()
 	for _, remove := range s.reclaims {
 		remove()
 	}
@@ -152,8 +153,7 @@ func (s *Server) close(grace time.Duration) error {
 		s.log.Warn("functions of endpoints go on after the server has closed", "socket", s.opts.Socket)
 	}
 	s.own.serverClosed()
-	s.digests.work.Wait()
-	return s.catalog.Close()
+	return s.models.Close()
 }
 
 // How long functions get to heed their context: in Close, and at the end of a Shutdown whose time is over.

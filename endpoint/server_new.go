@@ -9,10 +9,12 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/limits"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/offering"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/transfer"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/unixsock"
+	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/wire"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
@@ -38,7 +40,10 @@ func newOwner(opts ServerOptions) (*Server, error) {
 	s.newTotals()
 	s.engine = newEngine(&s.opts, s.id, devices)
 	s.endpoints = endpoints{registry: opts.Registry, offers: newOffers(s)}
-	s.versions.init(s.log, s.opts.Limits.Wire, &s.engine.Names, opts.Retain)
+	s.models = models.New(models.Config{
+		Log: s.log, Frame: s.opts.Limits.Wire, Devices: devices, Names: &s.engine.Names, Retain: opts.Retain,
+		One: models.Bounds(opts.Limits.Publish), All: models.Bounds(opts.Limits.PublishTotal), Digest: module.Digests,
+	})
 	s.sessions = newSessions(s)
 	s.sessions.Operations = s.operations()
 	s.own = newClient(ClientOptions{
@@ -105,7 +110,7 @@ func newSessions(s *Server) *session.Register {
 			Wire: l.Wire, Clients: l.Clients, Requests: l.Requests, RequestTime: l.RequestTime, RequestBytes: l.RequestBytes,
 			Subscriptions: l.Subscriptions, KeptBytes: l.KeptBytes, SlabBytes: l.SlabBytes, Idle: l.Idle,
 		},
-		Totals: &s.totals, Engine: s.engine, Catalog: s.catalog, Offers: s.endpoints.offers, Find: s.endpoints.lookup,
+		Totals: &s.totals, Engine: s.engine, Catalog: s.models.Catalog, Offers: s.endpoints.offers, Find: s.endpoints.lookup,
 	})
 }
 

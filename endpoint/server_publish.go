@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/models"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
-	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
 // Publish makes sd the next version of name and returns its number. It borrows sd, as [Client.Publish] does: the server
@@ -29,19 +29,11 @@ func (s *Server) PublishWith(ctx context.Context, name string, sd *module.StateD
 	if sd == nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: fmt.Errorf("%w: there is no state dict", status.ErrInvalid)}
 	}
-	version, err := s.versions.publish(ctx, publication{name: name, sd: sd.Clone(), origin: catalog.Origin{Source: opts.Source, Publisher: self}, digests: opts.Digests})
+	version, err := s.models.Publish(ctx, models.Publication{Name: name, StateDict: sd.Clone(), Origin: catalog.Origin{Source: opts.Source, Publisher: self}, Digests: opts.Digests})
 	if err != nil {
 		return 0, &catalog.NameError{Op: "publish", Name: name, Err: status.Absent(err)}
 	}
 	return version, nil
-}
-
-// checkName refuses names that the catalog cannot have.
-func checkName(name string) error {
-	if err := catalog.CheckName(name); err != nil {
-		return fmt.Errorf("%w: %w", status.ErrInvalid, err)
-	}
-	return nil
 }
 
 // Withdraw removes a name from the catalog: nobody can acquire it any more. Holders of a version keep it, and are told.
@@ -50,7 +42,7 @@ func (s *Server) Withdraw(ctx context.Context, name string) error {
 	if err := context.Cause(ctx); err != nil {
 		return &catalog.NameError{Op: "withdraw", Name: name, Err: err}
 	}
-	return s.withdraw(name)
+	return s.models.Withdraw(name)
 }
 
 // List returns what is published, with its holders, and what is being loaded, in the order of the names. Errors: the
@@ -59,19 +51,8 @@ func (s *Server) List(ctx context.Context) ([]ModelInfo, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("list: %w", err)
 	}
-	listed := listAll(s)
+	listed := s.models.List()
 	return decodeList(&listed), nil
-}
-
-// listAll is the answer to a list request.
-func listAll(s *Server) (out message.Listed) {
-	for _, info := range s.catalog.List() {
-		m := encodeInfo(info)
-		s.digests.describe(m.Name, m.Versions)
-		out.Models = append(out.Models, m)
-	}
-	out.Loading = s.loads.list()
-	return out
 }
 
 // Digests are those that the server computes of a version, as [Client.Digests] has them.
@@ -83,10 +64,9 @@ func (s *Server) Digests(ctx context.Context, name string, version uint64) (Vers
 // until the first [Load.Progress]. The caller ends it with [Load.Done] when it has published, or [Load.Fail]; a later
 // load of the same name takes its place. Errors: [ErrInvalid] for a bad name.
 func (s *Server) AnnounceLoad(name, source string) (*Load, error) {
-	if err := checkName(name); err != nil {
+	l, err := s.models.Announce(name, source)
+	if err != nil {
 		return nil, err
 	}
-	l := &Load{&s.loads, name}
-	s.loads.put(l, message.Loading{Name: name, State: message.LoadWaiting, Source: message.CutText(source, message.MaxErrorMessage)})
-	return l, nil
+	return &Load{l}, nil
 }

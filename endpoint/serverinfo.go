@@ -92,7 +92,7 @@ func (u *support) of(devices transfer.Devices) []message.HandleSupport {
 
 // serverStats sums up what the parts of the server count.
 func serverStats(s *Server, have *memorySnapshot, sessions []message.SessionInfo) message.ServerStats {
-	results, tasks, catalogStats := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.catalog.Stats()
+	results, tasks, catalogStats := s.engine.Results.Stats(), s.engine.Tasks.Stats(), s.models.Catalog.Stats()
 	pools := driver.Pools()
 	out := message.ServerStats{
 		Requests: s.sessions.Requests.Load(), Errors: s.sessions.Failures.Load(),
@@ -135,14 +135,7 @@ func describeSessions(s *Server, have *memorySnapshot) []message.SessionInfo {
 	slices.SortFunc(list, func(a, b message.SessionInfo) int { return cmp.Compare(a.Session, b.Session) })
 	leased := map[uint64][][]*tensor.Storage{}
 	leases := map[uint64]int{}
-	for _, h := range s.catalog.Holdings() {
-		leases[h.ID] = len(h.Leases)
-		for _, l := range h.Leases {
-			if out := s.exports.of(l.StateDict()); out != nil { // else it was given back just now
-				leased[h.ID] = append(leased[h.ID], out.Storages)
-			}
-		}
-	}
+	s.models.Held(func(holder uint64, n int, storages [][]*tensor.Storage) { leases[holder], leased[holder] = n, storages })
 	each := min(listedReferences, max(listedReferencesAll/len(list), 1))
 	for i := range list {
 		session := &list[i]

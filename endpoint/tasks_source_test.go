@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/subscription"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
@@ -61,7 +62,7 @@ func TestTaskWatchListsAgain(t *testing.T) {
 	one, err := tasks.newSource(message.WatchTasks{ID: last}, 0)
 	require.NoError(t, err)
 	require.Equal(t, 1, one.Weight())
-	require.Equal(t, maxWatchNames, from.Weight())
+	require.Equal(t, subscription.MaxNames, from.Weight())
 	_, err = tasks.newSource(message.WatchTasks{ID: first}, 0)
 	require.Error(t, err, "dropped")
 }

@@ -25,6 +25,9 @@ type Source interface {
 	Close()
 }
 
+// MaxNames is how many names one watch may have. One of all names weighs as much.
+const MaxNames = 1024
+
 // Conn is what events are sent through.
 type Conn interface {
 	// Send sends the body of an event that belongs to a request. An error ends the connection.

@@ -140,6 +140,14 @@ var Table = []Row{
 			"endpoint/internal/engine", "endpoint/internal/offering",
 		},
 	},
+	{
+		Package: "endpoint/internal/models",
+		Ours: []string{
+			"driver", "tensor", "module", "module/catalog", "wire", "wire/message", "endpoint/internal/status", "endpoint/internal/codec",
+			"endpoint/internal/transfer", "endpoint/internal/inproc", "endpoint/internal/limits", "endpoint/internal/subscription",
+			"endpoint/internal/engine", "endpoint/internal/session",
+		},
+	},
 	{Package: "endpoint/internal/endpointtest", Ours: []string{"driver/drivertest"}, Theirs: []string{testify}},
 	{
 		Package: "endpoint",
@@ -149,7 +157,7 @@ var Table = []Row{
 			"endpoint/internal/bufpool", "endpoint/internal/limits", "endpoint/internal/subscription", "endpoint/internal/link",
 			"endpoint/internal/change", "endpoint/internal/connector", "endpoint/internal/lease", "endpoint/internal/reference", "endpoint/internal/watch",
 			"endpoint/internal/calls", "endpoint/internal/worker",
-			"endpoint/internal/engine", "endpoint/internal/offering", "endpoint/internal/session",
+			"endpoint/internal/engine", "endpoint/internal/offering", "endpoint/internal/session", "endpoint/internal/models",
 		},
 	},
 	{Package: "endpoint/intercept", Ours: []string{"endpoint"}},

@@ -1,4 +1,4 @@
-package endpoint
+package models
 
 import (
 	"testing"
@@ -16,5 +16,5 @@ func TestDigestsAreCharged(t *testing.T) {
 	in.Digests = true
 	with, err := newCharge(1, &in, nil)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, with.manifests-without.manifests, int64(32*1000), "each tensor has one")
+	require.GreaterOrEqual(t, with.Manifests-without.Manifests, int64(32*1000), "each tensor has one")
 }

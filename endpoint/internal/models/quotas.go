@@ -1,4 +1,4 @@
-package endpoint
+package models
 
 import (
 	"fmt"
@@ -11,44 +11,38 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// PublishLimits bound what clients may have published. A version counts from its publication until its memory is freed,
-// so one that was superseded or withdrawn counts as long as somebody reads it. What the owner publishes itself does not
-// count.
-type PublishLimits struct {
-	// Versions is how many there may be, whatever their names.
-	Versions int
-	// Storages is how many storages they may have together. Each costs the owner a descriptor and a mapping.
-	Storages int
-	// Bytes is how much memory they may have together, by the sizes of their files: what is sparse counts as a whole.
-	Bytes int64
-	// ManifestBytes is what the names and the places of their tensors may cost the owner, by [ManifestCost].
-	ManifestBytes int64
+// Bounds are those of what clients may have published, as the limits of the server say.
+type Bounds struct {
+	Versions      int   // whatever their names
+	Storages      int   // of them together
+	Bytes         int64 // of the storages
+	ManifestBytes int64 // that the manifests cost
 }
 
-// usage is what of it is in use.
-type usage struct {
-	versions, storages int
-	bytes, manifests   int64
+// Usage is what of it is in use.
+type Usage struct {
+	Versions, Storages int   // published
+	Bytes, Manifests   int64 // of the storages, and what the manifests cost
 }
 
-func (u *usage) add(v usage, sign int) {
-	u.versions += sign * v.versions
-	u.storages += sign * v.storages
-	u.bytes += int64(sign) * v.bytes
-	u.manifests += int64(sign) * v.manifests
+func (u *Usage) add(v Usage, sign int) {
+	u.Versions += sign * v.Versions
+	u.Storages += sign * v.Storages
+	u.Bytes += int64(sign) * v.Bytes
+	u.Manifests += int64(sign) * v.Manifests
 }
 
 // room says whether more fits beside u, or which limit it would break. subject is that of the sentence.
-func (l *PublishLimits) room(u, more usage, subject string) error {
+func (l *Bounds) room(u, more Usage, subject string) error {
 	switch {
-	case u.versions+more.versions > l.Versions:
-		return limits.Exceeded(limits.Versions, "%s may have %d versions published, and has %d", subject, l.Versions, u.versions)
-	case u.storages+more.storages > l.Storages:
-		return limits.Exceeded(limits.Storages, "%s may have %d storages published, has %d and would have %d more", subject, l.Storages, u.storages, more.storages)
-	case l.Bytes > 0 && more.bytes > l.Bytes-u.bytes:
-		return limits.Exceeded(limits.StorageBytes, "%s may have %d bytes published, has %d and would have %d more", subject, l.Bytes, u.bytes, more.bytes)
-	case l.ManifestBytes > 0 && more.manifests > l.ManifestBytes-u.manifests:
-		return limits.Exceeded(limits.ManifestBytes, "the manifests of %s may cost %d bytes, cost %d and would cost %d more", subject, l.ManifestBytes, u.manifests, more.manifests)
+	case u.Versions+more.Versions > l.Versions:
+		return limits.Exceeded(limits.Versions, "%s may have %d versions published, and has %d", subject, l.Versions, u.Versions)
+	case u.Storages+more.Storages > l.Storages:
+		return limits.Exceeded(limits.Storages, "%s may have %d storages published, has %d and would have %d more", subject, l.Storages, u.Storages, more.Storages)
+	case l.Bytes > 0 && more.Bytes > l.Bytes-u.Bytes:
+		return limits.Exceeded(limits.StorageBytes, "%s may have %d bytes published, has %d and would have %d more", subject, l.Bytes, u.Bytes, more.Bytes)
+	case l.ManifestBytes > 0 && more.Manifests > l.ManifestBytes-u.Manifests:
+		return limits.Exceeded(limits.ManifestBytes, "the manifests of %s may cost %d bytes, cost %d and would cost %d more", subject, l.ManifestBytes, u.Manifests, more.Manifests)
 	}
 	return nil
 }
@@ -56,30 +50,30 @@ func (l *PublishLimits) room(u, more usage, subject string) error {
 // quotas count what clients have published, by session, that of clients that have gone included.
 type quotas struct {
 	mu      sync.Mutex
-	total   usage
-	by      map[uint64]*usage // by session
+	total   Usage
+	by      map[uint64]*Usage // by session
 	charges map[*module.StateDict]charge
 }
 
 // charge is what one version counts, and for whom.
 type charge struct {
 	session uint64
-	usage
+	Usage
 }
 
 // newCharge is what a publication would count: all the memory that its descriptors keep, also what its handles do not
 // speak of.
 func newCharge(session uint64, in *message.Publish, files *wire.Files) (charge, error) {
-	c := charge{session: session, usage: usage{versions: 1, storages: len(in.Handles), manifests: ManifestCost(&in.Manifest)}}
+	c := charge{session: session, Usage: Usage{Versions: 1, Storages: len(in.Handles), Manifests: ManifestCost(&in.Manifest)}}
 	if in.Digests {
-		c.manifests += int64(digestCost * in.Manifest.Len())
+		c.Manifests += int64(digestCost * in.Manifest.Len())
 	}
 	for _, h := range in.Handles {
 		n := max(h.Bytes, uint64(files.Size(int(h.File))))
-		if n > math.MaxInt64-uint64(c.bytes) {
+		if n > math.MaxInt64-uint64(c.Bytes) {
 			return charge{}, fmt.Errorf("%w: a publication of more than %d bytes", wire.ErrProtocol, int64(math.MaxInt64))
 		}
-		c.bytes += int64(n)
+		c.Bytes += int64(n)
 	}
 	return c, nil
 }
@@ -104,25 +98,25 @@ func ManifestCost(m *message.Manifest) int64 {
 }
 
 // take makes room for a publication. The caller gives it back, or binds it to the version that it becomes.
-func (q *quotas) take(c charge, limits *Limits) error {
+func (q *quotas) take(c charge, one, all *Bounds) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	u := q.by[c.session]
 	if u == nil {
-		u = new(usage)
+		u = new(Usage)
 	}
-	if err := limits.Publish.room(*u, c.usage, "this client"); err != nil {
+	if err := one.room(*u, c.Usage, "this client"); err != nil {
 		return err
 	}
-	if err := limits.PublishTotal.room(q.total, c.usage, "clients"); err != nil {
+	if err := all.room(q.total, c.Usage, "clients"); err != nil {
 		return err
 	}
 	if q.by == nil {
-		q.by, q.charges = map[uint64]*usage{}, map[*module.StateDict]charge{}
+		q.by, q.charges = map[uint64]*Usage{}, map[*module.StateDict]charge{}
 	}
 	q.by[c.session] = u
-	u.add(c.usage, 1)
-	q.total.add(c.usage, 1)
+	u.add(c.Usage, 1)
+	q.total.add(c.Usage, 1)
 	return nil
 }
 
@@ -135,9 +129,9 @@ func (q *quotas) giveBack(c charge) {
 
 func (q *quotas) giveBackLocked(c charge) {
 	u := q.by[c.session]
-	u.add(c.usage, -1)
-	q.total.add(c.usage, -1)
-	if u.versions == 0 {
+	u.add(c.Usage, -1)
+	q.total.add(c.Usage, -1)
+	if u.Versions == 0 {
 		delete(q.by, c.session)
 	}
 }
@@ -157,4 +151,16 @@ func (q *quotas) drop(sd *module.StateDict) {
 		delete(q.charges, sd)
 		q.giveBackLocked(c)
 	}
+}
+
+// Use is what clients have published: all together, and the most that one has of each.
+func (m *Models) Use() (total, most Usage) {
+	q := &m.quotas
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, u := range q.by {
+		most.Versions, most.Storages = max(most.Versions, u.Versions), max(most.Storages, u.Storages)
+		most.Bytes, most.Manifests = max(most.Bytes, u.Bytes), max(most.Manifests, u.Manifests)
+	}
+	return q.total, most
 }

@@ -1,54 +1,40 @@
-package endpoint
+package models
 
 import (
 	"context"
 	"fmt"
 
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/session"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/subscription"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// maxWatchNames is how many names one watch may have.
-const maxWatchNames = 1024
-
-func (o *modelOperations) watch(_ context.Context, r request) (reply, error) {
+// doWatch tells of names, those that there are first.
+func (m *Models) doWatch(_ context.Context, r session.Request) (session.Reply, error) {
 	var in message.Watch
 	if err := r.Decode(&in); err != nil {
-		return reply{}, err
+		return session.Reply{}, err
 	}
-	if len(in.Names) > maxWatchNames {
-		return reply{}, fmt.Errorf("%w: a watch has at most %d names, watch all instead", status.ErrLimit, maxWatchNames)
+	if len(in.Names) > subscription.MaxNames {
+		return session.Reply{}, fmt.Errorf("%w: a watch has at most %d names, watch all instead", status.ErrLimit, subscription.MaxNames)
 	}
 	for _, name := range in.Names {
-		if err := checkName(name); err != nil {
-			return reply{}, err
+		if err := CheckName(name); err != nil {
+			return session.Reply{}, err
 		}
 	}
 	if len(in.Names) == 0 {
 		in.Names = nil
 	}
-	sub, err := r.Session.Events.Add(r.ID, &namesSource{of: o.catalog, names: in.Names, current: true})
+	sub, err := r.Session.Events.Add(r.ID, &namesSource{of: m.Catalog, names: in.Names, current: true})
 	if err != nil {
-		return reply{}, err
+		return session.Reply{}, err
 	}
-	return reply{
+	return session.Reply{
 		Body: message.Watching{}, After: func() { r.Session.Events.Begin(sub) }, Undo: func() { r.Session.Events.Remove(r.ID) },
 	}, nil
-}
-
-func unwatch(_ context.Context, r request) (reply, error) {
-	var in message.Unwatch
-	if err := r.Decode(&in); err != nil {
-		return reply{}, err
-	}
-	if w := r.Session.Offered(); w != nil && w.Withdraw(in.Watch) {
-		return reply{Body: message.Unwatched{}}, nil
-	}
-	if !r.Session.Events.Remove(in.Watch) {
-		return reply{}, fmt.Errorf("%w: no watch has the id %d", status.ErrNotFound, in.Watch)
-	}
-	return reply{Body: message.Unwatched{}}, nil
 }
 
 // namesSource tells what happens to names. The catalog's watcher keeps the newest of each.
@@ -63,7 +49,7 @@ type namesSource struct {
 // in it, and more.
 func (n *namesSource) Weight() int {
 	if n.names == nil {
-		return maxWatchNames
+		return subscription.MaxNames
 	}
 	return max(1, len(n.names))
 }

@@ -1,6 +1,7 @@
-package endpoint
+package models
 
 import (
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/codec"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/inproc"
 	"github.com/sharedtensor/sharedtensor/module/catalog"
@@ -15,8 +16,8 @@ const (
 )
 
 // pageRoom is how many bytes an answer that lists versions may have.
-func (o *modelOperations) pageRoom() int64 {
-	frame, _ := inproc.FrameLimits(o.limits.Wire)
+func (m *Models) pageRoom() int64 {
+	frame, _ := inproc.FrameLimits(m.Frame)
 	return min(frame/2, pageBytes)
 }
 
@@ -36,15 +37,15 @@ func fitVersion(name string, v *message.VersionInfo, room int64) {
 	}
 }
 
-// listModels is a part of the list of what is published, as much as an answer has room for, and what is being loaded.
-func (o *modelOperations) listModels(in message.List) message.Listed {
+// page is a part of the list of what is published, as much as an answer has room for, and what is being loaded.
+func (m *Models) page(in message.List) message.Listed {
 	var out message.Listed
-	room := o.pageRoom()
+	room := m.pageRoom()
 	if in.After == "" {
-		out.Loading = o.loads.list()
+		out.Loading = m.loads.list()
 	}
 	left := room
-	o.catalog.Page(in.After, in.AfterVersion, func(name string, current uint64, info catalog.VersionInfo) bool {
+	m.Catalog.Page(in.After, in.AfterVersion, func(name string, current uint64, info catalog.VersionInfo) bool {
 		v := encodeVersion(info)
 		fitVersion(name, &v, room)
 		left -= sizeOfVersion(name, &v)
@@ -61,17 +62,17 @@ func (o *modelOperations) listModels(in message.List) message.Listed {
 		out.Models[n-1].Versions = append(out.Models[n-1].Versions, v)
 		return true
 	})
-	for _, m := range out.Models {
-		o.digests.describe(m.Name, m.Versions)
+	for _, model := range out.Models {
+		m.digests.describe(model.Name, model.Versions)
 	}
 	return out
 }
 
 // fitInfo is what is told of one name, as much as an answer has room for.
-func (o *modelOperations) fitInfo(info catalog.Info) message.ModelInfo {
+func (m *Models) fitInfo(info catalog.Info) message.ModelInfo {
 	out := encodeInfo(info)
-	o.digests.describe(out.Name, out.Versions)
-	room := o.pageRoom()
+	m.digests.describe(out.Name, out.Versions)
+	room := m.pageRoom()
 	left := room
 	for i := range out.Versions {
 		v := &out.Versions[i]
@@ -83,4 +84,32 @@ func (o *modelOperations) fitInfo(info catalog.Info) message.ModelInfo {
 		}
 	}
 	return out
+}
+
+// encodeInfo is the info as it crosses.
+func encodeInfo(info catalog.Info) message.ModelInfo {
+	out := message.ModelInfo{Name: info.Name, Withdrawn: info.Current == 0}
+	for _, v := range info.Versions {
+		out.Versions = append(out.Versions, encodeVersion(v))
+	}
+	return out
+}
+
+// encodeVersion is a version as it crosses.
+func encodeVersion(v catalog.VersionInfo) message.VersionInfo {
+	from := v.Origin.Publisher
+	version := message.VersionInfo{
+		Version: v.Version, Bytes: uint64(v.Bytes), Tensors: uint64(v.Tensors), Current: v.Current, Withdrawn: v.Withdrawn,
+		PublishedAt: v.PublishedAt.UnixNano(),
+		Origin:      message.Origin{PID: from.PID, UID: from.UID, Label: from.Label, Source: v.Origin.Source},
+	}
+	for _, d := range v.Devices {
+		version.Devices = append(version.Devices, codec.EncodeDevice(d))
+	}
+	for _, h := range v.Holders {
+		version.Holders = append(version.Holders, message.Holder{
+			Session: h.ID, Leases: uint64(h.Leases), PID: h.PID, UID: h.UID, Label: h.Label, Since: h.Since.UnixNano(),
+		})
+	}
+	return version
 }

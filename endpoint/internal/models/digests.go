@@ -1,9 +1,8 @@
-package endpoint
+package models
 
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -17,10 +16,10 @@ import (
 // goroutine. It trusts nobody for them: it reads every byte. What is to be computed or was has an entry as long as the
 // catalog has the version.
 type digester struct {
-	log *slog.Logger
+	of *Models
 
 	mu        sync.Mutex
-	of        map[*module.StateDict]*digestJob // by the state dict that the catalog has
+	jobs      map[*module.StateDict]*digestJob // by the state dict that the catalog has
 	byVersion map[versionKey]*digestJob        // those whose number is known
 	queue     []*digestJob
 	running   bool // the goroutine does
@@ -61,12 +60,12 @@ func (d *digester) add(sd *module.StateDict) {
 	if d.closed {
 		return
 	}
-	if d.of == nil {
-		d.of, d.byVersion = map[*module.StateDict]*digestJob{}, map[versionKey]*digestJob{}
+	if d.jobs == nil {
+		d.jobs, d.byVersion = map[*module.StateDict]*digestJob{}, map[versionKey]*digestJob{}
 	}
 	j := &digestJob{sd: sd.Clone(), done: make(chan struct{})}
 	j.ctx, j.stop = context.WithCancelCause(context.Background())
-	d.of[sd] = j
+	d.jobs[sd] = j
 }
 
 // published notes the version number of a state dict, and queues its digests. It does nothing if the catalog has
@@ -74,7 +73,7 @@ func (d *digester) add(sd *module.StateDict) {
 func (d *digester) published(sd *module.StateDict, name string, version uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	j := d.of[sd]
+	j := d.jobs[sd]
 	if j == nil || d.closed {
 		return
 	}
@@ -90,12 +89,12 @@ func (d *digester) published(sd *module.StateDict, name string, version uint64) 
 // drop forgets a state dict that the catalog does not have any more, and stops what is done for it.
 func (d *digester) drop(sd *module.StateDict) {
 	d.mu.Lock()
-	j := d.of[sd]
+	j := d.jobs[sd]
 	if j == nil {
 		d.mu.Unlock()
 		return
 	}
-	delete(d.of, sd)
+	delete(d.jobs, sd)
 	if d.byVersion[j.key] == j {
 		delete(d.byVersion, j.key)
 	}
@@ -122,7 +121,7 @@ func (d *digester) close() {
 	d.mu.Lock()
 	d.closed = true
 	var ends []func(error)
-	for _, j := range d.of {
+	for _, j := range d.jobs {
 		ends = append(ends, d.endLocked(j))
 	}
 	d.mu.Unlock()
@@ -143,10 +142,10 @@ func (d *digester) run() {
 		j := d.queue[0]
 		d.queue = slices.Delete(d.queue, 0, 1)
 		j.begun = true
-		log := d.log.With("name", j.key.name, "version", j.key.version)
+		log := d.of.Log.With("name", j.key.name, "version", j.key.version)
 		d.mu.Unlock()
 		start := time.Now()
-		j.compute()
+		j.compute(d.of.Digest)
 		switch {
 		case j.err == nil:
 			log.Info("digests computed", "digest", j.whole.String(), "took", time.Since(start))
@@ -158,8 +157,8 @@ func (d *digester) run() {
 }
 
 // compute reads all tensors. One that ends early does so with its context's cause.
-func (j *digestJob) compute() {
-	each, err := module.Digests(j.ctx, j.sd, 1)
+func (j *digestJob) compute(digest func(context.Context, *module.StateDict, int) (map[string]module.Digest, error)) {
+	each, err := digest(j.ctx, j.sd, 1)
 	if err == nil {
 		j.whole, j.tensors, err = packDigests(j.sd, each)
 	}
@@ -215,7 +214,7 @@ func (j *digestJob) state() (message.DigestState, []byte) {
 func (d *digester) job(sd *module.StateDict) *digestJob {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.of[sd]
+	return d.jobs[sd]
 }
 
 // describe fills in how the digests of versions stand.

@@ -1,4 +1,4 @@
-package endpoint
+package models
 
 import (
 	"sync"
@@ -49,4 +49,21 @@ func (x *exports) storages() [][]*tensor.Storage {
 		list = append(list, out.Storages)
 	}
 	return list
+}
+
+// Storages are those of all that readers are sent. Borrowed: they may be closed meanwhile.
+func (m *Models) Storages() [][]*tensor.Storage { return m.exports.storages() }
+
+// Held are the holders of leases, with how many they have and the storages of these. Borrowed: they may be closed
+// meanwhile.
+func (m *Models) Held(visit func(holder uint64, leases int, storages [][]*tensor.Storage)) {
+	for _, h := range m.Catalog.Holdings() {
+		var storages [][]*tensor.Storage
+		for _, l := range h.Leases {
+			if out := m.exports.of(l.StateDict()); out != nil { // else it was given back just now
+				storages = append(storages, out.Storages)
+			}
+		}
+		visit(h.ID, len(h.Leases), storages)
+	}
 }

@@ -1,0 +1,151 @@
+package models
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
+	"github.com/sharedtensor/sharedtensor/module/catalog"
+	"github.com/sharedtensor/sharedtensor/wire/message"
+)
+
+// Load is a version that a server is going to publish, announced before its bytes are there. Its methods are safe for
+// concurrent use. A nil *Load does nothing.
+type Load struct {
+	loads *loads
+	name  string
+}
+
+// Progress says that done of total bytes are loaded.
+func (l *Load) Progress(done, total int64) {
+	l.change(func(info *message.Loading) {
+		info.UpdatedAt = time.Now().UnixNano()
+		if info.StartedAt == 0 {
+			info.StartedAt = info.UpdatedAt
+		}
+		info.State, info.Done, info.Total = message.LoadRunning, uint64(max(done, 0)), uint64(max(total, 0))
+	})
+}
+
+// Fail says that nothing will be published, and why. Clients see it until the name is loaded again.
+func (l *Load) Fail(err error) {
+	l.change(func(info *message.Loading) {
+		info.State, info.UpdatedAt, info.Error = message.LoadFailed, time.Now().UnixNano(), status.EncodeError(err)
+	})
+}
+
+// Done takes the load off the list.
+func (l *Load) Done() {
+	if l != nil {
+		l.loads.drop(l)
+	}
+}
+
+func (l *Load) change(f func(*message.Loading)) {
+	if l == nil {
+		return
+	}
+	l.loads.mu.Lock()
+	defer l.loads.mu.Unlock()
+	if e := l.loads.byName[l.name]; e != nil && e.load == l {
+		f(&e.info)
+	}
+}
+
+// Announce puts a load of a name, from a source that may be empty, on the list. Errors: [status.ErrInvalid] for a bad
+// name.
+func (m *Models) Announce(name, source string) (*Load, error) {
+	if err := CheckName(name); err != nil {
+		return nil, err
+	}
+	l := &Load{&m.loads, name}
+	m.loads.put(l, message.Loading{Name: name, State: message.LoadWaiting, Source: message.CutText(source, message.MaxErrorMessage)})
+	return l, nil
+}
+
+// loads are the announced loads of a server, at most one a name. The zero value is empty.
+type loads struct {
+	mu     sync.Mutex
+	byName map[string]*loadEntry
+}
+
+// loadEntry is a load and what clients are told of it.
+type loadEntry struct {
+	load *Load
+	info message.Loading
+}
+
+func (l *loads) put(load *Load, info message.Loading) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byName == nil {
+		l.byName = map[string]*loadEntry{}
+	}
+	l.byName[load.name] = &loadEntry{load, info}
+}
+
+func (l *loads) drop(load *Load) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.byName[load.name]; e != nil && e.load == load {
+		delete(l.byName, load.name)
+	}
+}
+
+// published forgets that loading a name failed: somebody has published it.
+func (l *loads) published(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.byName[name]; e != nil && e.info.State == message.LoadFailed {
+		delete(l.byName, name)
+	}
+}
+
+// get is the load of a name, or nil.
+func (l *loads) get(name string) *message.Loading {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.byName[name]
+	if e == nil {
+		return nil
+	}
+	info := e.info
+	return &info
+}
+
+// list are all loads, by name.
+func (l *loads) list() (list []message.Loading) {
+	l.mu.Lock()
+	for _, e := range l.byName {
+		list = append(list, e.info)
+	}
+	l.mu.Unlock()
+	slices.SortFunc(list, func(a, b message.Loading) int { return cmp.Compare(a.Name, b.Name) })
+	return list
+}
+
+// absent adds to err, where it is about a name that is not published, that the name is being loaded or could not be.
+func (l *loads) absent(name string, err error) error {
+	if !errors.Is(err, catalog.ErrNotFound) || errors.Is(err, catalog.ErrNoVersion) {
+		return err
+	}
+	info := l.get(name)
+	switch {
+	case info == nil:
+		return err
+	case info.State == message.LoadFailed:
+		return status.WithClass(status.ErrNotFound, fmt.Errorf("not found: it could not be loaded: %w", status.DecodeError(info.Error)))
+	}
+	far := "it waits for its turn"
+	if info.State == message.LoadRunning {
+		far = fmt.Sprintf("%d of %d bytes", info.Done, info.Total)
+		if info.Total > 0 {
+			far = fmt.Sprintf("%.0f%%, %s", 100*float64(info.Done)/float64(info.Total), far)
+		}
+	}
+	return status.WithClass(status.ErrNotFound, fmt.Errorf("%w: %s", status.ErrLoading, far))
+}
