@@ -61,7 +61,7 @@ type Connector struct {
 	eager    bool // dials though nobody needs a connection, until it has had one
 	dials    Dials
 	closed   bool
-	notified State // of which changed told last
+	notified State // as it was when changed last woke somebody
 	changed  change.Signal
 }
 

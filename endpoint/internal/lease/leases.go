@@ -23,7 +23,7 @@ type Leases struct {
 	manifests transfer.Manifests
 }
 
-// New makes the leases of a client, which it has taken up again on each connection.
+// New makes the leases of a client. The caller adds them to the dependents of the connector. The importer maps memory.
 func New(conn *connector.Connector, importer transfer.Importer, log *slog.Logger) *Leases {
 	return &Leases{conn: conn, importer: importer, log: log}
 }

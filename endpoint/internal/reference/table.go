@@ -24,7 +24,7 @@ type Table struct {
 	ended bool // the client was closed
 }
 
-// New makes the table of a client.
+// New makes the table of a client. The caller adds it to the dependents of the connector.
 func New(conn *connector.Connector, log *slog.Logger) *Table { return &Table{conn: conn, log: log} }
 
 // Len is how many there are.

@@ -61,7 +61,7 @@ type Watchers struct {
 	conn *connector.Connector
 }
 
-// New makes the watchers of a client, which it has taken up again on each connection.
+// New makes the watchers of a client. The caller adds them to the dependents of the connector.
 func New(conn *connector.Connector) *Watchers { return &Watchers{conn: conn} }
 
 // Watch begins to watch the names, or all of them if none is given. When it returns, the owner has begun the watch. The

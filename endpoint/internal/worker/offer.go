@@ -62,8 +62,8 @@ type Offers struct {
 	log      *slog.Logger
 }
 
-// New makes the offers of a client, which it has taken up again on each connection. The importer has the devices on
-// which functions get their arguments, limits bound what they return.
+// New makes the offers of a client. The caller adds them to the dependents of the connector. The importer has the devices
+// on which functions get their arguments, limits bound what they return.
 func New(conn *connector.Connector, importer transfer.Importer, limits wire.Limits, log *slog.Logger) *Offers {
 	return &Offers{conn: conn, importer: importer, limits: limits, log: log}
 }
