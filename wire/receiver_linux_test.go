@@ -274,16 +274,15 @@ func TestReceiverHurriesForListeners(t *testing.T) {
 }
 
 // While somebody waits for an answer that takes its time, Run leaves the reading alone: it would take the turn with the
-// answer, and the next one would have to come by it.
+// answer, and the next one would have to come by it, so that no two answers in a row would leave the turn free.
 func TestReceiverLeavesTheTurnToWhoWaits(t *testing.T) {
 	c, peer, _ := startCaller(t)
+	inARow := 0
 	for id := range uint64(20) {
 		var answering sync.WaitGroup
 		answering.Go(func() {
 			_, err := peer.Receive()
-			if id > 1 { // the first ones are read by Run, which sees only then that somebody waits
-				time.Sleep(5 * quietTime)
-			}
+			time.Sleep(5 * quietTime)
 			if err != nil || peer.Send(KindResponse, id, body48) != nil {
 				t.Error(err)
 			}
@@ -292,8 +291,11 @@ func TestReceiverLeavesTheTurnToWhoWaits(t *testing.T) {
 		free := len(c.receiver.turn) > 0
 		require.NoError(t, err)
 		answering.Wait()
-		if free && id > 1 {
-			return // a test that is put to sleep here may find Run reading again
+		if inARow++; !free { // Run reads at first, and again where this test was put to sleep
+			inARow = 0
+		}
+		if inARow == 2 {
+			return
 		}
 	}
 	require.Fail(t, "Run has the turn behind each answer")
