@@ -24,22 +24,24 @@ import (
 // "N-s" is the median time of N, from the first gateway's start to the last one's version; "N/1" the median of what
 // each round's was to the time of one, and "N-processors" how many processors were at work meanwhile, of this machine's
 // and with whatever else it did. Where that is all of them, the figure is of the processors and not of the links.
+// "N-s/GB" is what the gateways, the source's too, worked for each GB that a host got, with what the kernel did for them.
 func BenchmarkFiguresHosts(b *testing.B) {
 	mbit, seconds := fromEnv(b, "SHAREDTENSOR_MBIT", 1000), fromEnv(b, "SHAREDTENSOR_SECONDS", 4)
 	network := remotetest.NewNetwork(b)
 	from := remotetest.StartOwner(b, "--model", fmt.Sprintf("m=%d", mbit*1_000_000/8*seconds))
 	source := network.AddHost(mbit)
-	network.StartGateway(source, from.Socket)
+	origin := network.StartGateway(source, from.Socket)
 	server, err := natslink.Start(natslink.ServerOptions{Store: b.TempDir(), Listen: network.Outside() + ":0", AllowAll: true})
 	require.NoError(b, err)
 	defer server.Close()
 	dev := openHost(b)
-	round := func(hosts int) (took, processors float64) {
+	gigabytes := float64(mbit*seconds) / 8e3
+	round := func(hosts int) (took, processors, perGB float64) {
 		owners, gateways := make([]*remotetest.Owner, hosts), make([]*remotetest.Gateway, hosts)
 		for i := range owners {
 			owners[i] = remotetest.StartOwner(b)
 		}
-		busy, begin := processorTime(b), time.Now()
+		busy, given, begin := processorTime(b), workedBy(b, origin), time.Now()
 		for i, owner := range owners {
 			host := network.AddHost(mbit)
 			gateways[i] = network.StartGateway(host, owner.Socket, "--nats", server.URL(), "--mirror", network.URL(source)+"/m", "--mirror-range", "1MiB", "--mirror-url", network.URL(host))
@@ -50,19 +52,21 @@ func BenchmarkFiguresHosts(b *testing.B) {
 		}
 		took = time.Since(begin).Seconds()
 		processors = (processorTime(b) - busy) / took
+		perGB = workedBy(b, origin) - given
 		for i := range owners {
+			perGB += workedBy(b, gateways[i])
 			require.NoError(b, gateways[i].Terminate()) // those of this round would be taken from in the next
 			owners[i].Kill()
 		}
-		return took, processors
+		return took, processors, perGB / gigabytes / float64(hosts)
 	}
 	counts := []int{1, 2, 4, 8}
-	times, ratios, loads := map[int][]float64{}, map[int][]float64{}, map[int][]float64{}
+	times, ratios, loads, costs := map[int][]float64{}, map[int][]float64{}, map[int][]float64{}, map[int][]float64{}
 	round(1) // which pays for the digests of the source
 	for range b.N {
 		for _, n := range counts {
-			took, processors := round(n)
-			times[n], loads[n] = append(times[n], took), append(loads[n], processors)
+			took, processors, perGB := round(n)
+			times[n], loads[n], costs[n] = append(times[n], took), append(loads[n], processors), append(costs[n], perGB)
 			ratios[n] = append(ratios[n], took/times[1][len(times[1])-1])
 		}
 	}
@@ -70,6 +74,7 @@ func BenchmarkFiguresHosts(b *testing.B) {
 	for _, n := range counts {
 		b.ReportMetric(median(times[n]), fmt.Sprintf("%d-s", n))
 		b.ReportMetric(median(loads[n]), fmt.Sprintf("%d-processors", n))
+		b.ReportMetric(median(costs[n]), fmt.Sprintf("%d-s/GB", n))
 		if n > 1 {
 			b.ReportMetric(median(ratios[n]), fmt.Sprintf("%d/1", n))
 		}
@@ -99,6 +104,19 @@ func processorTime(b *testing.B) (seconds float64) {
 		if idle := i == 3 || i == 4; !idle && i < 8 { // the last ones are in the first ones already
 			seconds += ticks / 100
 		}
+	}
+	return seconds
+}
+
+// workedBy is how many seconds the processors have worked for a gateway.
+func workedBy(b *testing.B, g *remotetest.Gateway) (seconds float64) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", g.PID()))
+	require.NoError(b, err)
+	_, words, _ := strings.Cut(string(text), ") ")
+	for _, word := range strings.Fields(words)[11:13] { // of the program itself, and of the kernel for it
+		ticks, err := strconv.ParseFloat(word, 64)
+		require.NoError(b, err)
+		seconds += ticks / 100
 	}
 	return seconds
 }
