@@ -23,8 +23,8 @@ import (
 // stepBytes is the size of a step's tensors.
 const stepBytes = hopTensors * hopElements * 4
 
-// front passes requests on to a gateway, and shows each to before and after it does.
-func front(t *testing.T, to string, before, after func(*http.Request)) string {
+// front passes requests on to a gateway, but those that before answers with a status, and tells after of them.
+func front(t *testing.T, to string, before func(*http.Request) int, after func(*http.Request)) string {
 	t.Helper()
 	u, err := url.Parse(to)
 	require.NoError(t, err)
@@ -33,7 +33,10 @@ func front(t *testing.T, to string, before, after func(*http.Request)) string {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		before(r)
+		if status := before(r); status != 0 {
+			http.Error(w, "not now", status)
+			return
+		}
 		proxy.ServeHTTP(w, r)
 		after(r)
 	}))
@@ -103,14 +106,15 @@ func TestDeltaOfAMirrorWhileTheSourceIsKilled(t *testing.T) {
 	described.Add(2)
 	other := func() string {
 		once := sync.OnceFunc(described.Done)
-		return front(t, origin.HTTP(), func(r *http.Request) {
+		return front(t, origin.HTTP(), func(r *http.Request) int {
 			if !armed.Load() {
-				return
+				return 0
 			}
 			<-hasStep
 			if strings.Contains(r.URL.Path, "/deltas/") || strings.Contains(r.URL.Path, "/tensors/") {
 				panic(http.ErrAbortHandler)
 			}
+			return 0
 		}, func(r *http.Request) {
 			if armed.Load() && strings.HasSuffix(r.URL.Path, "/manifest") {
 				once()
@@ -150,6 +154,41 @@ func TestDeltaOfAMirrorWhileTheSourceIsKilled(t *testing.T) {
 		require.Positive(t, given)
 		require.Less(t, given, int64(stepBytes/5), "deltas were given, and no whole tensors")
 	}
+}
+
+// TestDeltaOfAMirrorWithoutALease follows where the source keeps no version for it, as where too many follow: what has
+// changed comes from a mirror that the source does keep it for.
+func TestDeltaOfAMirrorWithoutALease(t *testing.T) {
+	_, natsURL := startNATS(t)
+	from := remotetest.StartOwner(t)
+	origin := remotetest.StartGateway(t, from.Socket)
+	dev := openHost(t)
+	source := dial(t, from.Socket, dev)
+	publishStep(t, source, dev, 1)
+	var armed atomic.Bool
+	hasStep := make(chan struct{})
+	late := front(t, origin.HTTP(), func(r *http.Request) int {
+		if armed.Load() {
+			<-hasStep
+		}
+		if strings.HasSuffix(r.URL.Path, "/leases") {
+			return http.StatusTooManyRequests
+		}
+		if strings.Contains(r.URL.Path, "/deltas/") {
+			t.Error("the source was asked for a delta")
+		}
+		return 0
+	}, func(*http.Request) {})
+	first := startMirrorHost(t, "--nats", natsURL, "--mirror", origin.HTTP()+"/policy")
+	second := startMirrorHost(t, "--nats", natsURL, "--mirror", late+"/policy")
+	requireStep(t, []*mirrorHost{first, second}, 1)
+	armed.Store(true)
+	publishStep(t, source, dev, 2)
+	requireStep(t, []*mirrorHost{first}, 2)
+	close(hasStep)
+	given := requireStep(t, []*mirrorHost{second}, 2)
+	require.Positive(t, given)
+	require.Less(t, given, int64(stepBytes/5), "deltas were given, and no whole tensors")
 }
 
 // TestDeltasOfPeersAreNotBelieved puts mirrors on the list that give no delta, half of one, and one that leads
