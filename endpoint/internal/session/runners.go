@@ -92,6 +92,7 @@ func (r *runners) endLocked(n int) {
 	}
 	r.idle = append(r.idle[:0], r.idle[n:]...)
 	clear(r.idle[len(r.idle):cap(r.idle)])
+	r.least = min(r.least, len(r.idle)) // the timer may have fired already
 }
 
 // close ends those that wait, and the others when they have run their requests. Nothing is run any more.
