@@ -55,7 +55,7 @@ func TestCacheKeyOfServerMemory(t *testing.T) {
 	other := another(t, c, dev)
 
 	t.Run("published", func(t *testing.T) {
-		before := ran(o, "sum")
+		before := o.ran("sum")
 		publish := func(seed uint64) { o.publish(model{Name: "m", Seed: seed, Tensors: 2}) }
 		acquire := func(c *endpoint.Client) *tensor.Tensor {
 			h, err := c.Acquire(ctx, "m")
@@ -71,35 +71,35 @@ func TestCacheKeyOfServerMemory(t *testing.T) {
 		want := sumOf(t, c, mine)
 		require.Equal(t, want, sumOf(t, c, mine))
 		require.Equal(t, want, sumOf(t, other, theirs), "it is the same memory in every client")
-		require.Equal(t, before+1, ran(o, "sum"))
+		require.Equal(t, before+1, o.ran("sum"))
 		half, err := mine.Narrow(0, 0, mine.Shape()[0]/2)
 		require.NoError(t, err)
 		defer half.Close()
 		sumOf(t, c, half)
-		require.Equal(t, before+2, ran(o, "sum"), "a part of it is another argument")
+		require.Equal(t, before+2, o.ran("sum"), "a part of it is another argument")
 		publish(2)
 		sumOf(t, c, acquire(c))
-		require.Equal(t, before+3, ran(o, "sum"), "the next version is other memory")
+		require.Equal(t, before+3, o.ran("sum"), "the next version is other memory")
 	})
 	t.Run("result", func(t *testing.T) {
-		before := ran(o, "sum")
+		before := o.ran("sum")
 		for _, c := range []*endpoint.Client{c, c, other} {
 			x, err := endpoint.Call[*tensor.Tensor](ctx, c, "plain model", modelIn{Size: 5})
 			require.NoError(t, err)
 			require.EqualValues(t, 25, sumOf(t, c, x))
 			require.NoError(t, x.Close())
 		}
-		require.Equal(t, before+1, ran(o, "sum"))
+		require.Equal(t, before+1, o.ran("sum"))
 	})
 	t.Run("managed result", func(t *testing.T) {
-		before := ran(o, "sum")
+		before := o.ran("sum")
 		for range 2 {
 			ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 6})
 			require.NoError(t, err)
 			defer ref.Close()
 			require.EqualValues(t, 36, sumOf(t, c, ref.Value()))
 		}
-		require.Equal(t, before+1, ran(o, "sum"))
+		require.Equal(t, before+1, o.ran("sum"))
 	})
 }
 
@@ -112,7 +112,7 @@ func TestCallArgumentsLegacyIPC(t *testing.T) {
 	drivertest.Leaks(t)
 	legacy := func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, kindVariable+"="+string(driver.CUDAIPC)) }
 	o, socket, ctx := start(t, legacy), endpointtest.SocketPath(t), context.Background()
-	o.must(command{Do: "serve", Socket: socket})
+	o.serve(socket)
 	c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Devices: driversOf(testDevice(t))})
 	require.NoError(t, err)
 	defer c.Close()
@@ -125,7 +125,7 @@ func TestCallArgumentsLegacyIPC(t *testing.T) {
 	for range 2 {
 		require.EqualValues(t, 36, sumOf(t, c, ref.Value()))
 	}
-	require.EqualValues(t, 1, ran(o, "sum"))
+	require.EqualValues(t, 1, o.ran("sum"))
 }
 
 // TestCacheKeyOfOthersMemory has memory that comes from the owner but that somebody goes on writing.
@@ -181,11 +181,11 @@ func TestCacheKeyOfReadOnlyMemory(t *testing.T) {
 		if dev.Info().Type == driver.CPU {
 			require.ErrorIs(t, err, driver.ErrReadOnly)
 			require.Equal(t, before, sumOf(t, c, x))
-			require.EqualValues(t, 1, ran(o, "sum"))
+			require.EqualValues(t, 1, o.ran("sum"))
 			continue
 		}
 		sumOf(t, c, x)
-		require.EqualValues(t, 2, ran(o, "sum"), "on CUDA whoever maps it decides whether to write")
+		require.EqualValues(t, 2, o.ran("sum"), "on CUDA whoever maps it decides whether to write")
 	}
 }
 
@@ -225,7 +225,7 @@ func TestHostileMemoryNames(t *testing.T) {
 		require.EqualValues(t, 400, sumOf(t, c, forged(name+"0")), "a name that the owner does not know is none")
 		require.EqualValues(t, 400, sumOf(t, c, forged("/another.sock"+name[strings.IndexByte(name, 0):])), "another owner's name is not repeated")
 	}
-	require.EqualValues(t, 5, ran(o, "sum"))
+	require.EqualValues(t, 5, o.ran("sum"))
 }
 
 func TestCacheKeyOfVersionedMemory(t *testing.T) {
@@ -237,7 +237,7 @@ func TestCacheKeyOfVersionedMemory(t *testing.T) {
 	runs := func(c *endpoint.Client, sum float32, runs uint64, why string) {
 		t.Helper()
 		require.EqualValues(t, sum, sumOf(t, c, x), why)
-		require.Equal(t, runs, ran(o, "sum"), why)
+		require.Equal(t, runs, o.ran("sum"), why)
 	}
 	runs(c, 4, 1, "without a promise")
 	runs(c, 4, 2, "without a promise")
@@ -257,12 +257,12 @@ func TestCacheKeyOfVersionedMemory(t *testing.T) {
 // bytes.
 func TestCacheKeyPerSession(t *testing.T) {
 	o, socket := owner(t)
-	for i, value := range []float64{3, 5} {
+	for i, value := range []float32{3, 5} {
 		c := client(t, socket)
 		for range 2 {
-			require.Equal(t, 4*value, c.must(command{Do: "sum of touched", Seed: uint64(value)}).Value)
+			require.EqualValues(t, 4*value, c.sumTouched(value))
 		}
-		require.EqualValues(t, i+1, ran(o, "sum"))
+		require.EqualValues(t, i+1, o.ran("sum"))
 	}
 }
 

@@ -3,7 +3,6 @@ package endpoint_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 
@@ -28,7 +27,7 @@ func TestCacheInvalidateNil(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, there)
 	require.NoError(t, c.Call(ctx, "no model", nil, nil))
-	require.EqualValues(t, 2, ran(o, "no model"))
+	require.EqualValues(t, 2, o.ran("no model"))
 }
 
 // TestCacheUnencodable is about B12 in BUGS.md.
@@ -37,15 +36,15 @@ func TestCacheUnencodable(t *testing.T) {
 	ctx := context.Background()
 	for n := range uint64(3) {
 		require.Error(t, c.Call(ctx, "channel", nil, nil))
-		require.Equal(t, n+1, ran(o, "channel"), "the function runs again")
+		require.Equal(t, n+1, o.ran("channel"), "the function runs again")
 	}
 	// Neither is what the other side could not decode, or no frame could carry.
-	c, o = callingWith(t, command{Bytes: 2 << 20})
+	c, o = callingWith(t, service{Frame: 2 << 20})
 	for n := range uint64(2) {
 		require.ErrorContains(t, c.Call(ctx, "list", modelIn{Size: 2 << 20}, nil), "max number of elements")
-		require.Equal(t, n+1, ran(o, "list"))
+		require.Equal(t, n+1, o.ran("list"))
 		require.ErrorIs(t, c.Call(ctx, "bytes", struct{ N int }{3 << 20}, nil), endpoint.ErrLimit)
-		require.Equal(t, n+1, ran(o, "bytes"))
+		require.Equal(t, n+1, o.ran("bytes"))
 	}
 	require.NoError(t, c.Call(ctx, "list", modelIn{Size: 1 << 20}, nil))
 }
@@ -61,7 +60,7 @@ func TestCacheInvalidateDuringRun(t *testing.T) {
 		n, _ := endpoint.Call[uint64](ctx, c, "build", in)
 		results <- n
 	}()
-	endpointtest.Eventually(t, waitLimit, "the build is running", func() bool { return ran(o, "build") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the build is running", func() bool { return o.ran("build") == 1 })
 	n, err := c.InvalidateEndpoint(ctx, "build")
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
@@ -116,7 +115,11 @@ func TestCacheGoexitWaiters(t *testing.T) {
 			go func() { results <- fmt.Sprint(c.Call(ctx, name, gateIn{Gate: name}, nil)) }()
 		}
 		go func() {
-			for _, text := range strings.Split(other.ask(command{Do: "join", Name: name, Key: name, Tensors: each}).State, "\n") {
+			texts, err := joinOp.Ask(other.Process, joining{name, name, each})
+			if err != nil {
+				t.Error(err)
+			}
+			for _, text := range texts {
 				results <- text
 			}
 		}()
@@ -128,7 +131,7 @@ func TestCacheGoexitWaiters(t *testing.T) {
 		for range 2 * each {
 			require.Contains(t, <-results, map[string]string{"exit at gate": "Goexit", "panic at gate": "at the gate"}[name])
 		}
-		require.EqualValues(t, 1, ran(o, name))
+		require.EqualValues(t, 1, o.ran(name))
 	}
 	server, err := c.ServerInfo(ctx)
 	require.NoError(t, err)
@@ -194,7 +197,7 @@ func TestCacheSingleFlight(t *testing.T) {
 	for range callers {
 		require.Equal(t, 9, <-results)
 	}
-	require.EqualValues(t, 1, ran(o, "gated"))
+	require.EqualValues(t, 1, o.ran("gated"))
 }
 
 func TestCacheSingleFlightCancel(t *testing.T) {
@@ -205,7 +208,7 @@ func TestCacheSingleFlightCancel(t *testing.T) {
 	in := gateIn{Gate: "all", N: 3}
 	first := make(chan error, 1)
 	go func() { first <- c.Call(leaving, "gated", in, nil) }()
-	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return ran(o, "gated") == 1 })
+	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return o.ran("gated") == 1 })
 	second := make(chan error, 1)
 	go func() { second <- c.Call(ctx, "gated", in, nil) }()
 	endpointtest.Eventually(t, waitLimit, "the other has joined", func() bool {
@@ -216,14 +219,14 @@ func TestCacheSingleFlightCancel(t *testing.T) {
 	require.ErrorIs(t, <-first, context.Canceled)
 	open(t, c, "all")
 	require.NoError(t, <-second, "who started the run has left, the run goes on")
-	require.Zero(t, ran(o, "gated told to stop"))
+	require.Zero(t, o.ran("gated told to stop"))
 
 	leaving, leave = context.WithCancel(ctx)
 	go func() { first <- c.Call(leaving, "gated", gateIn{Gate: "nobody"}, nil) }()
-	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return ran(o, "gated") == 2 })
+	endpointtest.Eventually(t, waitLimit, "it runs", func() bool { return o.ran("gated") == 2 })
 	leave()
 	require.ErrorIs(t, <-first, context.Canceled)
-	endpointtest.Eventually(t, waitLimit, "the run is told to stop when the last one leaves", func() bool { return ran(o, "gated told to stop") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the run is told to stop when the last one leaves", func() bool { return o.ran("gated told to stop") == 1 })
 }
 
 // TestTaskSubmitConcurrently is about B17 in BUGS.md.
@@ -283,7 +286,7 @@ func TestCacheKeyEndsWithObject(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, server.Stats.CacheEntries)
 	require.Zero(t, server.Stats.CacheBytes)
-	require.EqualValues(t, 10, ran(o, "model"))
+	require.EqualValues(t, 10, o.ran("model"))
 	require.EqualValues(t, 10, server.Stats.CacheMisses)
 }
 
@@ -303,7 +306,7 @@ func TestCacheInvalidateKeepsResultsInUse(t *testing.T) {
 	require.NoError(t, err)
 	defer next.Close()
 	require.NotEqual(t, ref.ID(), next.ID())
-	require.EqualValues(t, 2, ran(o, "model"))
+	require.EqualValues(t, 2, o.ran("model"))
 	_, err = c.InvalidateEndpoint(ctx, "nothing")
 	require.ErrorIs(t, err, endpoint.ErrNoEndpoint)
 }

@@ -201,7 +201,7 @@ func TestStream(t *testing.T) {
 		x.Close()
 		break
 	}
-	require.Eventually(t, func() bool { return o.must(command{Do: "ran", Key: "left"}).Version == 1 }, waitLimit, tick,
+	require.Eventually(t, func() bool { return o.ran("left") == 1 }, waitLimit, tick,
 		"the function is told to stop")
 }
 
@@ -212,5 +212,5 @@ func TestCallSharesResult(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 2*n, got)
 	}
-	require.EqualValues(t, 2, o.must(command{Do: "ran", Key: "double"}).Version)
+	require.EqualValues(t, 2, o.ran("double"))
 }

@@ -42,7 +42,7 @@ func TestClientStartsBeforeServer(t *testing.T) {
 		got <- acquired{h, err}
 	}()
 	one := start(t)
-	id := one.must(command{Do: "serve", Socket: socket}).ID
+	id := one.serve(socket)
 	require.NoError(t, c.Connect(ctx))
 	require.Equal(t, endpoint.StateConnected, c.State())
 	endpointtest.Eventually(t, waitLimit, "a watcher of the name", func() bool { return c.Stats().Watchers == 1 })
@@ -66,7 +66,7 @@ func TestClientStartsBeforeServer(t *testing.T) {
 	one.Kill()
 	endpointtest.Eventually(t, waitLimit, "the loss of the owner", func() bool { return c.State() == endpoint.StateConnecting })
 	two := start(t)
-	two.must(command{Do: "serve", Socket: socket})
+	two.serve(socket)
 	require.NoError(t, c.Connect(ctx))
 	endpointtest.Eventually(t, waitLimit, "the end of the version", func() bool { return c.Stats().Versions[0].State == endpoint.Orphaned })
 	require.Equal(t, uint64(2), c.Stats().Connections)
@@ -192,12 +192,12 @@ func TestClientTellsOfItsState(t *testing.T) {
 	}
 	until(endpoint.StateConnecting)
 	one := start(t)
-	one.must(command{Do: "serve", Socket: socket})
+	one.serve(socket)
 	until(endpoint.StateConnected)
 	one.Kill()
 	until(endpoint.StateIdle) // nothing needs a connection
 	two := start(t)
-	two.must(command{Do: "serve", Socket: socket})
+	two.serve(socket)
 	require.NoError(t, c.Connect(t.Context()))
 	until(endpoint.StateConnected)
 	before := c.Changed()

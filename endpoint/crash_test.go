@@ -65,25 +65,25 @@ func TestServerKilledClientsReadOn(t *testing.T) {
 	o.publish(model{Name: "m", Seed: 11, Bytes: 8 << 20})
 	c := client(t, socket)
 	c.acquire(acquisition{Name: "m", Key: "h"})
-	c.must(command{Do: "watch", Key: "w"})
-	require.Equal(t, "published", c.must(command{Do: "next", Key: "w"}).Kind)
+	c.watch("w")
+	require.Equal(t, endpoint.EventPublished, c.next("w").Kind)
 
 	o.Kill()
-	require.Equal(t, "owner lost", c.must(command{Do: "next", Key: "w"}).Kind)
+	require.Equal(t, endpoint.EventOwnerLost, c.next("w").Kind)
 	c.check("h", model{Seed: 11, Bytes: 8 << 20})
-	a := c.must(command{Do: "state", Key: "h"})
+	a := c.handle("h")
 	require.Equal(t, "current", a.State)
 	require.False(t, a.Leased)
-	require.Contains(t, c.ask(command{Do: "ping"}).Is, "unavailable")
-	require.ErrorIs(t, c.acquireError(acquisition{Name: "m", Key: "x", Millis: 50}), endpoint.ErrUnavailable)
+	require.ErrorIs(t, c.pingError(), endpoint.ErrUnavailable)
+	require.ErrorIs(t, c.acquireError(acquisition{Name: "m", Key: "x", Limit: 50 * time.Millisecond}), endpoint.ErrUnavailable)
 
 	// Another owner takes the socket over although the file of the dead one is still there, and the client finds it.
 	o2 := start(t)
-	o2.must(command{Do: "serve", Socket: socket})
+	o2.serve(socket)
 	o2.publish(model{Name: "m", Seed: 12})
-	require.Equal(t, "owner back", c.must(command{Do: "next", Key: "w"}).Kind)
-	require.Equal(t, "published", c.must(command{Do: "next", Key: "w"}).Kind)
-	endpointtest.Eventually(t, waitLimit, "the handle has lost its owner", func() bool { return c.must(command{Do: "state", Key: "h"}).State == "orphaned" })
+	require.Equal(t, endpoint.EventOwnerBack, c.next("w").Kind)
+	require.Equal(t, endpoint.EventPublished, c.next("w").Kind)
+	endpointtest.Eventually(t, waitLimit, "the handle has lost its owner", func() bool { return c.handle("h").State == "orphaned" })
 	c.check("h", model{Seed: 11, Bytes: 8 << 20})
 	c.acquire(acquisition{Name: "m", Key: "h2"})
 	c.check("h2", model{Seed: 12})
@@ -91,17 +91,16 @@ func TestServerKilledClientsReadOn(t *testing.T) {
 
 func TestClientPingWithoutServer(t *testing.T) {
 	c := start(t)
-	a := c.ask(command{Do: "dial", Socket: endpointtest.SocketPath(t)})
-	require.Contains(t, a.Is, "unavailable")
-	require.Contains(t, a.Error, "sharedtensor serve", "the error says what to do")
-	require.Less(t, a.Millis, promptly.Seconds()*1000)
+	took, err := dialOp.Ask(c.Process, dialing{Socket: endpointtest.SocketPath(t)})
+	require.ErrorIs(t, err, endpoint.ErrUnavailable)
+	require.ErrorContains(t, err, "sharedtensor serve", "the error says what to do")
+	require.Less(t, took, promptly)
 }
 
 func TestClientDialWait(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
 	c := start(t)
-	a := c.ask(command{Do: "dial", Socket: socket, Wait: true, Millis: 50})
-	require.Contains(t, a.Is, "deadline")
+	require.ErrorIs(t, c.dialError(dialing{Socket: socket, Wait: true, Limit: 50 * time.Millisecond}), context.DeadlineExceeded)
 	for range count(t, 300, 3000) { // the time may be over at any moment of an attempt
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(200))*time.Microsecond)
 		_, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: socket, Wait: true})
@@ -110,9 +109,9 @@ func TestClientDialWait(t *testing.T) {
 		require.ErrorIs(t, err, endpoint.ErrUnavailable)
 	}
 
-	done := make(chan answer, 1)
-	go func() { done <- c.ask(command{Do: "dial", Socket: socket, Wait: true}) }()
+	done := make(chan error, 1)
+	go func() { done <- attempt(c, dialOp, dialing{Socket: socket, Wait: true}) }()
 	o := start(t)
-	o.must(command{Do: "serve", Socket: socket})
-	require.Empty(t, (<-done).Error)
+	o.serve(socket)
+	require.NoError(t, <-done)
 }

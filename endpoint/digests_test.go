@@ -217,7 +217,7 @@ func TestDigestsOutliveTheirPublisher(t *testing.T) {
 	o, socket := owner(t)
 	before := o.count()
 	publisher := client(t, socket)
-	publisher.must(command{Do: "offer", Name: "m", Seed: 5, Bytes: 8 << 20, Digests: true})
+	publisher.publish(model{Name: "m", Seed: 5, Bytes: 8 << 20, Digests: true})
 	publisher.Kill()
 	dev := testDevice(t)
 	sd, err := synthetic(dev, model{Seed: 5, Bytes: 8 << 20})

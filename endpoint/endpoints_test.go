@@ -268,13 +268,13 @@ func serialized(r *endpoint.Registry, must func(error)) {
 
 func driversOf(dev driver.Device) []driver.Device { return []driver.Device{dev} }
 
-// callingWith is a client of an owner that serves as the command says.
-func callingWith(t testing.TB, serve command) (*endpoint.Client, *child) {
+// callingWith is a client of an owner that serves as s says, on a socket of its own.
+func callingWith(t testing.TB, s service) (*endpoint.Client, *child) {
 	t.Helper()
 	o := start(t)
-	serve.Do, serve.Socket = "serve", endpointtest.SocketPath(t)
-	o.must(serve)
-	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: serve.Socket, Devices: driversOf(testDevice(t))})
+	s.Socket = endpointtest.SocketPath(t)
+	o.serveWith(s)
+	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: s.Socket, Devices: driversOf(testDevice(t))})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c, o

@@ -117,7 +117,7 @@ func TestFollowerPins(t *testing.T) {
 	endpointtest.Eventually(t, waitLimit, "the owner frees it", func() bool { return len(o.models()[0].Versions) == 1 })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
 
-	o.must(command{Do: "withdraw", Name: "m"})
+	o.withdraw("m")
 	endpointtest.Eventually(t, waitLimit, "the withdrawal is told", func() bool { return f.Status().Withdrawn })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 2) }))
 	last, err := f.Current()
@@ -217,7 +217,7 @@ func TestFollowerReconnects(t *testing.T) {
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }))
 
 	next := start(t)
-	next.must(command{Do: "serve", Socket: socket})
+	next.serve(socket)
 	endpointtest.Eventually(t, waitLimit, "the successor is told", func() bool { return !f.Status().OwnerLost })
 	require.NoError(t, f.Use(func(sd *module.StateDict) error { return all.check(sd, 3) }), "it has not published anything yet")
 	next.publish(model{Name: "m", Seed: 9})
@@ -258,7 +258,7 @@ func TestFollowTellsOfChanges(t *testing.T) {
 	until("the refusal", func(s endpoint.FollowStatus) bool { return s.Version == 1 && s.Refused != nil })
 	o.publish(model{Name: "m", Seed: 3})
 	until("version 3", func(s endpoint.FollowStatus) bool { return s.Version == 3 && s.Refused == nil })
-	o.must(command{Do: "withdraw", Name: "m"})
+	o.withdraw("m")
 	until("the withdrawal", func(s endpoint.FollowStatus) bool { return s.Version == 3 && s.Withdrawn })
 	o.publish(model{Name: "m", Seed: 4})
 	until("version 4", func(s endpoint.FollowStatus) bool { return s.Version == 4 && !s.Withdrawn })
@@ -341,7 +341,7 @@ func TestFollowerUnderLoad(t *testing.T) {
 		if owners < 3 {
 			o.Kill()
 			o = start(t)
-			o.must(command{Do: "serve", Socket: socket})
+			o.serve(socket)
 		}
 	}
 	close(done)

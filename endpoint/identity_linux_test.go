@@ -59,7 +59,7 @@ func TestCacheKeyOfSealedMemory(t *testing.T) {
 		sum, err := endpoint.Call[float64](ctx, c, "sum", scaleIn{X: step.x, By: step.by})
 		require.NoError(t, err)
 		require.Equal(t, step.sum, sum)
-		require.Equal(t, step.runs, ran(o, "sum"), "call %d", i)
+		require.Equal(t, step.runs, o.ran("sum"), "call %d", i)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestCacheKeyAfterSealing(t *testing.T) {
 	for _, c := range []*endpoint.Client{c, c, another(t, c, dev)} {
 		require.EqualValues(t, 12, sumOf(t, c, x))
 	}
-	require.EqualValues(t, 2, ran(o, "sum"), "once before it was sealed, once for all after that")
+	require.EqualValues(t, 2, o.ran("sum"), "once before it was sealed, once for all after that")
 }
 
 // TestServerPublishSealedMemory publishes what the publisher itself cannot write any more.

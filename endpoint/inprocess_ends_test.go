@@ -63,7 +63,7 @@ func TestInProcessOutlivesServer(t *testing.T) {
 	require.ErrorIs(t, <-served, endpoint.ErrServerClosed)
 
 	other := start(t) // in another process, at the same path
-	id := other.must(command{Do: "serve", Socket: s.Socket()}).ID
+	id := other.serve(s.Socket())
 	next(endpoint.EventOwnerBack)
 	endpointtest.Eventually(t, waitLimit, "the other process is found", func() bool { return c.ServerID() == id })
 	require.NoError(t, ref.Close())

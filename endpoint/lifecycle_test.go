@@ -40,12 +40,12 @@ func TestServerShutdownIdleClients(t *testing.T) {
 		clients = append(clients, c)
 	}
 	// The promise is 100 ms; a busy machine gets more here, a hang is caught.
-	require.Less(t, o.must(command{Do: "shutdown", Millis: 60_000}).Millis, promptly.Seconds()*1000)
+	require.Less(t, o.shutdown(time.Minute), promptly)
 	for _, c := range clients {
 		c.check("h", model{Seed: 1})
-		require.Contains(t, c.ask(command{Do: "ping"}).Is, "unavailable")
+		require.ErrorIs(t, c.pingError(), endpoint.ErrUnavailable)
 	}
-	require.Empty(t, o.ask(command{Do: "close server"}).Error, "closing twice is nil")
+	o.closeServer() // closing twice is nil
 }
 
 // A function that ends with its context may be quicker than the end of the connection. Its client is to see an owner
@@ -84,13 +84,13 @@ func TestServerLeaks(t *testing.T) {
 	before := o.count()
 	for range 3 {
 		socket := endpointtest.SocketPath(t)
-		o.must(command{Do: "serve", Socket: socket})
+		o.serve(socket)
 		o.publish(model{Name: "m"})
 		o.publish(model{Name: "m"})
 		c := client(t, socket)
 		c.acquire(acquisition{Name: "m", Key: "h"})
-		c.must(command{Do: "offer", Name: "n"})
-		o.must(command{Do: "shutdown"})
+		c.publish(model{Name: "n"})
+		o.shutdown(waitLimit)
 		c.Kill()
 	}
 	var now endpointtest.Counts
@@ -109,18 +109,18 @@ func TestClientLeaks(t *testing.T) {
 	o, socket := owner(t)
 	o.publish(model{Name: "m"})
 	c := client(t, socket)
-	c.must(command{Do: "hang up"})
+	c.hangUp()
 	before := c.count()
 	for range 3 {
-		c.must(command{Do: "dial", Socket: socket})
+		c.dial(socket)
 		c.acquire(acquisition{Name: "m", Key: "h"})
-		c.must(command{Do: "watch", Key: "w"})
-		c.must(command{Do: "release", Key: "h"})
+		c.watch("w")
+		c.release("h")
 		c.acquire(acquisition{Name: "m", Key: "h"})
-		c.must(command{Do: "hang up"})
-		c.must(command{Do: "release", Key: "h"})
-		require.Contains(t, c.ask(command{Do: "next", Key: "w"}).Is, "closed")
-		require.Contains(t, c.ask(command{Do: "ping"}).Is, "closed")
+		c.hangUp()
+		c.release("h")
+		require.ErrorIs(t, c.nextError("w", 0), endpoint.ErrClosed)
+		require.ErrorIs(t, c.pingError(), endpoint.ErrClosed)
 	}
 	endpointtest.Eventually(t, waitLimit, "descriptors, mappings and goroutines are back", func() bool {
 		now := c.count()

@@ -23,7 +23,13 @@ func TestRefSharedByProcesses(t *testing.T) {
 	ids := make(chan string, 3)
 	for range 2 {
 		other := client(t, socket)
-		go func() { ids <- other.ask(command{Do: "hold", Name: "gated model", Key: "a", Bytes: 8}).ID }()
+		go func() {
+			id, err := holdObjectOp.Ask(other.Process, objectCall{"gated model", "a", 8})
+			if err != nil {
+				t.Error(err)
+			}
+			ids <- id
+		}()
 	}
 	var ref *endpoint.Ref[*tensor.Tensor]
 	go func() {
@@ -50,7 +56,7 @@ func TestRefSharedByProcesses(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 3, info.Refs)
 	require.EqualValues(t, 1, info.Mine)
-	require.EqualValues(t, 1, ran(o, "gated model"))
+	require.EqualValues(t, 1, o.ran("gated model"))
 }
 
 func TestRefCountsUnderLoad(t *testing.T) {
@@ -94,7 +100,7 @@ func TestRefCountsUnderLoad(t *testing.T) {
 	info, err = first.Info(ctx)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, info.Refs)
-	require.EqualValues(t, 1, ran(o, "model"))
+	require.EqualValues(t, 1, o.ran("model"))
 }
 
 func TestRefUncached(t *testing.T) {
@@ -148,7 +154,7 @@ func TestTaskSharesCachedObject(t *testing.T) {
 	info, err := refs[1].Info(ctx)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, info.Refs)
-	require.EqualValues(t, 1, ran(o, "model"))
+	require.EqualValues(t, 1, o.ran("model"))
 	for _, ref := range refs {
 		released, err := ref.Release(ctx)
 		require.NoError(t, err)
@@ -165,10 +171,10 @@ func TestCacheKeyOfMaps(t *testing.T) {
 	for range 2 {
 		other := client(t, socket)
 		for range 3 {
-			require.EqualValues(t, 20, other.must(command{Do: "map", Tensors: 20}).Value)
+			require.EqualValues(t, 20, other.callMap(20))
 		}
 	}
-	require.EqualValues(t, 1, ran(o, "map"))
-	require.EqualValues(t, 21, client(t, socket).must(command{Do: "map", Tensors: 21}).Value)
-	require.EqualValues(t, 2, ran(o, "map"))
+	require.EqualValues(t, 1, o.ran("map"))
+	require.EqualValues(t, 21, client(t, socket).callMap(21))
+	require.EqualValues(t, 2, o.ran("map"))
 }

@@ -29,10 +29,10 @@ func TestObjectHolders(t *testing.T) {
 	require.Empty(t, list)
 	require.NotNil(t, list, "JSON has a list")
 	one, two := client(t, c.Socket()), client(t, c.Socket())
-	first := one.must(command{Do: "hold", Name: "model", Key: "a", Bytes: 1024}).ID
-	one.must(command{Do: "hold", Name: "model", Key: "b", Bytes: 1024})
-	second := one.must(command{Do: "hold", Name: "number", Key: "c", Bytes: 5}).ID
-	two.must(command{Do: "hold", Name: "model", Key: "a", Bytes: 1024})
+	first := one.hold("model", "a", 1024)
+	one.hold("model", "b", 1024)
+	second := one.hold("number", "c", 5)
+	two.hold("model", "a", 1024)
 
 	list, err = c.Objects(ctx)
 	require.NoError(t, err)
@@ -147,7 +147,7 @@ func TestObjectDestroy(t *testing.T) {
 	c, _, _ := calling(t)
 	ctx := context.Background()
 	other := client(t, c.Socket())
-	id := other.must(command{Do: "hold", Name: "number", Key: "a", Bytes: 4}).ID
+	id := other.hold("number", "a", 4)
 	ref, err := endpoint.CallManaged[int](ctx, c, "number", modelIn{Size: 4})
 	require.NoError(t, err)
 	defer ref.Close()
@@ -170,7 +170,8 @@ func TestObjectDestroy(t *testing.T) {
 	require.ErrorContains(t, stale, why)
 	require.Equal(t, 4, ref.Value())
 	endpointtest.Eventually(t, waitLimit, "the other process has heard why", func() bool {
-		return strings.HasSuffix(other.must(command{Do: "held", Key: "a"}).State, why)
+		err := other.held("a")
+		return err != nil && strings.HasSuffix(err.Error(), why)
 	})
 	_, err = by.Destroy(ctx, id)
 	require.ErrorIs(t, err, endpoint.ErrStale)
@@ -200,22 +201,22 @@ func TestObjectDestroyPermission(t *testing.T) {
 				require.NoError(t, os.Chown(filepath.Dir(socket), 0, 0))
 			}
 			o := start(t, c.owner...)
-			o.must(command{Do: "serve", Socket: socket, UIDs: everybody})
+			o.serveWith(service{Socket: socket, UIDs: everybody})
 			require.NoError(t, os.Chmod(socket, 0o666))
 			holder, by := start(t, c.owner...), start(t, c.by...)
 			for _, p := range []*child{holder, by} {
-				p.must(command{Do: "dial", Socket: socket, UIDs: everybody})
+				p.dialWith(dialing{Socket: socket, UIDs: everybody})
 			}
-			id := holder.must(command{Do: "hold", Name: "number", Key: "a", Bytes: 4}).ID
-			a := by.ask(command{Do: "take away", Name: id})
+			id := holder.hold("number", "a", 4)
+			err := attempt(by, takeAwayOp, id)
 			if c.may {
-				require.Empty(t, a.Error)
-				endpointtest.Eventually(t, waitLimit, "the holder has heard", func() bool { return holder.must(command{Do: "held", Key: "a"}).State != "" })
+				require.NoError(t, err)
+				endpointtest.Eventually(t, waitLimit, "the holder has heard", func() bool { return holder.held("a") != nil })
 				return
 			}
-			require.Contains(t, a.Is, "permission")
-			require.Contains(t, a.Error, "owner's user and root")
-			require.Empty(t, holder.must(command{Do: "held", Key: "a"}).State)
+			require.ErrorIs(t, err, endpoint.ErrPermission)
+			require.ErrorContains(t, err, "owner's user and root")
+			require.NoError(t, holder.held("a"))
 		})
 	}
 }

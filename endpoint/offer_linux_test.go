@@ -19,15 +19,15 @@ func offerOwner(t *testing.T) (*child, string) {
 	t.Helper()
 	socket := endpointtest.SocketPath(t)
 	o := start(t)
-	o.must(command{Do: "take offers", Socket: socket})
+	o.takeOffers(socket)
 	return o, socket
 }
 
 // offerWorker is a process that offers endpoints.
-func offerWorker(t *testing.T, socket string, calls uint64) *child {
+func offerWorker(t *testing.T, socket string) *child {
 	t.Helper()
 	w := start(t)
-	w.must(command{Do: "work", Socket: socket, Name: "the worker", Seed: calls})
+	w.work(socket)
 	return w
 }
 
@@ -40,12 +40,10 @@ func offerCaller(t *testing.T, socket string) *endpoint.Client {
 	return c
 }
 
-func did(c *child, what string) uint64 { return c.must(command{Do: "ran", Key: what}).Version }
-
 // TestOfferCalls: what one process offers, another calls through the owner.
 func TestOfferCalls(t *testing.T) {
 	_, socket := offerOwner(t)
-	offerWorker(t, socket, 0)
+	offerWorker(t, socket)
 	c := offerCaller(t, socket)
 	ctx := context.Background()
 
@@ -71,7 +69,7 @@ func TestOfferCalls(t *testing.T) {
 func TestOfferTensorsShareMemory(t *testing.T) {
 	hostOnly(t, "memory of other devices has no inode")
 	_, socket := offerOwner(t)
-	w := offerWorker(t, socket, 0)
+	w := offerWorker(t, socket)
 	c := offerCaller(t, socket)
 	ctx := context.Background()
 	x, err := filled(testDevice(t), 1000, 3)
@@ -111,7 +109,7 @@ func TestOfferTensorsShareMemory(t *testing.T) {
 // offered again.
 func TestOfferWorkerKilled(t *testing.T) {
 	_, socket := offerOwner(t)
-	w := offerWorker(t, socket, 0)
+	w := offerWorker(t, socket)
 	c := offerCaller(t, socket)
 	ctx := context.Background()
 	failed := make(chan error, 1)
@@ -119,7 +117,7 @@ func TestOfferWorkerKilled(t *testing.T) {
 		_, err := endpoint.Call[int](ctx, c, "stubborn", nil)
 		failed <- err
 	}()
-	endpointtest.Eventually(t, waitLimit, "the function runs", func() bool { return did(w, "stubborn") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the function runs", func() bool { return w.ran("stubborn") == 1 })
 	w.Kill()
 	err := <-failed
 	require.ErrorIs(t, err, endpoint.ErrWorkerGone)
@@ -130,7 +128,7 @@ func TestOfferWorkerKilled(t *testing.T) {
 		_, err := endpoint.Call[int](ctx, c, "add", map[string]int{"a": 1})
 		return errors.Is(err, endpoint.ErrNoEndpoint)
 	})
-	offerWorker(t, socket, 0)
+	offerWorker(t, socket)
 	sum, err := endpoint.Call[int](ctx, c, "add", map[string]int{"a": 1})
 	require.NoError(t, err)
 	require.Equal(t, 1, sum)
@@ -139,10 +137,10 @@ func TestOfferWorkerKilled(t *testing.T) {
 // TestOfferReconnects: after its owner was killed, it offers its endpoints to the next one.
 func TestOfferReconnects(t *testing.T) {
 	o, socket := offerOwner(t)
-	offerWorker(t, socket, 0)
+	offerWorker(t, socket)
 	o.Kill()
 	next := start(t)
-	next.must(command{Do: "take offers", Socket: socket})
+	next.takeOffers(socket)
 	c := offerCaller(t, socket)
 	endpointtest.Eventually(t, waitLimit, "the worker is back", func() bool {
 		sum, err := endpoint.Call[int](context.Background(), c, "add", map[string]int{"a": 5})
@@ -153,7 +151,7 @@ func TestOfferReconnects(t *testing.T) {
 // TestOfferCancel: of a caller that cancels, one whose time is over, and one that was killed.
 func TestOfferCancel(t *testing.T) {
 	_, socket := offerOwner(t)
-	w := offerWorker(t, socket, 0)
+	w := offerWorker(t, socket)
 	c := offerCaller(t, socket)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -161,21 +159,21 @@ func TestOfferCancel(t *testing.T) {
 		_, err := endpoint.Call[int](ctx, c, "wait", nil)
 		ended <- err
 	}()
-	endpointtest.Eventually(t, waitLimit, "the function runs", func() bool { return did(w, "waits") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the function runs", func() bool { return w.ran("waits") == 1 })
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
-	endpointtest.Eventually(t, waitLimit, "the function hears of it", func() bool { return did(w, "cause: context canceled") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the function hears of it", func() bool { return w.ran("cause: context canceled") == 1 })
 
-	for did(w, "waits") < 2 { // on a busy machine the time may be over before the function has begun
+	for w.ran("waits") < 2 { // on a busy machine the time may be over before the function has begun
 		short, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		_, err := endpoint.Call[int](short, c, "wait", nil)
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}
 
-	dies, before := client(t, socket), did(w, "waits")
-	perform.Send(dies.Process, command{Do: "hold", Name: "wait"}) // it does not live to answer
-	endpointtest.Eventually(t, waitLimit, "the function runs again", func() bool { return did(w, "waits") > before })
+	dies, before := client(t, socket), w.ran("waits")
+	holdObjectOp.Send(dies.Process, objectCall{Endpoint: "wait"}) // it does not live to answer
+	endpointtest.Eventually(t, waitLimit, "the function runs again", func() bool { return w.ran("waits") > before })
 	dies.Kill()
 	endpointtest.Eventually(t, waitLimit, "the worker has no calls", func() bool {
 		list, err := c.Endpoints(context.Background())

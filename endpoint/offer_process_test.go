@@ -118,28 +118,39 @@ func workRegistry(dev driver.Device, counts *counters) *endpoint.Registry {
 	return r
 }
 
-// offers are the commands of owners that take offers, and of workers.
-func (w *worker) offers(ctx context.Context, do command) (a answer, err error) {
-	switch do.Do {
-	case "take offers":
-		w.server, err = endpoint.NewServer(endpoint.ServerOptions{
-			Socket: do.Socket, Devices: []driver.Device{w.dev}, Offers: endpoint.AllowOffers,
-		})
-		if err != nil {
-			return a, err
-		}
-		server := w.server
-		go server.Serve(context.Background())
-	case "work":
-		if w.client == nil {
-			w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name, Wait: true})
-			if err != nil {
-				return a, err
-			}
-		}
-		w.work, err = w.client.Offer(ctx, workRegistry(w.dev, &w.counts), endpoint.OfferOptions{Calls: int(do.Seed)})
-	case "withdraw work":
-		err = w.work.Close()
+// takeOffersOp has a worker be an owner that takes offers, on a socket.
+var takeOffersOp = op("take offers", func(w *worker, _ context.Context, socket string) (none, error) {
+	s, err := endpoint.NewServer(endpoint.ServerOptions{
+		Socket: socket, Devices: []driver.Device{w.dev}, Offers: endpoint.AllowOffers,
+	})
+	if err != nil {
+		return none{}, err
 	}
-	return a, err
+	w.server = s
+	go s.Serve(context.Background())
+	return none{}, nil
+})
+
+// takeOffers has a child be an owner that takes offers.
+func (c *child) takeOffers(socket string) {
+	c.t.Helper()
+	takeOffersOp.Must(c.Process, socket)
+}
+
+// workOp offers workRegistry to the owner of a socket.
+var workOp = op("work", func(w *worker, ctx context.Context, socket string) (_ none, err error) {
+	w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{
+		Socket: socket, Devices: []driver.Device{w.dev}, Label: "the worker", Wait: true,
+	})
+	if err != nil {
+		return none{}, err
+	}
+	_, err = w.client.Offer(ctx, workRegistry(w.dev, &w.counts), endpoint.OfferOptions{})
+	return none{}, err
+})
+
+// work has a child offer endpoints.
+func (c *child) work(socket string) {
+	c.t.Helper()
+	workOp.Must(c.Process, socket)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -16,37 +15,36 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// in starts a child with a node in a role, as its environment or the command says.
-func in(t *testing.T, do command, env ...string) (*child, answer) {
+// in starts a child with a node in a role, as its environment or the options say.
+func in(t *testing.T, opts nodeOptions, env ...string) (*child, opened) {
 	t.Helper()
 	c := start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, env...) })
-	do.Do = "open node"
-	return c, c.must(do)
+	return c, c.openNode(opts)
 }
 
 // serving starts a child that serves what it shares.
-func serving(t *testing.T, do command, env ...string) (*child, answer) {
+func serving(t *testing.T, opts nodeOptions, env ...string) (*child, opened) {
 	t.Helper()
-	c, a := in(t, do, env...)
-	c.must(command{Do: "share"})
-	c.must(command{Do: "ready"})
+	c, a := in(t, opts, env...)
+	c.share()
+	c.ready()
 	return c, a
 }
 
 // TestLogValues is about B40 in BUGS.md.
 func TestLogValues(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
-	o, _ := serving(t, command{Name: "server", Socket: socket})
-	c, _ := in(t, command{Name: "client", Socket: socket})
-	c.must(command{Do: "share"})
-	a := c.ask(command{Do: "burst"})
-	require.Contains(t, a.Error, "no such luck")
-	require.NotContains(t, a.Error, "goroutine", "the stack stays with the owner")
-	log := o.must(command{Do: "log"}).State
+	o, _ := serving(t, nodeOptions{Mode: "server", Socket: socket})
+	c, _ := in(t, nodeOptions{Mode: "client", Socket: socket})
+	c.share()
+	err := c.burstError()
+	require.ErrorContains(t, err, "no such luck")
+	require.NotContains(t, err.Error(), "goroutine", "the stack stays with the owner")
+	log := o.log()
 	require.Contains(t, log, "endpoint=burst")
 	require.Contains(t, log, "no such luck")
 	require.Contains(t, log, "goroutine")
-	require.Empty(t, c.must(command{Do: "log"}).State)
+	require.Empty(t, c.log())
 }
 
 // TestOptionsMisspelt is about B41 in BUGS.md.
@@ -57,7 +55,7 @@ func TestOptionsMisspelt(t *testing.T) {
 	require.ErrorIs(t, err, message.CodeSerialization)
 	require.ErrorContains(t, err, `"lable"`)
 	require.ErrorContains(t, c.Call(ctx, "sum", map[string]any{"z": 1}, nil), `"z"`, "in arguments with tensors too")
-	require.Zero(t, ran(o, "model"))
+	require.Zero(t, o.ran("model"))
 	r := endpoint.NewRegistry()
 	err = endpoint.Register(r, "x", func(context.Context, modelIn) (int, error) { return 0, nil }, endpoint.CacheKey("{seize}"))
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
@@ -68,19 +66,17 @@ func TestOptionsMisspelt(t *testing.T) {
 // B42 in BUGS.md.
 func TestNodeShareBetweenProcesses(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
-	pids := map[string]string{}
+	pids := map[string]int32{}
 	for _, role := range []string{"local", "server", "client"} {
-		p, a := serving(t, command{Name: role, Socket: socket})
-		require.Equal(t, role, a.State)
-		pids[role] = strconv.Itoa(int(p.PID()))
-		a = p.must(command{Do: "twice", Seed: 4})
-		require.Equal(t, "*tensor.Tensor", a.Kind, role)
-		require.EqualValues(t, 8, a.Value, role)
+		p, a := serving(t, nodeOptions{Mode: role, Socket: socket})
+		require.Equal(t, role, a.Mode)
+		pids[role] = p.PID()
+		require.Equal(t, doubled{"*tensor.Tensor", 8}, p.twice(4), role)
 		ran := pids[role]
 		if role == "client" {
 			ran = pids["server"]
 		}
-		require.Equal(t, ran, p.must(command{Do: "where"}).ID, role)
+		require.Equal(t, ran, p.where(), role)
 	}
 }
 
@@ -91,29 +87,28 @@ func TestOptionsBeforeEnvironment(t *testing.T) {
 	env := []string{endpoint.EnvBasePath + "=" + base, endpoint.EnvEnabled + "=1", endpoint.EnvRole + "=server"}
 	owners := map[string]*child{}
 	for _, row := range []struct {
-		do           command
+		opts         nodeOptions
 		mode, socket string
 	}{
-		{command{}, "server", base + "-0.sock"},
-		{command{Key: arg}, "server", arg + "-0.sock"},
-		{command{Key: arg, Version: 3}, "server", arg + "-3.sock"},
-		{command{Key: base, Socket: arg}, "server", arg},
-		{command{Name: "local"}, "local", ""},
+		{nodeOptions{}, "server", base + "-0.sock"},
+		{nodeOptions{BasePath: arg}, "server", arg + "-0.sock"},
+		{nodeOptions{BasePath: arg, Device: 3}, "server", arg + "-3.sock"},
+		{nodeOptions{BasePath: base, Socket: arg}, "server", arg},
+		{nodeOptions{Mode: "local"}, "local", ""},
 	} {
-		o, a := serving(t, row.do, env...)
-		require.Equal(t, row.mode, a.State)
-		require.Equal(t, row.socket, a.Name)
+		o, a := serving(t, row.opts, env...)
+		require.Equal(t, row.mode, a.Mode)
+		require.Equal(t, row.socket, a.Socket)
 		owners[row.socket] = o
 	}
 
 	// A client on its own finds its owner by the same variable, and goes where the program says if it does.
 	c := start(t, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, env...) })
-	found := c.must(command{Do: "dial default"})
-	require.Equal(t, base+"-0.sock", found.Name)
-	c.must(command{Do: "dial", Socket: arg + "-0.sock"})
-	owners[base+"-0.sock"].must(command{Do: "close node"})
-	require.Contains(t, c.ask(command{Do: "dial default"}).Is, "unavailable")
-	c.must(command{Do: "dial", Socket: arg + "-3.sock"})
+	require.Equal(t, base+"-0.sock", c.dialDefault())
+	c.dial(arg + "-0.sock")
+	owners[base+"-0.sock"].closeNode()
+	require.ErrorIs(t, c.dialDefaultError(), endpoint.ErrUnavailable)
+	c.dial(arg + "-3.sock")
 
 	_, err := endpoint.Open(context.Background(), endpoint.Options{DeviceIndex: -1})
 	require.ErrorIs(t, err, endpoint.ErrInvalid)
@@ -169,7 +164,7 @@ func TestCallDeadlineReachesFunction(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.Call(short, "gated run", gateIn{Gate: "never"}, nil), context.DeadlineExceeded)
-	endpointtest.Eventually(t, waitLimit, "the function is told to stop", func() bool { return ran(o, "gated run told to stop") == 1 })
+	endpointtest.Eventually(t, waitLimit, "the function is told to stop", func() bool { return o.ran("gated run told to stop") == 1 })
 	require.ErrorIs(t, c.Call(ctx, "hurried", gateIn{Gate: "never"}, nil), context.DeadlineExceeded, "an endpoint has a limit of its own")
 	server, err := c.ServerInfo(ctx)
 	require.NoError(t, err)

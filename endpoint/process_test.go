@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -19,42 +20,6 @@ func TestMain(m *testing.M) { endpointtest.Main(m) }
 
 // workers are the processes of most tests: owners and clients, by what they are asked to do.
 var workers = endpointtest.NewRole("worker", sentinels, newWorker)
-
-// perform is the command of a worker that has none of its own.
-var perform = endpointtest.NewOp(workers, "perform", (*worker).do)
-
-// command is what the parent asks of a child.
-type command struct {
-	Do      string   `json:"do"`
-	Socket  string   `json:"socket,omitempty"`
-	Name    string   `json:"name,omitempty"`
-	Names   []string `json:"names,omitempty"`
-	Version uint64   `json:"version,omitempty"`
-	Key     string   `json:"key,omitempty"`
-	Seed    uint64   `json:"seed,omitempty"`
-	Tensors int      `json:"tensors,omitempty"`
-	Bytes   int64    `json:"bytes,omitempty"`
-	Wait    bool     `json:"wait,omitempty"`
-	Millis  int64    `json:"millis,omitempty"`
-	UIDs    []uint32 `json:"uids,omitempty"`
-	Digests bool     `json:"digests,omitempty"`
-}
-
-// answer is what a child says.
-type answer struct {
-	Error   string               `json:"error,omitempty"`
-	Is      []string             `json:"is,omitempty"` // the sentinels that the error answers for
-	ID      string               `json:"id,omitempty"`
-	Version uint64               `json:"version,omitempty"`
-	Newest  uint64               `json:"newest,omitempty"`
-	State   string               `json:"state,omitempty"`
-	Leased  bool                 `json:"leased,omitempty"`
-	Kind    string               `json:"kind,omitempty"`
-	Name    string               `json:"name,omitempty"`
-	Millis  float64              `json:"millis,omitempty"`
-	Models  []endpoint.ModelInfo `json:"models,omitempty"`
-	Value   float64              `json:"value,omitempty"`
-}
 
 // sentinels are the errors that children report by name.
 var sentinels = map[string]error{
@@ -76,39 +41,65 @@ func start(t testing.TB, configure ...func(*exec.Cmd)) *child {
 	return &child{workers.Start(t, configure...), t}
 }
 
-// ask sends a command and returns the answer, which may be an error.
-func (c *child) ask(do command) answer {
-	c.t.Helper()
-	a, err := perform.Ask(c.Process, do)
-	var failed *endpointtest.Error
-	if errors.As(err, &failed) {
-		a.Error, a.Is = failed.Text, failed.Names
-	}
-	return a
+// opTimeout bounds a command of a worker that has no time limit of its own: it is what a hang takes.
+const opTimeout = time.Minute
+
+// none is the argument or the result of a command that has none.
+type none = struct{}
+
+// op adds a command to workers. Its context ends after opTimeout.
+func op[In, Out any](name string, do func(w *worker, ctx context.Context, in In) (Out, error)) endpointtest.Op[worker, In, Out] {
+	return endpointtest.NewOp(workers, name, func(w *worker, in In) (Out, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
+		defer cancel()
+		return do(w, ctx, in)
+	})
 }
 
-// must sends a command that has to succeed.
-func (c *child) must(do command) answer {
+// within is ctx with a time limit; none where the limit is 0.
+func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, limit)
+}
+
+// timed is how long do took.
+func timed(do func() error) (time.Duration, error) {
+	start := time.Now()
+	err := do()
+	return time.Since(start), err
+}
+
+// attempt is the error of a command that may succeed.
+func attempt[In, Out any](c *child, o endpointtest.Op[worker, In, Out], in In) error {
 	c.t.Helper()
-	a := c.ask(do)
-	require.Empty(c.t, a.Error, do.Do)
-	return a
+	_, err := o.Ask(c.Process, in)
+	return err
+}
+
+// failure is the error of a command that has to fail.
+func failure[In, Out any](c *child, o endpointtest.Op[worker, In, Out], in In) error {
+	c.t.Helper()
+	err := attempt(c, o, in)
+	require.Error(c.t, err)
+	return err
 }
 
 // owner starts a process that serves on a fresh socket.
 func owner(t testing.TB) (*child, string) {
 	t.Helper()
 	socket := endpointtest.SocketPath(t)
-	c := start(t)
-	c.must(command{Do: "serve", Socket: socket})
-	return c, socket
+	o := start(t)
+	o.serve(socket)
+	return o, socket
 }
 
 // client starts a process that is connected to the socket.
 func client(t testing.TB, socket string) *child {
 	t.Helper()
 	c := start(t)
-	c.must(command{Do: "dial", Socket: socket})
+	c.dial(socket)
 	return c
 }
 

@@ -42,7 +42,7 @@ func TestRefDoneWhenDestroyed(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
 	other := client(t, c.Socket())
-	id := other.must(command{Do: "hold", Name: "model", Key: "a", Bytes: 4}).ID
+	id := other.hold("model", "a", 4)
 	ref, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
 	require.NoError(t, err)
 	defer ref.Close()
@@ -51,15 +51,15 @@ func TestRefDoneWhenDestroyed(t *testing.T) {
 	require.NoError(t, err)
 	defer kept.Close()
 
-	o.must(command{Do: "destroy", Name: id})
+	o.destroy(id)
 	staleFor(t, ref, endpoint.StaleObjectMissing)
 	require.ErrorContains(t, ref.Err(), "destroyed by process")
 	require.Len(t, values(t, ref.Value()), 4, "the memory is this process's own")
 	endpointtest.Eventually(t, waitLimit, "the other process has heard too", func() bool {
-		return other.must(command{Do: "held", Key: "a"}).State != ""
+		return other.held("a") != nil
 	})
 	require.NoError(t, kept.Err())
-	require.NotEmpty(t, o.ask(command{Do: "destroy", Name: id}).Error)
+	require.Error(t, attempt(o, destroyOp, id))
 	again, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 4})
 	require.NoError(t, err)
 	defer again.Close()
@@ -101,7 +101,7 @@ func TestRefStaleAfterServerReplaced(t *testing.T) {
 	defer ref.Close()
 	o.Kill()
 	next := start(t)
-	next.must(command{Do: "serve", Socket: c.Socket()})
+	next.serve(c.Socket())
 	staleFor(t, ref, endpoint.StaleServerMismatch)
 	require.Equal(t, []float32{4, 4, 4, 4}, values(t, ref.Value()))
 	_, err = c.EnsureLive(ctx, ref.ID(), ref.ServerID())
@@ -116,7 +116,7 @@ func TestRefStaleAfterServerLeft(t *testing.T) {
 	ref, err := endpoint.CallManaged[*tensor.Tensor](context.Background(), c, "model", modelIn{Size: 4})
 	require.NoError(t, err)
 	defer ref.Close()
-	o.must(command{Do: "shutdown"})
+	o.shutdown(waitLimit)
 	staleFor(t, ref, endpoint.StaleObjectMissing)
 }
 
@@ -250,7 +250,7 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 	c, _, o := calling(t)
 	ctx := context.Background()
 	other := client(t, c.Socket())
-	id := other.must(command{Do: "hold", Name: "model", Key: "a", Bytes: 8}).ID
+	id := other.hold("model", "a", 8)
 	shared, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 8})
 	require.NoError(t, err)
 	defer shared.Close()
@@ -274,7 +274,7 @@ func TestRefReconnectsWithMemory(t *testing.T) {
 	// The owner dies and another one takes its place: the reference is of no use any more, the memory is.
 	o.Kill()
 	next := start(t)
-	next.must(command{Do: "serve", Socket: c.Socket()})
+	next.serve(c.Socket())
 	staleFor(t, shared, endpoint.StaleServerMismatch)
 	require.Equal(t, []float32{8, 8, 8, 8, 8, 8, 8, 8}, values(t, shared.Value()))
 	fresh, err := endpoint.CallManaged[*tensor.Tensor](ctx, c, "model", modelIn{Size: 8})

@@ -62,7 +62,7 @@ func TestRefReleaseOfOthers(t *testing.T) {
 	c, _, _ := calling(t)
 	ctx := context.Background()
 	other := client(t, c.Socket())
-	id := other.must(command{Do: "hold", Name: "model", Bytes: 1, Key: "k"}).ID
+	id := other.hold("model", "k", 1)
 	rows, err := c.Release(ctx, id)
 	require.NoError(t, err)
 	require.False(t, rows[0].Released)

@@ -232,7 +232,7 @@ func TestNodeAutoWaits(t *testing.T) {
 		opened <- n
 	}()
 	o := start(t)
-	id := o.must(command{Do: "serve", Socket: base + "-0.sock"}).ID
+	id := o.serve(base + "-0.sock")
 	n := <-opened
 	require.NotNil(t, n)
 	require.Equal(t, endpoint.ModeClient, n.Mode())

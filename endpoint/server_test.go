@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -41,9 +40,9 @@ func TestServerShutdownDuringCalls(t *testing.T) {
 	}
 	_, err := c.Submit(ctx, "gated task", gateIn{Gate: "b21"})
 	require.NoError(t, err)
-	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "gated run") == 4 && ran(o, "gated task") == 1 })
-	require.Contains(t, o.ask(command{Do: "shutdown", Millis: 50}).Is, "deadline", "what runs is cancelled when the time is over")
-	require.Less(t, o.must(command{Do: "close server"}).Millis, promptly.Seconds()*1000)
+	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("gated run") == 4 && o.ran("gated task") == 1 })
+	require.ErrorIs(t, o.shutdownError(50*time.Millisecond), context.DeadlineExceeded, "what runs is cancelled when the time is over")
+	require.Less(t, o.closeServer(), promptly)
 	_, err = os.Lstat(c.Socket())
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.NoError(t, c.Close())
@@ -57,12 +56,12 @@ func TestServerCloseDuringTasks(t *testing.T) {
 	ctx := context.Background()
 	_, err := c.Submit(ctx, "gated task", gateIn{Gate: "b22"})
 	require.NoError(t, err)
-	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "gated task") == 1 })
+	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("gated task") == 1 })
 	// Even a function that does not heed its context holds it up for no more than a second.
 	_, err = c.Submit(ctx, "stubborn", gateIn{Gate: "b22"})
 	require.NoError(t, err)
-	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return ran(o, "stubborn") == 1 })
-	require.Less(t, o.must(command{Do: "close server"}).Millis, promptly.Seconds()*1000)
+	endpointtest.Eventually(t, waitLimit, "it is at work", func() bool { return o.ran("stubborn") == 1 })
+	require.Less(t, o.closeServer(), promptly)
 }
 
 // TestSocketCloseLeavesOthers is about B23 in BUGS.md.
@@ -84,7 +83,7 @@ func TestSocketCloseLeavesOthers(t *testing.T) {
 	stranger, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	defer stranger.Close()
-	o.must(command{Do: "close server"})
+	o.closeServer()
 	_, err = os.Lstat(socket)
 	require.NoError(t, err)
 }
@@ -93,9 +92,9 @@ func TestSocketCloseLeavesOthers(t *testing.T) {
 func TestSocketSecondServe(t *testing.T) {
 	_, socket := owner(t)
 	second := start(t)
-	a := second.ask(command{Do: "serve", Socket: socket})
-	require.Contains(t, a.Is, "in use")
-	require.Contains(t, a.Error, socket)
+	err := second.serveError(socket)
+	require.ErrorIs(t, err, endpoint.ErrInUse)
+	require.ErrorContains(t, err, socket)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
 	require.NoError(t, err, "the first one is not disturbed")
 	require.NoError(t, c.Close())
@@ -104,12 +103,17 @@ func TestSocketSecondServe(t *testing.T) {
 // TestServerServeError is about B25 in BUGS.md.
 func TestServerServeError(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "a", "b", "s.sock")
-	for _, do := range []command{{Do: "serve", Socket: missing}, {Do: "open node", Name: "server", Socket: missing}} {
+	for name, open := range map[string]func(c *child, socket string) error{
+		"a server": func(c *child, socket string) error { return attempt(c, serveOp, service{Socket: socket}) },
+		"a node": func(c *child, socket string) error {
+			return attempt(c, openNodeOp, nodeOptions{Mode: "server", Socket: socket})
+		},
+	} {
 		o := start(t)
-		require.Contains(t, o.ask(do).Is, "not exist", do.Do)
-		do.Socket = endpointtest.SocketPath(t)
-		o.must(do) // and is there where it can be
-		require.Contains(t, start(t).ask(do).Is, "in use", do.Do)
+		require.ErrorIs(t, open(o, missing), os.ErrNotExist, name)
+		socket := endpointtest.SocketPath(t)
+		require.NoError(t, open(o, socket), "%s is there where it can be", name)
+		require.ErrorIs(t, open(start(t), socket), endpoint.ErrInUse, name)
 	}
 }
 
@@ -119,7 +123,7 @@ func TestServerServeError(t *testing.T) {
 func TestSocketAfterSignal(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
 	o := start(t)
-	o.must(command{Do: "serve", Socket: socket})
+	o.serve(socket)
 	c := client(t, socket)
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		o.Signal(signal)
@@ -127,14 +131,14 @@ func TestSocketAfterSignal(t *testing.T) {
 		_, err := os.Lstat(socket)
 		require.NoError(t, err, "the child does not handle the signal, so the file is still there")
 		o = start(t)
-		id := o.must(command{Do: "serve", Socket: socket}).ID
-		endpointtest.Eventually(t, waitLimit, "the client is with the next owner", func() bool { return c.ask(command{Do: "ping"}).Error == "" })
+		id := o.serve(socket)
+		endpointtest.Eventually(t, waitLimit, "the client is with the next owner", func() bool { return attempt(c, pingOp, none{}) == nil })
 		fresh, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
 		require.NoError(t, err)
 		require.Equal(t, id, fresh.ServerID())
 		require.NoError(t, fresh.Close())
 	}
-	o.must(command{Do: "close server"})
+	o.closeServer()
 	require.NoFileExists(t, socket)
 }
 
@@ -142,32 +146,36 @@ func TestSocketAfterSignal(t *testing.T) {
 // B28 in BUGS.md.
 func TestNodeReadyAfterRegistrations(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
-	o, _ := in(t, command{Name: "server", Socket: socket})
+	o, _ := in(t, nodeOptions{Mode: "server", Socket: socket})
 	c := start(t)
-	early := make(chan answer, 1)
+	type place struct {
+		pid int32
+		err error
+	}
+	early := make(chan place, 1)
 	go func() {
-		a := c.ask(command{Do: "open node", Name: "client", Socket: socket})
-		if a.Error == "" {
-			a = c.ask(command{Do: "share"})
+		var ran place
+		if ran.err = attempt(c, openNodeOp, nodeOptions{Mode: "client", Socket: socket}); ran.err == nil {
+			ran.err = attempt(c, shareOp, none{})
 		}
-		if a.Error == "" {
-			a = c.ask(command{Do: "where"})
+		if ran.err == nil {
+			ran.pid, ran.err = whereOp.Ask(c.Process, none{})
 		}
-		early <- a
+		early <- ran
 	}()
-	require.Equal(t, "true false 0", o.must(command{Do: "about"}).State, "it is running and not ready")
-	o.must(command{Do: "share"})
+	require.Equal(t, readiness{Running: true}, o.readiness(), "it is running and not ready")
+	o.share()
 	select {
-	case a := <-early:
-		require.Fail(t, "the client did not wait", "%+v", a)
+	case ran := <-early:
+		require.Fail(t, "the client did not wait", "%+v", ran)
 	default:
 	}
-	o.must(command{Do: "ready"})
-	o.must(command{Do: "ready"})
-	a := <-early
-	require.Empty(t, a.Error, "who came before waited, and found all endpoints")
-	require.Equal(t, strconv.Itoa(int(o.PID())), a.ID)
-	require.Equal(t, "true true 4", o.must(command{Do: "about"}).State)
+	o.ready()
+	o.ready()
+	ran := <-early
+	require.NoError(t, ran.err, "who came before waited, and found all endpoints")
+	require.Equal(t, o.PID(), ran.pid)
+	require.Equal(t, readiness{Running: true, Ready: true, Registered: 4}, o.readiness())
 }
 
 // TestSessionIdleConnections is about B29 in BUGS.md.
@@ -221,7 +229,7 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 	}
 	endpointtest.Eventually(t, waitLimit, "all wait", func() bool {
 		server, err := c.ServerInfo(ctx)
-		return err == nil && server.Stats.Tasks == 64 && server.Stats.TasksRunning > 0 && ran(o, "gated") == 1
+		return err == nil && server.Stats.Tasks == 64 && server.Stats.TasksRunning > 0 && o.ran("gated") == 1
 	})
 	_, err := c.Ping(ctx)
 	require.NoError(t, err)
@@ -238,22 +246,29 @@ func TestTaskWaitersHoldUpNoCall(t *testing.T) {
 // B30 in BUGS.md.
 func TestTaskCallsTask(t *testing.T) {
 	socket := endpointtest.SocketPath(t)
-	o, _ := serving(t, command{Name: "server", Socket: socket})
+	o, _ := serving(t, nodeOptions{Mode: "server", Socket: socket})
 	callers := []*child{o}
 	for range 2 {
-		c, _ := in(t, command{Name: "client", Socket: socket})
-		c.must(command{Do: "share"})
+		c, _ := in(t, nodeOptions{Mode: "client", Socket: socket})
+		c.share()
 		callers = append(callers, c)
 	}
 	for _, overSocket := range []bool{false, true} {
-		answers := make(chan answer, len(callers))
+		type tree struct {
+			tasks int
+			err   error
+		}
+		trees := make(chan tree, len(callers))
 		for _, c := range callers {
-			go func() { answers <- c.ask(command{Do: "nest", Wait: overSocket}) }()
+			go func() {
+				n, err := nestOp.Ask(c.Process, overSocket)
+				trees <- tree{n, err}
+			}()
 		}
 		for range callers {
-			a := <-answers
-			require.Empty(t, a.Error)
-			require.EqualValues(t, 10, a.Value)
+			got := <-trees
+			require.NoError(t, got.err)
+			require.Equal(t, 10, got.tasks)
 		}
 	}
 }
@@ -295,10 +310,10 @@ func TestClientDialConcurrently(t *testing.T) {
 	var served sync.WaitGroup
 	defer served.Wait()
 	defer s.Close()
-	answers := make(chan answer, processes)
+	failures := make(chan error, processes)
 	for range processes {
 		c := start(t)
-		go func() { answers <- c.ask(command{Do: "dial many", Socket: socket, Tensors: each}) }()
+		go func() { failures <- attempt(c, dialManyOp, crowd{socket, each}) }()
 	}
 	endpointtest.Eventually(t, waitLimit, "the queue is full", func() bool {
 		fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -309,7 +324,7 @@ func TestClientDialConcurrently(t *testing.T) {
 	})
 	served.Go(func() { s.Serve(context.Background()) })
 	for range processes {
-		require.Empty(t, (<-answers).Error)
+		require.NoError(t, <-failures)
 	}
 }
 
@@ -421,7 +436,7 @@ func peakMemory(t *testing.T, pid int32) int64 {
 func TestLimitsBeforeAllocation(t *testing.T) {
 	drivertest.Leaks(t)
 	const limit, large = 1 << 20, 60 << 20
-	c, o := callingWith(t, command{Bytes: limit})
+	c, o := callingWith(t, service{Frame: limit})
 	ctx := context.Background()
 	type in struct{ Data []byte }
 	require.NoError(t, c.Call(ctx, "bytes", in{make([]byte, limit/2)}, nil))

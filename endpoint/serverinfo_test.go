@@ -37,7 +37,7 @@ func TestServerInfoCounters(t *testing.T) {
 	drivertest.Leaks(t)
 	ctx := context.Background()
 	before := time.Now()
-	c, o := callingWith(t, command{Name: "an owner"})
+	c, o := callingWith(t, service{Label: "an owner"})
 	id := o.publish(model{Name: "m"})
 	require.EqualValues(t, 1, id)
 
@@ -96,7 +96,7 @@ func TestServerInfoCounters(t *testing.T) {
 	stopped, err = c.Wait(ctx, stopped.ID) // 22
 	require.NoError(t, err)
 	require.ErrorIs(t, stopped.Err(), task.ErrCancelled)
-	endpointtest.Eventually(t, waitLimit, "the other task runs", func() bool { return ran(o, "gated run") >= 1 })
+	endpointtest.Eventually(t, waitLimit, "the other task runs", func() bool { return o.ran("gated run") >= 1 })
 
 	info, err := c.ServerInfo(ctx)
 	require.NoError(t, err)
@@ -207,7 +207,7 @@ func TestServerInfoGauges(t *testing.T) {
 	}
 	endpointtest.Eventually(t, waitLimit, "all have come", func() bool {
 		s := info().Stats
-		return s.CacheMisses+s.CacheJoins == 3 && ran(o, "gated") == 1
+		return s.CacheMisses+s.CacheJoins == 3 && o.ran("gated") == 1
 	})
 	const workers = 4
 	for range workers + 2 { // as many as there are workers run, the others wait for one

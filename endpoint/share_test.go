@@ -1,6 +1,7 @@
 package endpoint_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func TestClientAcquireKeepsOldVersion(t *testing.T) {
 	o.publish(model{Name: "m", Seed: 2})
 
 	endpointtest.Eventually(t, time.Second, "the handle hears of version 2", func() bool {
-		a := c.must(command{Do: "state", Key: "old"})
+		a := c.handle("old")
 		return a.State == "superseded" && a.Newest == 2
 	})
 	require.EqualValues(t, 2, c.acquire(acquisition{Name: "m", Key: "new"}).Version)
@@ -38,8 +39,8 @@ func TestClientAcquireKeepsOldVersion(t *testing.T) {
 	require.EqualValues(t, 1, c.acquire(acquisition{Name: "m", Version: 1, Key: "again"}).Version)
 
 	require.Len(t, o.models()[0].Versions, 2)
-	c.must(command{Do: "release", Key: "old"})
-	c.must(command{Do: "release", Key: "again"})
+	c.release("old")
+	c.release("again")
 	endpointtest.Eventually(t, time.Second, "version 1 is freed", func() bool {
 		return len(o.models()[0].Versions) == 1
 	})
@@ -52,24 +53,24 @@ func TestServerWithdrawKeepsReaders(t *testing.T) {
 	o.publish(model{Name: "m", Seed: 3})
 	c := client(t, socket)
 	c.acquire(acquisition{Name: "m", Key: "h"})
-	o.must(command{Do: "withdraw", Name: "m"})
+	o.withdraw("m")
 	endpointtest.Eventually(t, time.Second, "the handle hears of it", func() bool {
-		return c.must(command{Do: "state", Key: "h"}).State == "withdrawn"
+		return c.handle("h").State == "withdrawn"
 	})
 	c.check("h", model{Seed: 3})
 	require.ErrorIs(t, c.acquireError(acquisition{Name: "m", Key: "x"}), endpoint.ErrNotFound)
-	require.Contains(t, c.ask(command{Do: "take down", Name: "m"}).Is, "not found")
+	require.ErrorIs(t, failure(c, withdrawOp, "m"), endpoint.ErrNotFound)
 
 	require.EqualValues(t, 2, o.publish(model{Name: "m", Seed: 4}), "versions never repeat")
 	c.acquire(acquisition{Name: "m", Key: "h2"})
 	c.check("h2", model{Seed: 4})
-	require.Equal(t, "withdrawn", c.must(command{Do: "state", Key: "h"}).State)
+	require.Equal(t, "withdrawn", c.handle("h").State)
 }
 
 func TestClientPublish(t *testing.T) {
 	o, socket := owner(t)
 	publisher, reader := client(t, socket), client(t, socket)
-	require.EqualValues(t, 1, publisher.must(command{Do: "offer", Name: "m", Seed: 5}).Version)
+	require.EqualValues(t, 1, publisher.publish(model{Name: "m", Seed: 5}))
 	reader.acquire(acquisition{Name: "m", Key: "h"})
 	reader.check("h", model{Seed: 5})
 	require.Equal(t, publisher.PID(), o.models()[0].Versions[0].Publisher.PID)
@@ -79,7 +80,7 @@ func TestClientPublish(t *testing.T) {
 	late := client(t, socket)
 	late.acquire(acquisition{Name: "m", Key: "h"})
 	late.check("h", model{Seed: 5})
-	late.must(command{Do: "take down", Name: "m"})
+	late.withdraw("m")
 	require.ErrorIs(t, reader.acquireError(acquisition{Name: "m", Key: "x"}), endpoint.ErrNotFound)
 }
 
@@ -88,7 +89,7 @@ func TestServerPublishNames(t *testing.T) {
 	c := client(t, socket)
 	for _, name := range []string{"", "a\nb", string(make([]byte, 300))} {
 		require.ErrorIs(t, o.publishError(model{Name: name}), endpoint.ErrInvalid, "%q", name)
-		require.Contains(t, c.ask(command{Do: "offer", Name: name}).Is, "invalid", "%q", name)
+		require.ErrorIs(t, c.publishError(model{Name: name}), endpoint.ErrInvalid, "%q", name)
 	}
 	require.ErrorIs(t, c.acquireError(acquisition{Name: "nothing", Key: "h"}), endpoint.ErrNotFound)
 	require.Empty(t, o.models())
@@ -98,12 +99,12 @@ func TestWatchAllNames(t *testing.T) {
 	o, socket := owner(t)
 	o.publish(model{Name: "a"})
 	c := client(t, socket)
-	c.must(command{Do: "watch", Key: "all"})
-	c.must(command{Do: "watch", Key: "b", Names: []string{"b"}})
+	c.watch("all")
+	c.watch("b", "b")
 	next := func(key, kind, name string, version uint64) {
 		t.Helper()
-		a := c.must(command{Do: "next", Key: key})
-		require.Equal(t, []any{kind, name, version}, []any{a.Kind, a.Name, a.Version})
+		e := c.next(key)
+		require.Equal(t, []any{kind, name, version}, []any{e.Kind.String(), e.Name, e.Version})
 	}
 	next("all", "published", "a", 1)
 	o.publish(model{Name: "b"})
@@ -111,13 +112,13 @@ func TestWatchAllNames(t *testing.T) {
 	next("b", "published", "b", 1)
 	o.publish(model{Name: "a"})
 	next("all", "published", "a", 2)
-	o.must(command{Do: "withdraw", Name: "b"})
+	o.withdraw("b")
 	next("all", "withdrawn", "b", 1)
 	next("b", "withdrawn", "b", 1)
 
-	require.Contains(t, c.ask(command{Do: "next", Key: "b", Millis: 20}).Is, "deadline")
-	c.must(command{Do: "unwatch", Key: "b"})
-	require.Contains(t, c.ask(command{Do: "next", Key: "b"}).Is, "closed")
+	require.ErrorIs(t, c.nextError("b", 20*time.Millisecond), context.DeadlineExceeded)
+	c.unwatch("b")
+	require.ErrorIs(t, c.nextError("b", 0), endpoint.ErrClosed)
 	o.publish(model{Name: "b"})
 	next("all", "published", "b", 2)
 }
@@ -125,14 +126,14 @@ func TestWatchAllNames(t *testing.T) {
 func TestWatchSlowReader(t *testing.T) {
 	o, socket := owner(t)
 	c := client(t, socket)
-	c.must(command{Do: "watch", Key: "w"})
+	c.watch("w")
 	for range 50 {
 		o.publish(model{Name: "m", Bytes: 1})
 	}
 	var last uint64
 	for last != 50 {
-		a := c.must(command{Do: "next", Key: "w"})
-		require.Greater(t, a.Version, last)
-		last = a.Version
+		e := c.next("w")
+		require.Greater(t, e.Version, last)
+		last = e.Version
 	}
 }

@@ -62,7 +62,7 @@ func TestTaskYieldsWorkerWhileWaiting(t *testing.T) {
 					for range 2 { // processes
 						other := client(t, s.Socket())
 						for range 2 {
-							ids = append(ids, other.must(command{Do: "submit", Name: "outer", Bytes: 3}).ID)
+							ids = append(ids, other.submit("outer", 3))
 						}
 					}
 					close(begin)
@@ -98,7 +98,7 @@ func TestTaskSharedProgress(t *testing.T) {
 	}, endpoint.Task())
 	other := client(t, s.Socket())
 	submit := func() string {
-		return other.must(command{Do: "submit", Name: "build", Bytes: 3}).ID
+		return other.submit("build", 3)
 	}
 	shows := func(id string, done int64) {
 		t.Helper()

@@ -17,9 +17,6 @@ import (
 // The tests with a number are about the bugs of the systems that this one follows; BUGS.md says what each bug was.
 // Those in this file are about memory and references, and run against an owner in another process.
 
-// ran is how often an endpoint of the owner did something.
-func ran(o *child, what string) uint64 { return o.must(command{Do: "ran", Key: what}).Version }
-
 // open lets those pass who wait at a gate of the owner.
 func open(t testing.TB, c *endpoint.Client, gate string) {
 	t.Helper()
@@ -68,7 +65,7 @@ func TestCacheKeyOfArguments(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 2*n, got)
 	}
-	require.EqualValues(t, 2, ran(o, "double"))
+	require.EqualValues(t, 2, o.ran("double"))
 
 	// Equal bytes in memory that may still change are no reason to take a result for the same.
 	for want := range uint64(2) {
@@ -77,7 +74,7 @@ func TestCacheKeyOfArguments(t *testing.T) {
 		sum, err := endpoint.Call[float64](ctx, c, "sum", scaleIn{X: x})
 		require.NoError(t, err)
 		require.EqualValues(t, 8, sum)
-		require.Equal(t, want+1, ran(o, "sum"))
+		require.Equal(t, want+1, o.ran("sum"))
 		require.NoError(t, x.Close())
 	}
 }
@@ -101,7 +98,7 @@ func TestCacheResultsAreReadOnly(t *testing.T) {
 		require.ErrorIs(t, err, driver.ErrReadOnly)
 		require.Equal(t, []float32{4, 4, 4, 4}, values(t, got))
 	}
-	require.EqualValues(t, 1, ran(o, "model"))
+	require.EqualValues(t, 1, o.ran("model"))
 }
 
 // TestRefServerID is about B4 in BUGS.md.
@@ -200,8 +197,8 @@ func TestTaskResultOfKilledClient(t *testing.T) {
 	before := o.count()
 	for range 3 {
 		c := client(t, socket)
-		c.must(command{Do: "hold", Name: "fresh model", Key: "a", Bytes: 1 << 20})
-		c.must(command{Do: "hold", Name: "model task", Key: "b", Bytes: 1 << 20})
+		c.hold("fresh model", "a", 1<<20)
+		c.hold("model task", "b", 1<<20)
 		c.Kill()
 	}
 	endpointtest.Eventually(t, waitLimit, "descriptors and mappings are back", func() bool {
@@ -215,7 +212,7 @@ func TestRefBelongsToSession(t *testing.T) {
 	drivertest.Leaks(t)
 	_, socket := owner(t)
 	other := client(t, socket)
-	id := other.must(command{Do: "hold", Name: "model", Key: "a", Bytes: 8}).ID
+	id := other.hold("model", "a", 8)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket})
 	require.NoError(t, err)
 	defer c.Close()
@@ -267,7 +264,7 @@ func TestRefOfNil(t *testing.T) {
 		require.False(t, released)
 		require.NoError(t, ref.Close())
 	}
-	require.EqualValues(t, 1, ran(o, "no model"), "nothing is a result like any other")
+	require.EqualValues(t, 1, o.ran("no model"), "nothing is a result like any other")
 	server, err := c.ServerInfo(ctx)
 	require.NoError(t, err)
 	require.Zero(t, server.Stats.Objects)
@@ -281,7 +278,7 @@ func TestRefOfUnencodable(t *testing.T) {
 	for n := range uint64(3) {
 		_, err := endpoint.CallManaged[any](ctx, c, "managed channel", nil)
 		require.ErrorContains(t, err, `endpoint "managed channel": result`)
-		require.Equal(t, n+1, ran(o, "managed channel"))
+		require.Equal(t, n+1, o.ran("managed channel"))
 	}
 	server, err := c.ServerInfo(ctx)
 	require.NoError(t, err)

@@ -192,7 +192,7 @@ func TestSlabOfKilledClients(t *testing.T) {
 	before := drivertest.OpenFiles()
 	for range 10 {
 		child := client(t, s.Socket())
-		require.Equal(t, 7.0, child.must(command{Do: "pages", Tensors: 7, Bytes: 1 << 16, Seed: 3}).Value)
+		child.pages(7, pageIn{1 << 16, 3})
 		require.EqualValues(t, 1+4, slabsOf(t, s))
 		child.Kill()
 		endpointtest.Eventually(t, waitLimit, "its slabs are back", func() bool { return slabsOf(t, s) == 1 })
@@ -213,7 +213,7 @@ func TestSlabOfKilledOwner(t *testing.T) {
 	drivertest.Leaks(t)
 	socket := endpointtest.SocketPath(t)
 	o := start(t)
-	o.must(command{Do: "serve pages", Socket: socket})
+	o.servePages(socket)
 	dev, err := host.Open()
 	require.NoError(t, err)
 	c, err := endpoint.Dial(context.Background(), endpoint.ClientOptions{Socket: socket, Devices: []driver.Device{dev}})

@@ -72,35 +72,54 @@ func isAll(x *tensor.Tensor, value uint8) error {
 	return err
 }
 
-// pages are the commands about slabs.
-func (w *worker) pages(ctx context.Context, do command) (a answer, err error) {
-	if do.Do == "serve pages" {
-		o := &slabOwner{dev: w.dev}
-		r := endpoint.NewRegistry()
-		if err := endpoint.Register(r, "fill", o.fill); err != nil {
-			return a, err
-		}
-		s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Registry: r})
-		if err != nil {
-			return a, err
-		}
-		go s.Serve(context.Background())
-		return a, nil
+// servePagesOp has a worker serve the functions of a slabOwner on a socket.
+var servePagesOp = op("serve pages", func(w *worker, _ context.Context, socket string) (none, error) {
+	o := &slabOwner{dev: w.dev}
+	r := endpoint.NewRegistry()
+	if err := endpoint.Register(r, "fill", o.fill); err != nil {
+		return none{}, err
 	}
-	for i := range do.Tensors { // every second one stays open
-		got, err := endpoint.Call[*tensor.Tensor](ctx, w.client, "fill", pageIn{do.Bytes, uint8(do.Seed)})
+	s, err := endpoint.NewServer(endpoint.ServerOptions{Socket: socket, Devices: []driver.Device{w.dev}, Registry: r})
+	if err != nil {
+		return none{}, err
+	}
+	go s.Serve(context.Background())
+	return none{}, nil
+})
+
+// servePages has a child serve "fill".
+func (c *child) servePages(socket string) {
+	c.t.Helper()
+	servePagesOp.Must(c.Process, socket)
+}
+
+// pages are calls of "fill", each with the same argument.
+type pages struct {
+	Calls int
+	In    pageIn
+}
+
+// pagesOp calls "fill" and checks the results, of which every second one stays open.
+var pagesOp = op("pages", func(w *worker, ctx context.Context, p pages) (none, error) {
+	for i := range p.Calls {
+		got, err := endpoint.Call[*tensor.Tensor](ctx, w.client, "fill", p.In)
 		if err != nil {
-			return a, err
+			return none{}, err
 		}
-		if err := isAll(got, uint8(do.Seed)); err != nil {
-			return a, err
+		if err := isAll(got, p.In.Value); err != nil {
+			return none{}, err
 		}
 		if i%2 == 0 {
 			got.Close()
 		} else {
 			w.open = append(w.open, got)
 		}
-		a.Value++
 	}
-	return a, nil
+	return none{}, nil
+})
+
+// pages has a child call "fill" and check the results, of which every second one stays open.
+func (c *child) pages(calls int, in pageIn) {
+	c.t.Helper()
+	pagesOp.Must(c.Process, pages{calls, in})
 }

@@ -60,25 +60,25 @@ func TestSocketSecondOwner(t *testing.T) {
 	o.publish(model{Name: "m", Seed: 1})
 	c := client(t, socket)
 	second := start(t)
-	a := second.ask(command{Do: "serve", Socket: socket})
-	require.Contains(t, a.Is, "in use")
-	require.Contains(t, a.Error, "process ", "the error says who serves")
-	c.must(command{Do: "ping"})
+	err := second.serveError(socket)
+	require.ErrorIs(t, err, endpoint.ErrInUse)
+	require.ErrorContains(t, err, "process ", "the error says who serves")
+	c.ping()
 	client(t, socket).acquire(acquisition{Name: "m", Key: "h"})
 
 	// Of many that start at once, one serves.
-	o.must(command{Do: "shutdown"})
-	results := make(chan answer)
+	o.shutdown(waitLimit)
+	results := make(chan error)
 	for range 6 {
 		p := start(t)
-		go func() { results <- p.ask(command{Do: "serve", Socket: socket}) }()
+		go func() { results <- attempt(p, serveOp, service{Socket: socket}) }()
 	}
 	served := 0
 	for range 6 {
-		if a := <-results; a.Error == "" {
+		if err := <-results; err == nil {
 			served++
 		} else {
-			require.Contains(t, a.Is, "in use")
+			require.ErrorIs(t, err, endpoint.ErrInUse)
 		}
 	}
 	require.Equal(t, 1, served)
@@ -99,9 +99,9 @@ func TestSocketStale(t *testing.T) {
 	o.Kill()
 	require.FileExists(t, socket)
 	o2 := start(t)
-	o2.must(command{Do: "serve", Socket: socket})
-	client(t, socket).must(command{Do: "ping"})
-	o2.must(command{Do: "shutdown"})
+	o2.serve(socket)
+	client(t, socket).ping()
+	o2.shutdown(waitLimit)
 	require.NoFileExists(t, socket)
 }
 
@@ -111,7 +111,7 @@ func TestSocketRemovesItsOwn(t *testing.T) {
 	l, err := net.Listen("unix", socket)
 	require.NoError(t, err)
 	defer l.Close()
-	o.must(command{Do: "shutdown"})
+	o.shutdown(waitLimit)
 	require.FileExists(t, socket)
 }
 
@@ -194,17 +194,17 @@ func TestSocketOtherUser(t *testing.T) {
 	o, socket := owner(t)
 	nobody := asUser(t, 65534)
 	stranger := start(t, nobody)
-	require.Contains(t, stranger.ask(command{Do: "dial", Socket: socket}).Is, "permission")
+	require.ErrorIs(t, stranger.dialError(dialing{Socket: socket}), endpoint.ErrPermission)
 
 	// Where somebody opens the way, the kernel's word on the peer still counts, on both sides.
 	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o755))
 	require.NoError(t, os.Chmod(socket, 0o666))
-	require.Contains(t, stranger.ask(command{Do: "dial", Socket: socket}).Is, "permission")
+	require.ErrorIs(t, stranger.dialError(dialing{Socket: socket}), endpoint.ErrPermission)
 	squat := filepath.Join(copyDir(t), "squat.sock")
-	stranger.must(command{Do: "serve", Socket: squat})
-	a := start(t).ask(command{Do: "dial", Socket: squat})
-	require.Contains(t, a.Is, "permission")
-	require.Contains(t, a.Error, "uid 65534")
+	stranger.serve(squat)
+	err := start(t).dialError(dialing{Socket: squat})
+	require.ErrorIs(t, err, endpoint.ErrPermission)
+	require.ErrorContains(t, err, "uid 65534")
 	o.models()
 }
 
@@ -216,22 +216,22 @@ func TestSocketAllowUIDs(t *testing.T) {
 	const guest, stranger = 65534, 65533
 	socket := endpointtest.SocketPath(t)
 	o := start(t)
-	o.must(command{Do: "serve", Socket: socket, UIDs: []uint32{guest}})
+	o.serveWith(service{Socket: socket, UIDs: []uint32{guest}})
 	o.publish(model{Name: "m", Seed: 1})
 	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o711)) // the directory is the user's, who says so; the socket is the server's (D15)
 	as := func(uid uint32) *child { return start(t, asUser(t, uid)) }
 	g := as(guest)
-	require.Contains(t, g.ask(command{Do: "dial", Socket: socket}).Is, "permission", "it has to allow the owner too")
-	g.must(command{Do: "dial", Socket: socket, UIDs: []uint32{0}})
+	require.ErrorIs(t, g.dialError(dialing{Socket: socket}), endpoint.ErrPermission, "it has to allow the owner too")
+	g.dialWith(dialing{Socket: socket, UIDs: []uint32{0}})
 	g.acquire(acquisition{Name: "m", Key: "h"})
 	g.check("h", model{Seed: 1})
-	g.must(command{Do: "offer", Name: "n", Seed: 2})
+	g.publish(model{Name: "n", Seed: 2})
 	holders := o.models()[0].Versions[0].Holders
 	require.Len(t, holders, 1)
 	require.EqualValues(t, guest, holders[0].UID)
-	a := as(stranger).ask(command{Do: "dial", Socket: socket, UIDs: []uint32{0}})
-	require.Contains(t, a.Is, "permission")
-	require.Contains(t, a.Error, "uid 65533")
+	err := as(stranger).dialError(dialing{Socket: socket, UIDs: []uint32{0}})
+	require.ErrorIs(t, err, endpoint.ErrPermission)
+	require.ErrorContains(t, err, "uid 65533")
 }
 
 // needsRoot skips a test that acts as other users, which only root can do.

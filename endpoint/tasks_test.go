@@ -55,7 +55,7 @@ func TestTaskOutlivesClient(t *testing.T) {
 	c, _, _ := calling(t)
 	ctx := context.Background()
 	other := client(t, c.Socket())
-	id := other.must(command{Do: "submit", Name: "model task", Bytes: 3}).ID
+	id := other.submit("model task", 3)
 	other.Kill()
 	info, err := c.Wait(ctx, id)
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestTaskPendingArgumentsFreed(t *testing.T) {
 		_, err := c.Submit(ctx, "gated task", gateIn{Gate: "busy", N: i})
 		require.NoError(t, err)
 	}
-	endpointtest.Eventually(t, waitLimit, "they run", func() bool { return ran(o, "gated task") == task.DefaultWorkers })
+	endpointtest.Eventually(t, waitLimit, "they run", func() bool { return o.ran("gated task") == task.DefaultWorkers })
 	x, err := filled(dev, 1<<16, 1)
 	require.NoError(t, err)
 	defer x.Close()
@@ -107,7 +107,7 @@ func TestTaskPendingArgumentsFreed(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, cancelled)
 	endpointtest.Eventually(t, waitLimit, "what it would have got is unmapped", func() bool { return o.count().Mappings <= before.Mappings })
-	require.Zero(t, ran(o, "sum"))
+	require.Zero(t, o.ran("sum"))
 	open(t, c, "busy")
 }
 

@@ -17,24 +17,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// draft writes the synthetic model of the command into a new version, and leaves it uncommitted.
-func (w *worker) draft(ctx context.Context, do command) error {
-	from, err := synthetic(w.dev, do.model())
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	draft, err := w.client.NewVersion(ctx, do.Name, specsOf(from))
-	if err != nil {
-		return err
-	}
-	if w.drafts == nil {
-		w.drafts = map[string]*endpoint.VersionWriter{}
-	}
-	w.drafts[do.Key] = draft
-	return copyAll(draft.StateDict(), from)
-}
-
 // specsOf describes the tensors of sd.
 func specsOf(sd *module.StateDict) (specs []module.NamedSpec) {
 	for name, t := range sd.All() {
@@ -59,11 +41,11 @@ func TestVersionWriter(t *testing.T) {
 	reader, writer := client(t, socket), client(t, socket)
 	reader.acquire(acquisition{Name: "m", Key: "first"})
 
-	writer.must(command{Do: "draft", Name: "m", Key: "d", Seed: 2})
+	writer.draft("d", model{Name: "m", Seed: 2})
 	reader.acquire(acquisition{Name: "m", Key: "still"})
 	reader.check("still", model{Seed: 1})
-	require.EqualValues(t, 2, writer.must(command{Do: "commit", Key: "d"}).Version)
-	require.EqualValues(t, 2, writer.must(command{Do: "commit", Key: "d"}).Version, "once")
+	require.EqualValues(t, 2, writer.commit("d"))
+	require.EqualValues(t, 2, writer.commit("d"), "once")
 	reader.check("first", model{Seed: 1})
 	require.EqualValues(t, 2, reader.acquire(acquisition{Name: "m", Key: "second"}).Version)
 
@@ -77,26 +59,26 @@ func TestVersionWriterEnds(t *testing.T) {
 	o, socket := owner(t)
 	o.publish(model{Name: "m", Seed: 1})
 	watcher := client(t, socket)
-	watcher.must(command{Do: "ping"})
+	watcher.ping()
 	before := o.count()
 	for range 5 {
 		killed := client(t, socket)
-		killed.must(command{Do: "draft", Name: "m", Key: "d", Seed: 2, Bytes: 1 << 22})
+		killed.draft("d", model{Name: "m", Seed: 2, Bytes: 1 << 22})
 		killed.Kill()
 	}
 	writer := client(t, socket)
 	own := writer.count()
-	writer.must(command{Do: "draft", Name: "m", Key: "d", Seed: 2, Bytes: 1 << 22})
+	writer.draft("d", model{Name: "m", Seed: 2, Bytes: 1 << 22})
 	require.Greater(t, writer.count().Mappings, own.Mappings)
-	writer.must(command{Do: "abort", Key: "d"})
-	writer.must(command{Do: "abort", Key: "d"})
-	require.Contains(t, writer.ask(command{Do: "commit", Key: "d"}).Is, "closed")
+	writer.abort("d")
+	writer.abort("d")
+	require.ErrorIs(t, failure(writer, commitOp, "d"), endpoint.ErrClosed)
 	after := writer.count()
 	require.Equal(t, own.Mappings, after.Mappings)
 	require.LessOrEqual(t, after.Files, own.Files)
 	writer.Kill()
 
-	list := watcher.must(command{Do: "list"}).Models
+	list := watcher.models()
 	require.Len(t, list, 1)
 	require.EqualValues(t, 1, list[0].Current, "nothing was published")
 	endpointtest.Eventually(t, waitLimit, "the owner has what it had", func() bool {
@@ -165,7 +147,7 @@ func TestVersionWriterCommit(t *testing.T) {
 		x, _ := w.StateDict().Get("w")
 		require.ErrorIs(t, x.CopyFrom(ones), driver.ErrReadOnly, "it was sealed before it was offered")
 		again := start(t)
-		again.must(command{Do: "serve", Socket: socket})
+		again.serve(socket)
 		version, err := w.Commit(ctx, endpoint.PublishOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, version)

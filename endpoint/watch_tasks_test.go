@@ -91,7 +91,7 @@ func TestTaskWatchStates(t *testing.T) {
 	other := client(t, c.Socket())
 	want := map[string][]endpoint.TaskState{}
 	for range 50 {
-		want[other.must(command{Do: "submit", Name: "model task", Bytes: 3}).ID] = wholeLife
+		want[other.submit("model task", 3)] = wholeLife
 	}
 	progress, err := c.Submit(ctx, "steps", gateIn{Gate: "steps", N: 500})
 	require.NoError(t, err)

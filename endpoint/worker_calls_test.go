@@ -3,64 +3,118 @@ package endpoint_test
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 )
 
-// call are the commands of a client that calls.
-func (w *worker) call(ctx context.Context, do command) (a answer, err error) {
-	in := modelIn{Size: int(do.Bytes)}
-	switch do.Do {
-	case "hold":
-		ref, err := endpoint.CallManaged[any](ctx, w.client, do.Name, in)
-		if err != nil {
-			return a, err
-		}
-		if w.refs == nil {
-			w.refs = map[string]*endpoint.Ref[any]{}
-		}
-		w.refs[do.Key] = ref
-		a.ID = ref.ID()
-	case "held":
-		if err := w.refs[do.Key].Err(); err != nil {
-			a.State = err.Error()
-		}
-	case "take away":
-		_, err := w.client.Destroy(ctx, do.Name)
-		return a, err
-	case "join": // calls at once, all with the same argument
-		texts := make(chan string, do.Tensors)
-		for range do.Tensors {
-			go func() { texts <- fmt.Sprint(w.client.Call(ctx, do.Name, gateIn{Gate: do.Key}, nil)) }()
-		}
-		all := make([]string, do.Tensors)
-		for i := range all {
-			all[i] = <-texts
-		}
-		a.State = strings.Join(all, "\n")
-		return a, nil
-	case "sum of touched":
-		if w.touched == nil {
-			if w.touched, err = filled(w.dev, 4, float32(do.Seed)); err != nil {
-				return a, err
-			}
-			w.touched.Storage().Touch()
-		}
-		a.Value, err = endpoint.Call[float64](ctx, w.client, "sum", scaleIn{X: w.touched})
-		return a, err
-	case "map": // an argument whose order in memory is each process's own
-		in := map[string]int{}
-		for n := range do.Tensors {
-			in[fmt.Sprint("key ", n)] = n
-		}
-		n, err := endpoint.Call[int](ctx, w.client, "map", in)
-		a.Value = float64(n)
-		return a, err
-	case "submit":
-		info, err := w.client.Submit(ctx, do.Name, in)
-		a.ID = info.ID
-		return a, err
+// Commands of clients that call.
+
+// objectCall is a call whose result is an object, which the worker then holds under a key.
+type objectCall struct {
+	Endpoint, Key string
+	Size          int
+}
+
+// holdObjectOp calls, and holds the object. Its result is the object's id.
+var holdObjectOp = op("hold", func(w *worker, ctx context.Context, in objectCall) (string, error) {
+	ref, err := endpoint.CallManaged[any](ctx, w.client, in.Endpoint, modelIn{Size: in.Size})
+	if err != nil {
+		return "", err
 	}
-	return a, nil
+	w.refs[in.Key] = ref
+	return ref.ID(), nil
+})
+
+// hold has a client call an endpoint and hold the object that it returns, whose id is the result.
+func (c *child) hold(endpoint, key string, size int) string {
+	c.t.Helper()
+	return holdObjectOp.Must(c.Process, objectCall{endpoint, key, size})
+}
+
+// heldOp looks at a reference by its key.
+var heldOp = op("held", func(w *worker, _ context.Context, key string) (none, error) {
+	return none{}, w.refs[key].Err()
+})
+
+// held is nil while the reference of a client is good, and says then why it is not.
+func (c *child) held(key string) error {
+	c.t.Helper()
+	return attempt(c, heldOp, key)
+}
+
+// takeAwayOp has a client destroy an object by its id.
+var takeAwayOp = op("take away", func(w *worker, ctx context.Context, id string) (none, error) {
+	_, err := w.client.Destroy(ctx, id)
+	return none{}, err
+})
+
+// joining is a number of calls at once, all with the same argument.
+type joining struct {
+	Endpoint, Gate string
+	Calls          int
+}
+
+// joinOp calls. Its results are the errors' texts.
+var joinOp = op("join", func(w *worker, ctx context.Context, in joining) ([]string, error) {
+	texts := make(chan string, in.Calls)
+	for range in.Calls {
+		go func() { texts <- fmt.Sprint(w.client.Call(ctx, in.Endpoint, gateIn{Gate: in.Gate}, nil)) }()
+	}
+	all := make([]string, in.Calls)
+	for i := range all {
+		all[i] = <-texts
+	}
+	return all, nil
+})
+
+// sumTouchedOp has the owner sum a tensor of the value that the first such command had.
+var sumTouchedOp = op("sum touched", func(w *worker, ctx context.Context, value float32) (float64, error) {
+	if w.touched == nil {
+		x, err := filled(w.dev, 4, value)
+		if err != nil {
+			return 0, err
+		}
+		w.touched = x
+		x.Storage().Touch()
+	}
+	return endpoint.Call[float64](ctx, w.client, "sum", scaleIn{X: w.touched})
+})
+
+// sumTouched is the owner's sum of a tensor of four values, which the client makes and touches the first time.
+func (c *child) sumTouched(value float32) float64 {
+	c.t.Helper()
+	return sumTouchedOp.Must(c.Process, value)
+}
+
+// mapOp calls with a map of a number of keys, whose order in memory is each process's own.
+var mapOp = op("map", func(w *worker, ctx context.Context, keys int) (int, error) {
+	in := map[string]int{}
+	for n := range keys {
+		in[fmt.Sprint("key ", n)] = n
+	}
+	return endpoint.Call[int](ctx, w.client, "map", in)
+})
+
+// callMap has a client call with a map, and returns how many keys the owner got.
+func (c *child) callMap(keys int) int {
+	c.t.Helper()
+	return mapOp.Must(c.Process, keys)
+}
+
+// submission is a task to submit.
+type submission struct {
+	Endpoint string
+	Size     int
+}
+
+// submitOp submits a task. Its result is the task's id.
+var submitOp = op("submit", func(w *worker, ctx context.Context, in submission) (string, error) {
+	info, err := w.client.Submit(ctx, in.Endpoint, modelIn{Size: in.Size})
+	return info.ID, err
+})
+
+// submit has a client submit a task, and returns its id.
+func (c *child) submit(endpoint string, size int) string {
+	c.t.Helper()
+	return submitOp.Must(c.Process, submission{endpoint, size})
 }

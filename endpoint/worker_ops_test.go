@@ -4,83 +4,115 @@ import (
 	"context"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
+	"github.com/sharedtensor/sharedtensor/driver"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/endpointtest"
+	"github.com/sharedtensor/sharedtensor/wire"
 )
 
-// opTimeout bounds a command of a worker that has no time limit of its own: it is what a hang takes.
-const opTimeout = time.Minute
+// Commands of owners, and those that owners and clients have in common.
 
-// model is a synthetic model under a name. Its content follows from the rest.
+// service says how an owner serves.
+type service struct {
+	Socket, Label string
+	UIDs          []uint32 // other users that may connect
+	Frame         int64    // the largest frame that it takes; 0 for the default
+}
+
+// serveOp has a worker serve. Its result is the server's id.
+var serveOp = op("serve", func(w *worker, _ context.Context, in service) (string, error) {
+	s, err := endpoint.NewServer(endpoint.ServerOptions{
+		Socket: in.Socket, Devices: []driver.Device{w.dev}, Label: in.Label, Registry: testRegistry(w.dev, &w.counts),
+		AllowUIDs: in.UIDs, Limits: endpoint.Limits{Wire: wire.Limits{Frame: in.Frame}},
+	})
+	if err != nil {
+		return "", err
+	}
+	w.server = s
+	go s.Serve(context.Background())
+	return s.ID(), nil
+})
+
+// serve has a worker serve on a socket, and returns the server's id.
+func (c *child) serve(socket string) string {
+	c.t.Helper()
+	return c.serveWith(service{Socket: socket})
+}
+
+// serveWith is serve with options.
+func (c *child) serveWith(s service) string {
+	c.t.Helper()
+	return serveOp.Must(c.Process, s)
+}
+
+// serveError is the error of a worker that cannot serve.
+func (c *child) serveError(socket string) error {
+	c.t.Helper()
+	return failure(c, serveOp, service{Socket: socket})
+}
+
+// shutdownOp shuts an owner down in a time. Its result is how long that took.
+var shutdownOp = op("shutdown", func(w *worker, ctx context.Context, limit time.Duration) (time.Duration, error) {
+	ctx, cancel := within(ctx, limit)
+	defer cancel()
+	return timed(func() error { return w.server.Shutdown(ctx) })
+})
+
+// shutdown shuts an owner down, and returns how long that took.
+func (c *child) shutdown(limit time.Duration) time.Duration {
+	c.t.Helper()
+	return shutdownOp.Must(c.Process, limit)
+}
+
+// shutdownError is the error of a shutdown that has to fail.
+func (c *child) shutdownError(limit time.Duration) error {
+	c.t.Helper()
+	return failure(c, shutdownOp, limit)
+}
+
+// closeServerOp closes an owner. Its result is how long that took.
+var closeServerOp = op("close server", func(w *worker, _ context.Context, _ none) (time.Duration, error) {
+	return timed(w.server.Close)
+})
+
+// closeServer closes an owner, and returns how long that took.
+func (c *child) closeServer() time.Duration {
+	c.t.Helper()
+	return closeServerOp.Must(c.Process, none{})
+}
+
+// destroyOp has an owner destroy an object by its id.
+var destroyOp = op("destroy", func(w *worker, ctx context.Context, id string) (none, error) {
+	_, err := w.server.Destroy(ctx, id)
+	return none{}, err
+})
+
+// destroy has an owner destroy an object.
+func (c *child) destroy(id string) {
+	c.t.Helper()
+	destroyOp.Must(c.Process, id)
+}
+
+// model is a synthetic model under a name. Its content follows from the seed and the sizes.
 type model struct {
 	Name    string
 	Seed    uint64
 	Tensors int
 	Bytes   int64
+	Digests bool // whether it is published with digests
 }
 
-// model is the model of a command.
-func (c command) model() model { return model{c.Name, c.Seed, c.Tensors, c.Bytes} }
+// publishOp has an owner or a client publish a model. Its result is the version.
+var publishOp = op("publish", func(w *worker, ctx context.Context, m model) (uint64, error) {
+	sd, err := synthetic(w.dev, m)
+	if err != nil {
+		return 0, err
+	}
+	defer sd.Close()
+	return w.party().PublishWith(ctx, m.Name, sd, endpoint.PublishOptions{Digests: m.Digests})
+})
 
-// acquisition asks for a version of a name, which the worker then holds under a key.
-type acquisition struct {
-	Name, Key string
-	Version   uint64
-	Millis    int64 // how long it may take
-}
-
-// acquired is what was acquired, and the id of the server that it came from.
-type acquired struct {
-	Version uint64
-	ID      string
-}
-
-// kept is a handle under a key, and what it must hold.
-type kept struct {
-	Key   string
-	Model model
-}
-
-// Commands of owners and clients.
-var (
-	publishOp = endpointtest.NewOp(workers, "publish", func(w *worker, m model) (uint64, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), opTimeout)
-		defer cancel()
-		sd, err := synthetic(w.dev, m)
-		if err != nil {
-			return 0, err
-		}
-		defer sd.Close()
-		return w.server.Publish(ctx, m.Name, sd)
-	})
-	modelsOp = endpointtest.NewOp(workers, "models", func(w *worker, _ struct{}) ([]endpoint.ModelInfo, error) {
-		return w.server.List(context.Background())
-	})
-	acquireOp = endpointtest.NewOp(workers, "acquire", func(w *worker, in acquisition) (acquired, error) {
-		limit := opTimeout
-		if in.Millis > 0 {
-			limit = time.Duration(in.Millis) * time.Millisecond
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
-		h, err := w.client.AcquireWith(ctx, in.Name, endpoint.AcquireOptions{Version: in.Version})
-		if err != nil {
-			return acquired{}, err
-		}
-		w.handles[in.Key] = h
-		return acquired{h.Version(), h.ServerID()}, nil
-	})
-	checkOp = endpointtest.NewOp(workers, "check", func(w *worker, in kept) (struct{}, error) {
-		return struct{}{}, w.check(w.handles[in.Key], in.Model)
-	})
-	countOp = endpointtest.NewOp(workers, "count", func(*worker, struct{}) (endpointtest.Counts, error) {
-		return endpointtest.Count(), nil
-	})
-)
-
-// publish has an owner publish a model, and returns the version.
+// publish has an owner or a client publish a model, and returns the version.
 func (c *child) publish(m model) uint64 {
 	c.t.Helper()
 	return publishOp.Must(c.Process, m)
@@ -89,39 +121,49 @@ func (c *child) publish(m model) uint64 {
 // publishError is the error of a publication that has to fail.
 func (c *child) publishError(m model) error {
 	c.t.Helper()
-	_, err := publishOp.Ask(c.Process, m)
-	require.Error(c.t, err)
-	return err
+	return failure(c, publishOp, m)
 }
 
-// models are what an owner has published.
+// withdrawOp has an owner or a client withdraw a name.
+var withdrawOp = op("withdraw", func(w *worker, ctx context.Context, name string) (none, error) {
+	return none{}, w.party().Withdraw(ctx, name)
+})
+
+// withdraw has an owner or a client withdraw a name.
+func (c *child) withdraw(name string) {
+	c.t.Helper()
+	withdrawOp.Must(c.Process, name)
+}
+
+// modelsOp has an owner or a client list what the owner has published.
+var modelsOp = op("models", func(w *worker, ctx context.Context, _ none) ([]endpoint.ModelInfo, error) {
+	return w.party().List(ctx)
+})
+
+// models are what an owner has published, as it or a client says.
 func (c *child) models() []endpoint.ModelInfo {
 	c.t.Helper()
-	return modelsOp.Must(c.Process, struct{}{})
+	return modelsOp.Must(c.Process, none{})
 }
 
-// acquire has a client acquire a version and hold it.
-func (c *child) acquire(in acquisition) acquired {
+// ranOp counts.
+var ranOp = op("ran", func(w *worker, _ context.Context, what string) (uint64, error) {
+	return w.counts.get(what), nil
+})
+
+// ran is how often an endpoint of a worker did something.
+func (c *child) ran(what string) uint64 {
 	c.t.Helper()
-	return acquireOp.Must(c.Process, in)
+	return ranOp.Must(c.Process, what)
 }
 
-// acquireError is the error of an acquisition that has to fail.
-func (c *child) acquireError(in acquisition) error {
-	c.t.Helper()
-	_, err := acquireOp.Ask(c.Process, in)
-	require.Error(c.t, err)
-	return err
-}
-
-// check compares every byte of what a client holds with the model.
-func (c *child) check(key string, m model) {
-	c.t.Helper()
-	checkOp.Must(c.Process, kept{key, m})
-}
+// countOp counts what a worker has open.
+var countOp = op("count", func(*worker, context.Context, none) (endpointtest.Counts, error) {
+	return endpointtest.Count(), nil
+})
 
 // count is what a worker has open.
 func (c *child) count() endpointtest.Counts {
 	c.t.Helper()
-	return countOp.Must(c.Process, struct{}{})
+	return countOp.Must(c.Process, none{})
 }

@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strconv"
 
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
-// roles is what a child has of a node, which it opens in the role that the command or its environment says.
+// roles is what a child has of a node, which it opens in the role that its options or its environment say.
 type roles struct {
 	node   *endpoint.Node
 	log    lines
@@ -29,88 +28,209 @@ type nestIn struct {
 	OverSocket   bool
 }
 
-// role are the commands of a child with a node.
-func (w *worker) role(ctx context.Context, do command) (a answer, err error) {
+// nodeOptions say how a node is opened. What is empty is as the environment of the child says.
+type nodeOptions struct {
+	Mode, Socket, BasePath string
+	Device                 int
+}
+
+// opened is what a node says of itself.
+type opened struct{ Mode, Socket string }
+
+// openNodeOp opens a node.
+var openNodeOp = op("open node", func(w *worker, ctx context.Context, in nodeOptions) (out opened, err error) {
 	r := &w.roles
-	switch do.Do {
-	case "open node":
-		opts := endpoint.Options{
-			BasePath:    do.Key,
-			DeviceIndex: int(do.Version),
-			Wait:        do.Wait,
-			ServerOptions: endpoint.ServerOptions{
-				Socket: do.Socket, Devices: driversOf(w.dev), Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
-				Tasks: endpoint.TaskOptions{Workers: 2},
-			},
-		}
-		if do.Name != "" {
-			if opts.Mode, err = endpoint.ParseMode(do.Name); err != nil {
-				return a, err
-			}
-		}
-		if r.node, err = endpoint.Open(ctx, opts); err == nil {
-			a.State, a.Name = r.node.Mode().String(), r.node.Socket()
-		}
-	case "share":
-		err = w.share()
-	case "ready":
-		r.node.Ready()
-		if r.itself == nil && r.node.Mode() == endpoint.ModeServer {
-			r.itself, err = endpoint.Dial(ctx, endpoint.ClientOptions{OverSocket: true, Socket: r.node.Socket()})
-		}
-	case "about":
-		var info endpoint.RuntimeInfo
-		info, err = r.node.Info(ctx)
-		a.State = fmt.Sprintf("%v %v %d", info.ServerRunning, info.ServerReady, info.Registered)
-	case "twice":
-		x, err := filled(w.dev, 3, float32(do.Seed))
-		if err != nil {
-			return a, err
-		}
-		defer x.Close()
-		y, err := r.twice(ctx, scaleIn{X: x, By: 2})
-		if err != nil {
-			return a, err
-		}
-		defer y.Close()
-		list, err := tensor.Float32s(y)
-		a.Kind, a.Value = fmt.Sprintf("%T", y), float64(list[0])
-		return a, err
-	case "where":
-		pid, err := r.where(ctx, struct{}{})
-		a.ID = strconv.Itoa(pid)
-		return a, err
-	case "burst":
-		_, err = r.burst(ctx, struct{}{})
-	case "nest":
-		n, err := r.nest(ctx, nestIn{Depth: 3, Width: 2, OverSocket: do.Wait})
-		a.Value = float64(n)
-		return a, err
-	case "log":
-		a.State = r.log.String()
-	case "close node":
-		err = r.node.Close()
-	case "dial many":
-		errs := make(chan error, do.Tensors)
-		for range do.Tensors {
-			go func() {
-				c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: do.Socket})
-				if err == nil {
-					_, err = c.Ping(ctx)
-					c.Close()
-				}
-				errs <- err
-			}()
-		}
-		for range do.Tensors {
-			err = errors.Join(err, <-errs)
-		}
-	case "dial default":
-		if w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{}); err == nil {
-			a.Name, a.ID = w.client.Socket(), w.client.ServerID()
+	opts := endpoint.Options{
+		BasePath:    in.BasePath,
+		DeviceIndex: in.Device,
+		ServerOptions: endpoint.ServerOptions{
+			Socket: in.Socket, Devices: driversOf(w.dev), Logger: slog.New(slog.NewTextHandler(&r.log, nil)),
+			Tasks: endpoint.TaskOptions{Workers: 2},
+		},
+	}
+	if in.Mode != "" {
+		if opts.Mode, err = endpoint.ParseMode(in.Mode); err != nil {
+			return out, err
 		}
 	}
-	return a, err
+	if r.node, err = endpoint.Open(ctx, opts); err != nil {
+		return out, err
+	}
+	return opened{r.node.Mode().String(), r.node.Socket()}, nil
+})
+
+// openNode has a child open a node.
+func (c *child) openNode(opts nodeOptions) opened {
+	c.t.Helper()
+	return openNodeOp.Must(c.Process, opts)
+}
+
+// closeNodeOp closes a node.
+var closeNodeOp = op("close node", func(w *worker, _ context.Context, _ none) (none, error) {
+	return none{}, w.roles.node.Close()
+})
+
+// closeNode closes the node of a child.
+func (c *child) closeNode() {
+	c.t.Helper()
+	closeNodeOp.Must(c.Process, none{})
+}
+
+// shareOp makes the functions of the child's program those of its node.
+var shareOp = op("share", func(w *worker, _ context.Context, _ none) (none, error) { return none{}, w.share() })
+
+// share makes the functions of the child's program those of its node.
+func (c *child) share() {
+	c.t.Helper()
+	shareOp.Must(c.Process, none{})
+}
+
+// readyOp says that a node is ready.
+var readyOp = op("ready", func(w *worker, ctx context.Context, _ none) (_ none, err error) {
+	r := &w.roles
+	r.node.Ready()
+	if r.itself == nil && r.node.Mode() == endpoint.ModeServer {
+		r.itself, err = endpoint.Dial(ctx, endpoint.ClientOptions{OverSocket: true, Socket: r.node.Socket()})
+	}
+	return none{}, err
+})
+
+// ready has a node serve what it shares.
+func (c *child) ready() {
+	c.t.Helper()
+	readyOp.Must(c.Process, none{})
+}
+
+// readiness is how far a node is.
+type readiness struct {
+	Running, Ready bool
+	Registered     int
+}
+
+// readinessOp asks a node for it.
+var readinessOp = op("readiness", func(w *worker, ctx context.Context, _ none) (readiness, error) {
+	info, err := w.roles.node.Info(ctx)
+	return readiness{info.ServerRunning, info.ServerReady, info.Registered}, err
+})
+
+// readiness is how far the node of a child is.
+func (c *child) readiness() readiness {
+	c.t.Helper()
+	return readinessOp.Must(c.Process, none{})
+}
+
+// doubled is a result of the shared function "twice": its Go type, and its first value.
+type doubled struct {
+	Type  string
+	Value float32
+}
+
+// twiceOp calls the shared function "twice" with a tensor of one value.
+var twiceOp = op("twice", func(w *worker, ctx context.Context, value float32) (doubled, error) {
+	x, err := filled(w.dev, 3, value)
+	if err != nil {
+		return doubled{}, err
+	}
+	defer x.Close()
+	y, err := w.roles.twice(ctx, scaleIn{X: x, By: 2})
+	if err != nil {
+		return doubled{}, err
+	}
+	defer y.Close()
+	list, err := tensor.Float32s(y)
+	if err != nil {
+		return doubled{}, err
+	}
+	return doubled{fmt.Sprintf("%T", y), list[0]}, nil
+})
+
+// twice has a child call the shared function "twice".
+func (c *child) twice(value float32) doubled {
+	c.t.Helper()
+	return twiceOp.Must(c.Process, value)
+}
+
+// whereOp calls the shared function "where". Its result is the id of the process that ran it.
+var whereOp = op("where", func(w *worker, ctx context.Context, _ none) (int32, error) {
+	pid, err := w.roles.where(ctx, struct{}{})
+	return int32(pid), err
+})
+
+// where is the process that runs the shared functions of a child.
+func (c *child) where() int32 {
+	c.t.Helper()
+	return whereOp.Must(c.Process, none{})
+}
+
+// burstOp calls the shared function "burst", which panics.
+var burstOp = op("burst", func(w *worker, ctx context.Context, _ none) (none, error) {
+	_, err := w.roles.burst(ctx, struct{}{})
+	return none{}, err
+})
+
+// burstError is the error of the shared function that panics.
+func (c *child) burstError() error {
+	c.t.Helper()
+	return failure(c, burstOp, none{})
+}
+
+// nestOp calls the shared function "nest". Its result is the size of the tree of tasks.
+var nestOp = op("nest", func(w *worker, ctx context.Context, overSocket bool) (int, error) {
+	return w.roles.nest(ctx, nestIn{Depth: 3, Width: 2, OverSocket: overSocket})
+})
+
+// logOp is what the node has logged.
+var logOp = op("log", func(w *worker, _ context.Context, _ none) (string, error) { return w.roles.log.String(), nil })
+
+// log is what the node of a child has logged.
+func (c *child) log() string {
+	c.t.Helper()
+	return logOp.Must(c.Process, none{})
+}
+
+// crowd is a number of clients of a socket.
+type crowd struct {
+	Socket  string
+	Clients int
+}
+
+// dialManyOp connects clients at once, each of which pings and hangs up.
+var dialManyOp = op("dial many", func(_ *worker, ctx context.Context, in crowd) (_ none, err error) {
+	errs := make(chan error, in.Clients)
+	for range in.Clients {
+		go func() {
+			c, err := endpoint.Dial(ctx, endpoint.ClientOptions{Socket: in.Socket})
+			if err == nil {
+				_, err = c.Ping(ctx)
+				c.Close()
+			}
+			errs <- err
+		}()
+	}
+	for range in.Clients {
+		err = errors.Join(err, <-errs)
+	}
+	return none{}, err
+})
+
+// dialDefaultOp connects to the owner that the environment names. Its result is the socket.
+var dialDefaultOp = op("dial default", func(w *worker, ctx context.Context, _ none) (socket string, err error) {
+	if w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{}); err != nil {
+		return "", err
+	}
+	return w.client.Socket(), nil
+})
+
+// dialDefault connects a child to the owner that its environment names, and returns the socket.
+func (c *child) dialDefault() string {
+	c.t.Helper()
+	return dialDefaultOp.Must(c.Process, none{})
+}
+
+// dialDefaultError is the error of a connection to the owner that the environment names, which has to fail.
+func (c *child) dialDefaultError() error {
+	c.t.Helper()
+	return failure(c, dialDefaultOp, none{})
 }
 
 // share makes the functions of the child's program those of its node.

@@ -12,7 +12,6 @@ import (
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/module"
 	"github.com/sharedtensor/sharedtensor/tensor"
-	"github.com/sharedtensor/sharedtensor/wire"
 )
 
 // worker is what a child process can do, as an owner or as a client.
@@ -26,7 +25,6 @@ type worker struct {
 	refs     map[string]*endpoint.Ref[any]
 	touched  *tensor.Tensor
 	roles    roles
-	work     *endpoint.Offer
 	open     []*tensor.Tensor // results that nobody closes
 	drafts   map[string]*endpoint.VersionWriter
 }
@@ -37,7 +35,10 @@ func newWorker() (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &worker{dev: dev, handles: map[string]*endpoint.Handle{}, watchers: map[string]*endpoint.Watcher{}}, nil
+	return &worker{
+		dev: dev, handles: map[string]*endpoint.Handle{}, watchers: map[string]*endpoint.Watcher{},
+		refs: map[string]*endpoint.Ref[any]{}, drafts: map[string]*endpoint.VersionWriter{},
+	}, nil
 }
 
 // counters count what the endpoints of a child did.
@@ -72,102 +73,19 @@ const (
 // for a time limit, of which the shortest is 10 s, is caught.
 const promptly = 8 * time.Second
 
-// do carries a command out.
-func (w *worker) do(do command) (answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if do.Millis > 0 {
-		ctx, cancel = context.WithTimeout(context.Background(), time.Duration(do.Millis)*time.Millisecond)
-		defer cancel()
-	}
-	switch do.Do {
-	case "destroy":
-		_, err := w.server.Destroy(ctx, do.Name)
-		return answer{}, err
-	case "serve", "withdraw", "shutdown", "close server":
-		return w.own(ctx, do)
-	case "hold", "held", "submit", "take away", "sum of touched", "join", "map":
-		return w.call(ctx, do)
-	case "open node", "share", "ready", "about", "twice", "where", "burst", "nest", "log", "close node", "dial many", "dial default":
-		return w.role(ctx, do)
-	case "pages", "serve pages":
-		return w.pages(ctx, do)
-	case "take offers", "work", "withdraw work":
-		return w.offers(ctx, do)
-	case "ran":
-		return answer{Version: w.counts.get(do.Key)}, nil
-	}
-	return w.use(ctx, do)
+// party is what owners and clients have in common.
+type party interface {
+	PublishWith(ctx context.Context, name string, sd *module.StateDict, opts endpoint.PublishOptions) (uint64, error)
+	Withdraw(ctx context.Context, name string) error
+	List(ctx context.Context) ([]endpoint.ModelInfo, error)
 }
 
-// own are the commands of an owner.
-func (w *worker) own(ctx context.Context, do command) (a answer, err error) {
-	start := time.Now()
-	switch do.Do {
-	case "serve":
-		w.server, err = endpoint.NewServer(endpoint.ServerOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Label: do.Name, Registry: testRegistry(w.dev, &w.counts),
-			AllowUIDs: do.UIDs, Limits: endpoint.Limits{Wire: wire.Limits{Frame: do.Bytes}}})
-		if err != nil {
-			return a, err
-		}
-		server := w.server
-		go server.Serve(context.Background())
-		a.ID = w.server.ID()
-	case "withdraw":
-		err = w.server.Withdraw(ctx, do.Name)
-	case "shutdown":
-		err = w.server.Shutdown(ctx)
-	case "close server":
-		err = w.server.Close()
+// party is what a worker is: an owner, or a client.
+func (w *worker) party() party {
+	if w.server != nil {
+		return w.server
 	}
-	a.Millis = float64(time.Since(start).Microseconds()) / 1000
-	return a, err
-}
-
-// use are the commands of a client.
-func (w *worker) use(ctx context.Context, do command) (a answer, err error) {
-	start := time.Now()
-	switch do.Do {
-	case "dial":
-		w.client, err = endpoint.Dial(ctx, endpoint.ClientOptions{Socket: do.Socket, Devices: []driver.Device{w.dev}, Wait: do.Wait, AllowUIDs: do.UIDs})
-	case "hang up":
-		err = w.client.Close()
-	case "ping":
-		_, err = w.client.Ping(ctx)
-	case "state":
-		h := w.handles[do.Key]
-		a.State, a.Version, a.Newest, a.Leased = h.State().String(), h.Version(), h.Newest(), h.Leased()
-	case "release":
-		err = w.handles[do.Key].Close()
-	case "offer":
-		var sd *module.StateDict
-		if sd, err = synthetic(w.dev, do.model()); err == nil {
-			a.Version, err = w.client.PublishWith(ctx, do.Name, sd, endpoint.PublishOptions{Digests: do.Digests})
-			sd.Close()
-		}
-	case "draft":
-		err = w.draft(ctx, do)
-	case "commit":
-		a.Version, err = w.drafts[do.Key].Commit(ctx, endpoint.PublishOptions{})
-	case "abort":
-		err = w.drafts[do.Key].Abort()
-	case "take down":
-		err = w.client.Withdraw(ctx, do.Name)
-	case "list":
-		a.Models, err = w.client.List(ctx)
-	case "watch":
-		w.watchers[do.Key], err = w.client.Watch(ctx, do.Names...)
-	case "next":
-		var e endpoint.Event
-		e, err = nextEvent(ctx, w.watchers[do.Key])
-		a.Kind, a.Name, a.Version, a.ID = e.Kind.String(), e.Name, e.Version, e.Server
-	case "unwatch":
-		err = w.watchers[do.Key].Close()
-	default:
-		err = fmt.Errorf("no command %q", do.Do)
-	}
-	a.Millis = float64(time.Since(start).Microseconds()) / 1000
-	return a, err
+	return w.client
 }
 
 // check compares every byte of a handle with what the seed says it must be.
