@@ -47,6 +47,12 @@ func (s ClientState) String() string {
 // MarshalText is the state in one word.
 func (s ClientState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
+// UnmarshalText reads what MarshalText writes. The error is [ErrInvalid].
+func (s *ClientState) UnmarshalText(text []byte) (err error) {
+	*s, err = parseWord(text, StateIdle, StateConnecting, StateConnected, StateClosed)
+	return err
+}
+
 // State is how the client stands to its owner at this moment.
 func (c *Client) State() ClientState {
 	state, _, _ := c.conn.Standing()

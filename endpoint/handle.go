@@ -41,6 +41,12 @@ func (s HandleState) String() string {
 // MarshalText is the state in one word.
 func (s HandleState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
+// UnmarshalText reads what MarshalText writes. The error is [ErrInvalid].
+func (s *HandleState) UnmarshalText(text []byte) (err error) {
+	*s, err = parseWord(text, Current, Superseded, Withdrawn, Orphaned)
+	return err
+}
+
 // Handle is an attached version: a state dict over memory that this process has mapped, and a lease in the owner's
 // catalog that says so. The memory is this process's own mapping: it stays valid until Close whatever becomes of the
 // owner or the lease. The lease belongs to the connection; after a reconnection to the same owner the client takes it

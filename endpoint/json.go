@@ -7,6 +7,8 @@ import (
 	"io"
 	"math"
 	"strings"
+
+	"github.com/sharedtensor/sharedtensor/endpoint/internal/status"
 )
 
 // ParseJSON reads one JSON value as an argument for [Call] of a function whose types are not known here: objects are
@@ -63,4 +65,21 @@ func parseNumber(n json.Number) (any, error) {
 		return nil, fmt.Errorf("%w: JSON: %s does not fit into 64 bits", ErrInvalid, n)
 	}
 	return f, nil
+}
+
+// word is a state that is one word as text.
+type word interface {
+	comparable
+	fmt.Stringer
+}
+
+// parseWord finds the state that text is, among all there are.
+func parseWord[T word](text []byte, all ...T) (T, error) {
+	for _, state := range all {
+		if state.String() == string(text) {
+			return state, nil
+		}
+	}
+	var none T
+	return none, fmt.Errorf("%w: %T: there is no %s", ErrInvalid, none, status.Shown(string(text)))
 }

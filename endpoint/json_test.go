@@ -1,6 +1,7 @@
 package endpoint_test
 
 import (
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,5 +21,28 @@ func TestParseJSON(t *testing.T) {
 	for _, text := range []string{"", "{", "1 1", "1}", "18446744073709551616", "[1e400]", "nan"} {
 		_, err := endpoint.ParseJSON([]byte(text))
 		require.ErrorIs(t, err, endpoint.ErrInvalid, text)
+	}
+}
+
+func TestStatesThroughJSON(t *testing.T) {
+	type states struct {
+		Client endpoint.ClientState
+		Handle endpoint.HandleState
+		Mode   endpoint.Mode
+	}
+	for client := endpoint.StateIdle; client <= endpoint.StateClosed; client++ {
+		for handle := endpoint.Current; handle <= endpoint.Orphaned; handle++ {
+			for mode := endpoint.ModeAuto; mode <= endpoint.ModeClient; mode++ {
+				want := states{client, handle, mode}
+				text, err := json.Marshal(want)
+				require.NoError(t, err)
+				var got states
+				require.NoError(t, json.Unmarshal(text, &got))
+				require.Equal(t, want, got)
+			}
+		}
+	}
+	for _, text := range []string{`{"Client":"ClientState(9)"}`, `{"Handle":""}`, `{"Mode":"none"}`} {
+		require.ErrorIs(t, json.Unmarshal([]byte(text), new(states)), endpoint.ErrInvalid, text)
 	}
 }

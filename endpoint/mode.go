@@ -59,6 +59,12 @@ func (m Mode) String() string {
 // MarshalText is String.
 func (m Mode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
+// UnmarshalText reads what MarshalText writes, as [ParseMode] does.
+func (m *Mode) UnmarshalText(text []byte) (err error) {
+	*m, err = ParseMode(string(text))
+	return err
+}
+
 // ParseMode reads what String writes, in any case and with blanks around it. Errors are [ErrConfiguration].
 func ParseMode(s string) (Mode, error) {
 	for m := ModeAuto; m <= ModeClient; m++ {

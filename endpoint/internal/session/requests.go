@@ -52,8 +52,9 @@ func (ses *Session) request(frame wire.Frame) (reading bool, err error) {
 		// The reader sends what it has before it waits: answers to requests that came together go out together.
 		return true, ses.answers.send(r.ID, reply, err, ses.conn.SendLater)
 	}
-	w := &work{session: ses, op: op, r: r}
+	w := newWork(ses, op, r)
 	if err := w.start(&req, frame); err != nil {
+		w.recycle()
 		discard(frame)
 		return true, ses.answers.fail(frame.ID, err)
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/internal/engine"
@@ -12,14 +13,35 @@ import (
 	"github.com/sharedtensor/sharedtensor/wire/message"
 )
 
-// work is a long request that runs.
+// work is a long request that runs. It is used again for another request when this one is over.
 type work struct {
-	callContext
+	*callState
 	session *Session
 	op      *Operation
 	r       Request
-	args    engine.Arguments // of a call
-	bounded bool             // by the limit of RequestTime
+	bounded bool // by the limit of RequestTime
+}
+
+// callState is what a function may keep beyond its request: the context, and arguments of a task. It is made anew for
+// each request.
+type callState struct {
+	callContext
+	args engine.Arguments // of a call
+}
+
+var works = sync.Pool{New: func() any { return new(work) }}
+
+// newWork is a request that is to run.
+func newWork(ses *Session, op *Operation, r Request) *work {
+	w := works.Get().(*work)
+	w.callState, w.session, w.op, w.r = new(callState), ses, op, r
+	return w
+}
+
+// recycle ends the use of w by a request that is over.
+func (w *work) recycle() {
+	*w = work{}
+	works.Put(w)
 }
 
 // start makes the request ready to run: what it can be cancelled by, its deadline, and what its frame counts. The frame
@@ -127,7 +149,7 @@ func (w *work) here() (reading bool, err error) {
 }
 
 // finish gives back what a request had once it is answered, and ends a session that was only waiting for it, or to
-// which an answer could not be sent: then its reader sees to the rest.
+// which an answer could not be sent: then its reader sees to the rest. w is not used any more after it.
 func (w *work) finish(sent error) {
 	ses := w.session
 	w.callContext.end(nil)
@@ -140,5 +162,6 @@ func (w *work) finish(sent error) {
 	case last:
 		ses.leave()
 	}
+	w.recycle()
 	ses.work.Done()
 }
