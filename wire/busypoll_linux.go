@@ -21,7 +21,13 @@ type busyPoll struct {
 	misses  uint8 // polls in a row that found nothing, as one less than a power of two
 	skips   uint8 // reads that are still to be skipped
 	batched bool  // the last read brought several frames: the next one gets more of them if it is late
+	yielded uint8 // polls in a row, up to sharedAfter, that found something as soon as they had yielded
 }
+
+// sharedAfter is how many polls in a row have to end with a yield until the peer is taken to wait for this very
+// processor. Then a poll begins with a yield: until that the peer could not run, and each side would look in vain for
+// as long as it looks between two yields.
+const sharedAfter = 2
 
 // How often a goroutine looks before it lets others have the processor: the peer may be waiting for that very one,
 // where the kernel likes to put it. To yield each time would cost more than a look does, which is a system call at a
@@ -58,7 +64,7 @@ var pollers = sync.OnceValue(func() int32 {
 })
 
 // until looks again and again until look is true, as long as that seems worth while, and returns what look said last.
-// It began with false. The call to yield tells the scheduler nothing, like those in recvmsg_unsafe_linux.go.
+// It began with false.
 func (p *busyPoll) until(look func() bool, how looking) bool {
 	if p.skips > 0 {
 		p.skips--
@@ -70,20 +76,27 @@ func (p *busyPoll) until(look func() bool, how looking) bool {
 	polling.Add(1)
 	defer polling.Add(-1)
 	start := time.Now()
+	yielded := p.yielded == sharedAfter
+	if yielded {
+		yield()
+	}
 	for n := 1; time.Since(start) < p.limit; n++ {
 		for range how.batch {
 			if look() {
-				p.misses = 0
+				p.found(yielded)
 				if missesInARow.Load() > 0 {
 					missesInARow.Store(0)
 				}
 				return true
 			}
+			yielded = false
 		}
 		if n%how.yield == 0 {
-			_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+			yield()
+			yielded = true
 		}
 	}
+	p.yielded = 0
 	p.misses = min(2*p.misses+1, maxMisses)
 	if missesInARow.Add(1) > fewMisses {
 		p.misses = maxMisses
@@ -91,3 +104,17 @@ func (p *busyPoll) until(look func() bool, how looking) bool {
 	p.skips = p.misses
 	return false
 }
+
+// found notes that a poll found something, and whether it did so as soon as it had yielded.
+func (p *busyPoll) found(yielded bool) {
+	p.misses = 0
+	if !yielded {
+		p.yielded = 0
+	} else if p.yielded < sharedAfter {
+		p.yielded++
+	}
+}
+
+// yield lets others have this processor. The call tells Go's scheduler nothing, like those in recvmsg_unsafe_linux.go.
+// Tests put another one in its place.
+var yield = func() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

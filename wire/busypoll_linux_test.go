@@ -45,6 +45,38 @@ func TestBusyPollIsRareWhereItIsInVain(t *testing.T) {
 	require.True(t, (&busyPoll{limit: time.Minute}).until(func() bool { return true }, lookAtSocket))
 }
 
+// Where the peer waits for the same processor, what it sends comes with a yield. Then a poll begins with one, until
+// something comes while it looks.
+func TestBusyPollYieldsToThePeer(t *testing.T) {
+	requirePollers(t)
+	yields, looks := 0, 0
+	defer func(before func()) { yield = before }(yield)
+	yield = func() { yields++ }
+	p := busyPoll{limit: time.Minute}
+	poll := func(look func() bool) (yielded, looked int) {
+		yields, looks = 0, 0
+		require.True(t, p.until(func() bool { looks++; return look() }, lookAtRing))
+		return yields, looks
+	}
+	afterYield := func() bool { return yields > 0 }
+	atOnce := func() bool { return true }
+	between := lookAtRing.batch * lookAtRing.yield
+	for range sharedAfter {
+		yielded, looked := poll(afterYield)
+		require.Equal(t, 1, yielded)
+		require.Equal(t, between+1, looked)
+	}
+	for range 5 {
+		yielded, looked := poll(afterYield)
+		require.Equal(t, 1, yielded)
+		require.Equal(t, 1, looked, "it yields before it looks")
+	}
+	poll(func() bool { return looks > 1 })
+	yielded, looked := poll(atOnce)
+	require.Zero(t, yielded, "the peer has a processor of its own again")
+	require.Equal(t, 1, looked)
+}
+
 // A process with many connections, on each of which nothing comes soon, does not find that out on each of them anew: once
 // some reads in a row were in vain, one in vain is enough to leave the next ones of a connection alone. What is found on
 // any connection ends that.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
@@ -44,7 +45,7 @@ type benchSite struct {
 
 func newBenchSite(b *testing.B) *benchSite {
 	b.Helper()
-	address := freeAddress(b)
+	address := remotetest.FreeAddress(b)
 	startServer(b, b.TempDir(), address)
 	conn, err := natslink.Connect("nats://" + address)
 	require.NoError(b, err)

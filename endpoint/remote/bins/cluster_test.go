@@ -21,6 +21,7 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/rl"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -68,7 +69,7 @@ func startCluster(t testing.TB) *cluster {
 	t.Helper()
 	c := &cluster{t: t, members: make([]*child, 3)}
 	for range c.members {
-		c.clients, c.routes, c.stores = append(c.clients, freeAddress(t)), append(c.routes, freeAddress(t)), append(c.stores, t.TempDir())
+		c.clients, c.routes, c.stores = append(c.clients, remotetest.FreeAddress(t)), append(c.routes, remotetest.FreeAddress(t)), append(c.stores, t.TempDir())
 	}
 	for i := range c.members {
 		c.start(i)

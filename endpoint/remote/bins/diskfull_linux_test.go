@@ -18,7 +18,7 @@ import (
 // somebody has made room, and nothing is there in part.
 func TestStoreDiskFull(t *testing.T) {
 	disk := remotetest.NewSmallDisk(t, 8<<20)
-	address := freeAddress(t)
+	address := remotetest.FreeAddress(t)
 	server := startServer(t, disk.Path, address)
 	conn, err := natslink.Connect("nats://" + address)
 	require.NoError(t, err)

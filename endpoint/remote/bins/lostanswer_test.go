@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
@@ -98,7 +99,7 @@ func TestTakeThatIsNotAnswered(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			dir, address := t.TempDir(), freeAddress(t)
+			dir, address := t.TempDir(), remotetest.FreeAddress(t)
 			start := func() *natslink.Server {
 				server, err := natslink.Start(natslink.ServerOptions{Store: dir, Listen: address, Logger: slog.New(slog.DiscardHandler)})
 				require.NoError(t, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
@@ -121,7 +122,7 @@ func firstOf(beginnings ...string) func(string) bool {
 // lossyServer is a server, a connection to it by a proxy that loses, and one that does not.
 func lossyServer(t *testing.T) (proxy *lossyProxy, lossy, straight *bins.Store, js jetstream.JetStream) {
 	t.Helper()
-	address := freeAddress(t)
+	address := remotetest.FreeAddress(t)
 	_, conn := start(t, natslink.ServerOptions{Listen: address})
 	proxy = startLossyProxy(t, address)
 	over, err := natslink.Connect(proxy.address)
@@ -216,7 +217,7 @@ func forgetReaders(ctx context.Context, t *testing.T, s *bins.Store) {
 // TestAckAsksAgain loses an acknowledgement.
 func TestAckAsksAgain(t *testing.T) {
 	t.Parallel()
-	address := freeAddress(t)
+	address := remotetest.FreeAddress(t)
 	start(t, natslink.ServerOptions{Listen: address})
 	proxy := startLossyProxy(t, address)
 	conn, err := natslink.Connect(proxy.address)

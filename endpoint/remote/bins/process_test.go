@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
 
@@ -103,18 +103,10 @@ func startServer(t testing.TB, dir, address string) *child {
 	return c
 }
 
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // TestStoreServerKilled kills the server again and again. What was acknowledged must be there once, what is unknown at
 // most once, and listeners must know the truth in the end.
 func TestStoreServerKilled(t *testing.T) {
-	dir, address := t.TempDir(), freeAddress(t)
+	dir, address := t.TempDir(), remotetest.FreeAddress(t)
 	server := startServer(t, dir, address)
 	conn, err := natslink.Connect("nats://" + address)
 	require.NoError(t, err)
@@ -194,7 +186,7 @@ func TestStoreServerKilled(t *testing.T) {
 // TestTakeTakersKilled has processes take from many bins while they are killed: nothing is delivered twice, and what is
 // lost is what each of the killed had taken and not printed yet.
 func TestTakeTakersKilled(t *testing.T) {
-	dir, address := t.TempDir(), freeAddress(t)
+	dir, address := t.TempDir(), remotetest.FreeAddress(t)
 	startServer(t, dir, address)
 	conn, err := natslink.Connect("nats://" + address)
 	require.NoError(t, err)

@@ -4,7 +4,6 @@ package examples_test
 import (
 	"bufio"
 	"context"
-	"net"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/compute"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/pytest"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/tensor"
 )
 
@@ -53,15 +53,6 @@ func serve(t *testing.T, path, address string) (*exec.Cmd, string) {
 	return cmd, at
 }
 
-// free is a port that nobody listens on.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // TestCompute runs server and client, the client in Python too, and stops the server gracefully.
 func TestCompute(t *testing.T) {
 	server, address := serve(t, build(t, "compute/server"), "127.0.0.1:0")
@@ -78,7 +69,7 @@ func TestCompute(t *testing.T) {
 // again.
 func TestComputeServerIsKilled(t *testing.T) {
 	path := build(t, "compute/server")
-	server, address := serve(t, path, free(t))
+	server, address := serve(t, path, remotetest.FreeAddress(t))
 	dev, err := host.Open()
 	require.NoError(t, err)
 	defer dev.Close()
@@ -135,7 +126,7 @@ func TestStream(t *testing.T) {
 // gets it done: the set is there once and whole.
 func TestStreamServerIsKilled(t *testing.T) {
 	path, client := build(t, "stream/server"), build(t, "stream/client")
-	server, address := serve(t, path, free(t))
+	server, address := serve(t, path, remotetest.FreeAddress(t))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, client, address, "256")

@@ -28,6 +28,9 @@ const (
 // startTimeout bounds how long a server may take until it answers; recovering a large store is what takes time.
 const startTimeout = 30 * time.Second
 
+// startTick is how often a server that does not answer yet is asked whether it gave up.
+const startTick = 100 * time.Millisecond
+
 // tlsTimeout bounds the handshake with a client.
 const tlsTimeout = 10 * time.Second
 
@@ -89,11 +92,12 @@ func Start(opts ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("start the embedded NATS server: %w", err)
 	}
 	s := &Server{ns: ns, token: token, lock: lock}
-	ns.SetLoggerV2(natsLogger{orDefault(opts.Logger)}, false, false, false)
+	log := natsLogger{log: orDefault(opts.Logger), failed: make(chan string, 1)}
+	ns.SetLoggerV2(log, false, false, false)
 	ns.Start()
-	if !ns.ReadyForConnections(startTimeout) {
+	if err := log.started(ns); err != nil {
 		_ = s.Close()
-		return nil, fmt.Errorf("the embedded NATS server with store %s did not answer within %v", opts.Store, startTimeout)
+		return nil, fmt.Errorf("the embedded NATS server with store %s: %w", opts.Store, err)
 	}
 	if !ns.JetStreamEnabled() {
 		_ = s.Close()
@@ -195,7 +199,27 @@ func (a allowed) Check(c server.ClientAuthentication) bool {
 }
 
 // natsLogger passes the server's words to slog: notices as debug, since NATS has many of them.
-type natsLogger struct{ log *slog.Logger }
+type natsLogger struct {
+	log    *slog.Logger
+	failed chan string // gets the first reason for which the server gives up
+}
+
+// started waits until the server answers. A server that gives up, for example because its port is in use, only logs why.
+func (l natsLogger) started(ns *server.Server) error {
+	for end := time.Now().Add(startTimeout); ; {
+		if ns.ReadyForConnections(startTick) {
+			return nil
+		}
+		select {
+		case why := <-l.failed:
+			return errors.New(why)
+		default:
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("it did not answer within %v", startTimeout)
+		}
+	}
+}
 
 func (l natsLogger) Noticef(format string, v ...any) {
 	l.log.Debug("nats: " + fmt.Sprintf(format, v...))
@@ -211,7 +235,12 @@ func (l natsLogger) Errorf(format string, v ...any) {
 	l.log.Error("nats: " + fmt.Sprintf(format, v...))
 }
 func (l natsLogger) Fatalf(format string, v ...any) {
-	l.log.Error("nats: " + fmt.Sprintf(format, v...))
+	why := fmt.Sprintf(format, v...)
+	l.log.Error("nats: " + why)
+	select {
+	case l.failed <- why:
+	default:
+	}
 }
 
 func orDefault(log *slog.Logger) *slog.Logger {

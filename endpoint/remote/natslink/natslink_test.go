@@ -2,6 +2,7 @@ package natslink_test
 
 import (
 	"context"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,14 @@ import (
 
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 )
+
+func TestStartOnATakenPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = natslink.Start(natslink.ServerOptions{Store: t.TempDir(), Listen: l.Addr().String()})
+	require.ErrorContains(t, err, "address already in use")
+}
 
 func TestStartKeepsItsStore(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()

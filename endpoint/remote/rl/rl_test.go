@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"github.com/sharedtensor/sharedtensor/driver/host"
 	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/bins"
+	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/natslink"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/rl"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -149,12 +149,9 @@ type site struct {
 
 func newSite(t testing.TB) *site {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
 	dev, err := host.Open()
 	require.NoError(t, err)
-	s := &site{dir: t.TempDir(), address: l.Addr().String(), dev: dev}
+	s := &site{dir: t.TempDir(), address: remotetest.FreeAddress(t), dev: dev}
 	s.url = "nats://" + s.address
 	s.nats = startChild(t, "nats", filepath.Join(s.dir, "nats"), s.address)
 	s.socket = filepath.Join(s.dir, "owner.sock")

@@ -16,11 +16,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -283,4 +286,20 @@ func Eventually(t testing.TB, condition func() error) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// FreeAddress is a loopback address on which a process that the test starts may listen. The kernel gives its port to no
+// connection meanwhile: it lies below those that connections get.
+func FreeAddress(tb testing.TB) string {
+	tb.Helper()
+	const first, end = 20000, 32768
+	for range 100 {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+rand.IntN(end-first)))
+		if l, err := net.Listen("tcp", address); err == nil {
+			_ = l.Close()
+			return address
+		}
+	}
+	tb.Fatal("no port is free")
+	return ""
 }
