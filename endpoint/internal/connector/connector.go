@@ -54,7 +54,7 @@ type Connector struct {
 	work       sync.WaitGroup // dialing, connections, and what was begun by Start and OnNext; added to under mu while not closed
 
 	mu       sync.Mutex
-	link     *link.Link              // for requests; nil while there is no connection
+	link     *link.Link              // that requests use; nil while the client is not connected
 	links    map[*link.Link]struct{} // that have not ended: link, and those whose owners have said goodbye and still answer
 	attempt  *attempt
 	failed   int  // attempts in a row
@@ -130,7 +130,7 @@ func (a *attempt) wait(ctx context.Context) (*link.Link, error) {
 	}
 }
 
-// linkOrAttempt returns the live connection, or else the attempt under way, which it starts if there is none.
+// linkOrAttempt returns the live connection. Without one it returns the attempt to connect, and starts it if none runs.
 func (c *Connector) linkOrAttempt(now bool) (*link.Link, *attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,8 +274,8 @@ func (c *Connector) open() (*link.Link, error) {
 	return l, nil
 }
 
-// OnNext takes something up again on the connection that there is now, or leaves it to the next one. An error is of the
-// connection.
+// OnNext calls resume with the current connection. Without one it dials if that is needed: the next connection resumes
+// all dependents. An error of resume means that the connection is broken.
 func (c *Connector) OnNext(resume func(context.Context, *link.Link) error) {
 	c.mu.Lock()
 	l := c.link
@@ -303,7 +303,7 @@ func (c *Connector) Start(what func()) {
 	c.work.Go(what)
 }
 
-// Current returns the connection for requests; nil while there is none.
+// Current returns the connection that requests use, or nil while the client is not connected.
 func (c *Connector) Current() *link.Link {
 	c.mu.Lock()
 	defer c.mu.Unlock()

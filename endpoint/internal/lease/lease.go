@@ -38,14 +38,14 @@ type Lease struct {
 	of *Leases
 
 	mu      sync.Mutex
-	link    *link.Link // on which the lease is held; nil while there is none
+	link    *link.Link // that holds the lease; nil while the owner does not have it
 	lease   uint64     // the lease on that link
 	request uint64     // the request on that link which its events belong to
 	state   State
 	newest  uint64
 	changed chan struct{}
 	ready   bool             // version and server are filled in
-	asked   *link.Link       // whose events count
+	asked   *link.Link       // events of other connections are ignored
 	early   [2]message.Event // the last withdrawal and the last publication before that; without a kind where there was none
 	lost    bool             // the lease was lost with its connection, and not taken again
 	closed  bool

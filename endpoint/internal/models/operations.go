@@ -33,7 +33,7 @@ func (m *Models) doAcquire(_ context.Context, r session.Request) (session.Reply,
 		return session.Reply{}, err
 	}
 	ses := r.Session
-	// Who asks for a certain version may have to hear that it is not the newest.
+	// A client that asks for an old version is told at once that it is not the newest.
 	sub, err := ses.Events.Add(r.ID, &namesSource{of: m.Catalog, names: []string{in.Name}, current: in.Version != 0})
 	if err != nil {
 		return session.Reply{}, err

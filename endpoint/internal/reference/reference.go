@@ -22,7 +22,7 @@ type Reference struct {
 	done chan struct{} // closed when err is set
 
 	mu    sync.Mutex
-	link  *link.Link // on which the session has the reference; nil while there is none
+	link  *link.Link // that holds the reference; nil while the owner does not have it
 	token uint64     // tells it apart from the others of the session
 	err   error      // why it is of no use any more
 }
@@ -86,14 +86,14 @@ func (r *Reference) Err() error {
 	return r.err
 }
 
-// heldOn is the link on which the session has the reference.
+// heldOn returns the link that holds the reference, or nil.
 func (r *Reference) heldOn() *link.Link {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.link
 }
 
-// held tells on which link the session has the reference, and by which token.
+// held returns the link that holds the reference, and its token there.
 func (r *Reference) held() (*link.Link, uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -51,8 +51,8 @@ func (a *answers) send(id uint64, r Reply, failure error, send sender) error {
 		return a.fail(id, err)
 	}
 	if r.Slabs != nil {
-		// Its memory is the client's from here on. The client may give it back before the send has returned, for a result
-		// that would have to be in other memory if this one had not ended.
+		// From here on the client owns the memory. It may return the slab before the send has returned here, and the next
+		// result can use the slab only if this result was released.
 		r.release()
 	}
 	if err := a.sendReply(send, id, *buf, &r); err != nil {

@@ -1,6 +1,6 @@
 // Package session is what an owner has of each client that is connected: the handshake, the goroutine that reads, the
-// requests in flight and their answers, and all that the client holds, which goes back when the connection ends. What
-// an operation does is none of its business: it gets a table of them.
+// requests in flight and their answers, and all that the client holds, which goes back when the connection ends. It
+// knows operations only as the entries of a table that the server passes in.
 package session
 
 import (
@@ -34,7 +34,7 @@ type Config struct {
 	Engine    *engine.Engine       // has the objects and results that clients hold
 	Catalog   *catalog.Catalog     // has their leases
 	Offers    *offering.Table      // has the endpoints that they offer
-	// Find returns the endpoint of a name, which is a part of a message; nil where there is none.
+	// Find returns the endpoint with the name, or nil. It borrows the name, which lies in the frame.
 	Find func(name []byte) *engine.Definition
 	// Operations are what clients can ask for. They may be set after [NewRegister], before the first client comes.
 	Operations map[message.Op]*Operation
@@ -137,7 +137,7 @@ func (r *Register) forget(ses *Session) {
 	r.finishIfIdleLocked()
 }
 
-// clientsLocked is how many clients there are. This process itself is none.
+// clientsLocked counts the clients. The server's own client does not count.
 func (r *Register) clientsLocked() int { return len(r.sessions) - r.selves }
 
 func (r *Register) finishIfIdleLocked() {
@@ -183,7 +183,7 @@ func (r *Register) Stopped() bool {
 // Done is closed when the last session has ended after Stop.
 func (r *Register) Done() <-chan struct{} { return r.done }
 
-// Of are the sessions with those numbers that there are, this process's own among them.
+// Of returns the sessions with the numbers that still exist, the server's own among them.
 func (r *Register) Of(ids []uint64) []*Session {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -45,7 +45,7 @@ type Watcher struct {
 	wake  chan struct{} // has room for one
 
 	mu      sync.Mutex
-	link    *link.Link        // whose events count; nil while there is none
+	link    *link.Link        // events of other connections are ignored; nil while the watch is on no connection
 	request uint64            // the request that they belong to; 0 until it is answered
 	began   bool              // some owner has answered: what becomes of the owner is an event from then on
 	server  string            // whose versions seen are

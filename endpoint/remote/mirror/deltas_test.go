@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sharedtensor/sharedtensor/driver/host"
+	"github.com/sharedtensor/sharedtensor/endpoint"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/internal/remotetest"
 	"github.com/sharedtensor/sharedtensor/endpoint/remote/mirror"
 	"github.com/sharedtensor/sharedtensor/module"
@@ -57,16 +59,23 @@ func requireStep(t *testing.T, hosts []*mirrorHost, step int) (fromPeers int64) 
 	return fromPeers
 }
 
+// startTraining starts NATS, and an owner with a gateway, and publishes the first step of a model there.
+func startTraining(t *testing.T) (natsURL string, origin *remotetest.Gateway, source *endpoint.Client, dev *host.Device) {
+	t.Helper()
+	_, natsURL = startNATS(t)
+	from := remotetest.StartOwner(t)
+	origin = remotetest.StartGateway(t, from.Socket)
+	dev = openHost(t)
+	source = dial(t, from.Socket, dev)
+	publishStep(t, source, dev, 1)
+	return natsURL, origin, source, dev
+}
+
 // deltasOf follows a model in training with so many mirrors, each a process with an owner of its own, over one slow
 // link to its source, and returns how many bytes left the source for one step, and how many mirrors gave for it.
 func deltasOf(t *testing.T, followers int) (left, given int64) {
 	t.Helper()
-	_, natsURL := startNATS(t)
-	from := remotetest.StartOwner(t)
-	origin := remotetest.StartGateway(t, from.Socket)
-	dev := openHost(t)
-	source := dial(t, from.Socket, dev)
-	publishStep(t, source, dev, 1)
+	natsURL, origin, source, dev := startTraining(t)
 	link, moved := slowLink(t, origin.Addresses.HTTP, 256<<10)
 	hosts := make([]*mirrorHost, followers)
 	for i := range hosts {
@@ -93,12 +102,7 @@ func TestFollowersTakeDeltasFromEachOther(t *testing.T) {
 // TestDeltaOfAMirrorWhileTheSourceIsKilled follows with three mirrors. The first has made the step when the others, who
 // know what it has to be, lose the source to SIGKILL: they make it by the deltas of the first.
 func TestDeltaOfAMirrorWhileTheSourceIsKilled(t *testing.T) {
-	_, natsURL := startNATS(t)
-	from := remotetest.StartOwner(t)
-	origin := remotetest.StartGateway(t, from.Socket)
-	dev := openHost(t)
-	source := dial(t, from.Socket, dev)
-	publishStep(t, source, dev, 1)
+	natsURL, origin, source, dev := startTraining(t)
 
 	// The others hear of the step when the first has it, and are told what describes it, and nothing else.
 	var armed atomic.Bool
@@ -159,12 +163,7 @@ func TestDeltaOfAMirrorWhileTheSourceIsKilled(t *testing.T) {
 // TestDeltaOfAMirrorWithoutALease follows where the source keeps no version for it, as where too many follow: what has
 // changed comes from a mirror that the source does keep it for.
 func TestDeltaOfAMirrorWithoutALease(t *testing.T) {
-	_, natsURL := startNATS(t)
-	from := remotetest.StartOwner(t)
-	origin := remotetest.StartGateway(t, from.Socket)
-	dev := openHost(t)
-	source := dial(t, from.Socket, dev)
-	publishStep(t, source, dev, 1)
+	natsURL, origin, source, dev := startTraining(t)
 	var armed atomic.Bool
 	hasStep := make(chan struct{})
 	late := front(t, origin.HTTP(), func(r *http.Request) int {

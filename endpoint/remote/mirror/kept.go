@@ -31,7 +31,7 @@ type deltaPair struct{ base, tensor module.Digest }
 // keptDelta is one of them.
 type keptDelta struct {
 	settled chan struct{} // closed when data is what it will be
-	data    []byte        // nil where there is none
+	data    []byte        // nil for a delta that was not kept
 }
 
 func newKeptDeltas(model int64) *keptDeltas {
@@ -71,7 +71,7 @@ func (k *keptDeltas) settle(pair deltaPair, data []byte) {
 	close(one.settled)
 }
 
-// find waits for a delta; nil where there is none.
+// find waits until the delta is settled and returns it, or nil if it was not kept or ctx ends first.
 func (k *keptDeltas) find(ctx context.Context, pair deltaPair) []byte {
 	if k == nil {
 		return nil
